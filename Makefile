@@ -1,0 +1,39 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test parity lint docs clean help
+
+help:
+	@echo "make demo    migrate and train a small project before and after, and compare the losses"
+	@echo "make test    run the tests"
+	@echo "make parity  run the whole differential matrix and write docs/parity.md"
+	@echo "make lint    ruff and mypy --strict"
+	@echo "make docs    regenerate the pages under docs/ that come from the rules"
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python scripts/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest tests
+
+parity: $(STAMP)
+	$(BIN)/python scripts/parity.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/python scripts/docs.py
+
+clean:
+	rm -rf $(VENV) out build dist

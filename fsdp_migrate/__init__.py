@@ -1,0 +1,1 @@
+"""The command: files, processes and reports around the rules."""
