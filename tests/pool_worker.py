@@ -1,0 +1,182 @@
+"""The worker's side of :mod:`tests.pool`: serves jobs one after the other, and leaves nothing of one to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import linecache
+import os
+import pickle
+import random
+import runpy
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+OWN_PACKAGES = ("fsdp_compat", "fsdp_rules", "fsdp_migrate")
+
+Prelude = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class FunctionJob:
+    """Call ``function(rank, world_size, *args)`` in a fresh gloo group that meets at ``store``."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    store: str
+    timeout: float
+
+    def __call__(self, rank: int, world_size: int) -> Any:
+        import torch.distributed as dist
+
+        store = dist.FileStore(self.store, world_size)
+        limit = timedelta(seconds=self.timeout)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
+        return self.function(rank, world_size, *self.args)
+
+
+@dataclass(frozen=True)
+class ScriptJob:
+    """Run a training script as torchrun would; the result is what it printed, as (stdout, stderr)."""
+
+    path: str
+    argv: Sequence[str]
+    prelude: Prelude | None
+    port: int
+    directory: str
+
+    def __call__(self, rank: int, world_size: int) -> tuple[str, str]:
+        script = Path(self.path)
+        for name in ("RANK", "LOCAL_RANK"):
+            os.environ[name] = str(rank)
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+            os.environ[name] = str(world_size)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port))
+        sys.argv = [str(script), *self.argv]
+        sys.path.insert(0, str(script.parent))
+        out, err = (Path(self.directory, f"{stream}-{rank}") for stream in ("stdout", "stderr"))
+        try:
+            with _redirected(1, out), _redirected(2, err), _modules_forgotten(script.parent), self._prepared():
+                runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise RuntimeError(f"{script.name} exited with {stop.code}\n{_tail(out)}{_tail(err)}") from None
+        except BaseException as error:
+            raise RuntimeError(f"{script.name} raised {error!r}\n{_tail(out)}{_tail(err)}") from error
+        return out.read_text(), err.read_text()
+
+    def _prepared(self) -> AbstractContextManager[object]:
+        return self.prelude() if self.prelude else contextlib.nullcontext()
+
+
+def _tail(path: Path, limit: int = 4000) -> str:
+    text = path.read_text(errors="replace")
+    return f"--- {path.name}\n{text[-limit:]}\n" if text.strip() else ""
+
+
+def serve(connection: Connection, rank: int, stacks: str) -> None:
+    """Answer jobs from ``connection`` until it closes. ``SIGUSR1`` writes the stack to the file ``stacks``."""
+    with Path(stacks).open("w") as stream:
+        faulthandler.register(signal.SIGUSR1, file=stream, all_threads=False)
+        faulthandler.enable()
+        importlib.import_module("torch.distributed")
+        connection.send_bytes(b"ready")
+        while True:
+            try:
+                message = connection.recv_bytes()
+            except EOFError:
+                return
+            connection.send_bytes(_answer(message, rank))
+
+
+def _answer(message: bytes, rank: int) -> bytes:
+    try:
+        with _state_restored():
+            paths, world_size, payload = pickle.loads(message)
+            sys.path[:] = paths
+            value = pickle.loads(payload)(rank, world_size)
+            return pickle.dumps((True, pickle.dumps(value)))
+    except BaseException:
+        return pickle.dumps((False, traceback.format_exc()))
+
+
+@contextlib.contextmanager
+def _state_restored() -> Iterator[None]:
+    import torch
+    import torch.distributed as dist
+
+    paths, cwd, environ, argv = list(sys.path), Path.cwd(), dict(os.environ), list(sys.argv)
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    rng, python_rng = torch.get_rng_state(), random.getstate()
+    _forget_meshes()
+    try:
+        with warnings.catch_warnings():
+            own = "|".join(OWN_PACKAGES)
+            warnings.filterwarnings("error", module=rf"({own})(\.|$)")
+            yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None)
+        torch.set_num_threads(threads)
+        torch.set_rng_state(rng)
+        torch.set_grad_enabled(True)
+        torch.use_deterministic_algorithms(False)
+        random.setstate(python_rng)
+        sys.path[:], sys.argv[:] = paths, argv
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environ)
+
+
+def _forget_meshes() -> None:
+    """DTensor remembers results per mesh shape, so that a later job would compute on an earlier job's dead groups."""
+    debug = sys.modules.get("torch.distributed.tensor.debug")
+    if debug is not None:
+        debug._clear_sharding_prop_cache()
+
+
+@contextlib.contextmanager
+def _redirected(descriptor: int, path: Path) -> Iterator[None]:
+    """Send one of the process's standard streams to a file, for C++ and Python alike."""
+    stream = sys.stdout if descriptor == 1 else sys.stderr
+    stream.flush()
+    kept = os.dup(descriptor)
+    with path.open("wb") as target:
+        os.dup2(target.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        stream.flush()
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _modules_forgotten(directory: Path) -> Iterator[None]:
+    """Unload what was imported from ``directory``: the tree after a migration has modules of the same names."""
+    importlib.invalidate_caches()
+    linecache.clearcache()
+    try:
+        yield
+    finally:
+        for name, module in list(sys.modules.items()):
+            if _lies_in(module, directory):
+                del sys.modules[name]
+
+
+def _lies_in(module: Any, directory: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    places = [file] if file else list(getattr(module, "__path__", ()))
+    return any(directory in Path(place).parents or Path(place) == directory for place in places)

@@ -1,0 +1,160 @@
+"""The pool returns, raises, survives hangs, and lets nothing of one job reach the next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pool import Pool, WorkerError
+
+
+def total_of_ranks(rank: int, world_size: int, offset: int) -> tuple[int, float]:
+    import torch
+    import torch.distributed as dist
+
+    value = torch.tensor(float(rank + offset))
+    dist.all_reduce(value)
+    return rank, value.item()
+
+
+def raise_on_rank_1(rank: int, world_size: int) -> None:
+    import torch.distributed as dist
+
+    if rank == 1:
+        raise KeyError("told apart")
+    dist.barrier()
+
+
+def hang_on_rank_1(rank: int, world_size: int) -> None:
+    if rank == 1:
+        signal.pause()
+
+
+def die_on_rank_1(rank: int, world_size: int) -> None:
+    if rank == 1:
+        os._exit(7)
+
+
+def leave_traces(rank: int, world_size: int) -> None:
+    import torch
+
+    os.environ["TRACE"] = "left"
+    torch.manual_seed(5)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    sys.path.insert(0, "/left")
+    os.chdir("/")
+
+
+def see_traces(rank: int, world_size: int) -> list[object]:
+    import torch
+
+    state = [os.environ.get("TRACE"), torch.get_default_dtype(), torch.empty(1).device.type, "/left" in sys.path]
+    return [*state, str(Path.cwd()) == "/", torch.initial_seed() == 5, torch.get_num_threads()]
+
+
+def warn_in(rank: int, world_size: int, module: str) -> None:
+    warnings.warn_explicit("beware", UserWarning, f"{module}.py", 1, module=module)
+
+
+def placements(rank: int, world_size: int, swapped: bool) -> tuple[tuple[int, ...], float]:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    if swapped:
+        torch.distributed.new_group([0])
+    mesh = init_device_mesh("cpu", (world_size,))
+    tensor = distribute_tensor(torch.arange(6.0), mesh, [Shard(0)])
+    return tuple(tensor.to_local().shape), tensor.sum().full_tensor().item()
+
+
+@contextlib.contextmanager
+def greeting() -> Iterator[None]:
+    os.environ["GREETING"] = "hello"
+    yield
+
+
+def test_returns_results_in_rank_order(pool: Pool) -> None:
+    assert pool.run(total_of_ranks, 2, 10) == [(0, 21.0), (1, 21.0)]
+    assert pool.run(total_of_ranks, 4, 0) == [(rank, 6.0) for rank in range(4)]
+
+
+def test_raises_with_the_failing_ranks_traceback(pool: Pool) -> None:
+    with pytest.raises(WorkerError, match=r"(?s)rank 1 of 2.*raise_on_rank_1.*KeyError: 'told apart'"):
+        pool.run(raise_on_rank_1, 2)
+    assert pool.run(total_of_ranks, 2, 0) == [(0, 1.0), (1, 1.0)]
+
+
+def test_a_hang_ends_at_the_timeout_and_names_the_place(pool: Pool) -> None:
+    with pytest.raises(WorkerError, match=r"(?s)1 of 2 ranks failed.*rank 1 of 2.*in hang_on_rank_1"):
+        pool.run(hang_on_rank_1, 2, timeout=1)
+    assert pool.run(total_of_ranks, 2, 0) == [(0, 1.0), (1, 1.0)]
+
+
+def test_a_dead_process_is_named_and_replaced(pool: Pool) -> None:
+    with pytest.raises(WorkerError, match=r"rank 1 of 2\nthe process died with exit code 7"):
+        pool.run(die_on_rank_1, 2)
+    assert pool.run(total_of_ranks, 2, 0) == [(0, 1.0), (1, 1.0)]
+
+
+def test_global_state_is_put_back(pool: Pool) -> None:
+    before = pool.run(see_traces, 1)
+    pool.run(leave_traces, 1)
+    assert pool.run(see_traces, 1) == before
+    assert before[0][:2] == [None, __import__("torch").float32] and before[0][2:6] == ["cpu", False, False, False]
+
+
+def test_a_mesh_of_an_earlier_job_is_forgotten(pool: Pool) -> None:
+    assert [pool.run(placements, 2, swapped) for swapped in (False, True, False)] == [[((3,), 15.0)] * 2] * 3
+
+
+def test_warnings_of_our_own_packages_are_errors(pool: Pool) -> None:
+    pool.run(warn_in, 1, "torch.distributed.fsdp.wrap")
+    with pytest.raises(WorkerError, match="UserWarning: beware"):
+        pool.run(warn_in, 1, "fsdp_compat.plan")
+
+
+def test_more_ranks_than_workers_is_refused(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="from 1 to 4"):
+        pool.run(total_of_ranks, 5, 0)
+
+
+SCRIPT = """
+import os, sys
+import torch.distributed as dist
+import helper
+
+dist.init_process_group("gloo")
+assert dist.get_world_size() == int(os.environ["LOCAL_WORLD_SIZE"]) == 2
+print(helper.NAME, dist.get_rank(), sys.argv[1:], os.environ.get("GREETING"), __name__)
+print("warned", file=sys.stderr)
+"""
+
+
+def test_scripts_of_two_trees_do_not_meet(pool: Pool, tmp_path: Path) -> None:
+    for tree in ("before", "after"):
+        (tmp_path / tree).mkdir()
+        (tmp_path / tree / "train.py").write_text(SCRIPT)
+        (tmp_path / tree / "helper.py").write_text(f"NAME = {tree!r}\n")
+    before = pool.run_script(tmp_path / "before/train.py", 2, ["--steps", "3"], prelude=greeting)
+    after = pool.run_script(tmp_path / "after/train.py", 2)
+    assert [out.stdout for out in before] == [f"before {rank} ['--steps', '3'] hello __main__\n" for rank in (0, 1)]
+    assert [out.stdout for out in after] == [f"after {rank} [] None __main__\n" for rank in (0, 1)]
+    assert after[0].stderr == "warned\n"
+
+
+def test_a_failing_script_shows_its_output_and_traceback(pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('got here', flush=True)\nraise ValueError('no data')\n")
+    with pytest.raises(WorkerError, match=r"(?s)train.py\", line 2.*ValueError: no data.*got here"):
+        pool.run_script(tmp_path / "train.py", 1)
+    (tmp_path / "train.py").write_text("raise SystemExit('bad arguments')\n")
+    with pytest.raises(WorkerError, match=r"train\.py exited with bad arguments"):
+        pool.run_script(tmp_path / "train.py", 1)
