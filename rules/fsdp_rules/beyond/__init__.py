@@ -1,0 +1,1 @@
+"""What no rewrite can reach: reported, never touched."""

@@ -1,0 +1,1 @@
+"""The constructor of FSDP1, an argument to a file."""

@@ -1,0 +1,132 @@
+"""The ``FSDP(...)`` call itself: its arguments are gathered, planned one by one, and rendered in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import libcst as cst
+
+from fsdp_rules.construction.kwargs import gather
+from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.render import render_native
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+#: FSDP1's constructor in torch's own order.
+PARAMETERS = (
+    "module",
+    "process_group",
+    "sharding_strategy",
+    "cpu_offload",
+    "auto_wrap_policy",
+    "backward_prefetch",
+    "mixed_precision",
+    "ignored_modules",
+    "param_init_fn",
+    "device_id",
+    "sync_module_states",
+    "forward_prefetch",
+    "limit_all_gathers",
+    "use_orig_params",
+    "ignored_states",
+    "device_mesh",
+)
+
+
+class ConstructorCall(Rule):
+    """The call that wraps a model.
+
+    `FSDP(model, ...)` becomes `fully_shard` on the units that FSDP1 would have wrapped, children before parents and
+    the model itself last. FSDP2 shards in place, so the same object goes on. Where an argument is only known at run
+    time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
+    `fsdp_compat.shard` takes FSDP1's arguments as they stand and applies them to `fully_shard`.
+    """
+
+    id = "FSDP101"
+    name = "constructor-call"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    return FSDP(model, use_orig_params=True)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    return fully_shard(model)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for the call and one for each of its arguments."""
+        if isinstance(node, cst.Call) and file.fsdp1(node.func) == FSDP:
+            return self._call(node, file)
+        return ()
+
+    def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+        from fsdp_rules.registry import argument_rules
+
+        gathered = gather(call, PARAMETERS, file)
+        plan = ShardPlan(call=call, arguments=gathered.arguments)
+        plan.helper.extend(gathered.reasons)
+        plan.consumed.extend(gathered.consumed)
+        verdicts: list[Diagnosis] = []
+        for name, value in gathered.arguments.items():
+            rule = argument_rules().get(name)
+            if rule is None:
+                yield Diagnosis(
+                    call,
+                    Level.MANUAL,
+                    f"FSDP1 in torch 2.13 has no constructor argument {name!r}",
+                    "check which class this call means",
+                    claims=(call.func,),
+                )
+                return
+            for verdict in rule.plan(value, plan, file):
+                verdicts.append(_owned(verdict, rule))
+        blocked = [verdict for verdict in verdicts if verdict.level is Level.MANUAL]
+        if blocked:
+            yield from (_claiming(verdict, call.func) for verdict in blocked)
+            return
+        native = render_native(plan, file) if not plan.helper else None
+        if native is not None:
+            level = Level.REVIEW if plan.assumptions else Level.SAFE
+            message = "; ".join(["sharded in place by fully_shard", *plan.assumptions])
+            yield Diagnosis(
+                call, level, message, edits=(*native, *plan.edits), claims=(call.func,), consumes=tuple(plan.consumed)
+            )
+            yield from verdicts
+            return
+        reasons = plan.helper or ["several statements are needed where only an expression can stand"]
+        if not file.settings.helpers:
+            yield Diagnosis(
+                call,
+                Level.MANUAL,
+                f"needs fsdp_compat.shard, which --no-helpers forbids: {'; '.join(reasons)}",
+                "allow helpers, or write the fully_shard calls by hand",
+                claims=(call.func,),
+            )
+            return
+        spelled = file.ref("fsdp_compat.shard")
+        yield Diagnosis(
+            call,
+            Level.REVIEW,
+            f"fsdp_compat.shard applies FSDP1's arguments at run time: {'; '.join(reasons)}",
+            "read the plan that fsdp_compat.plan(...) prints for your model once",
+            edits=(Replace(call.func, lambda code: spelled),),
+            claims=(call.func,),
+        )
+        yield from (verdict for verdict in verdicts if not verdict.edits)
+
+
+def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
+    return replace(verdict, rule=verdict.rule or rule)
+
+
+def _claiming(verdict: Diagnosis, node: cst.CSTNode) -> Diagnosis:
+    return replace(verdict, claims=(*verdict.claims, node), edits=())

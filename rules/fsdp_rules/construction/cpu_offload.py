@@ -1,0 +1,66 @@
+"""Rule for the argument ``cpu_offload``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+from fsdp_rules.values import bind, is_none, literal_bool
+
+
+class CpuOffload(ArgumentRule):
+    """Parameters, gradients and optimizer state on the host.
+
+    `CPUOffload(offload_params=True)` becomes `CPUOffloadPolicy()`, anything that is off goes away. The process group
+    then needs a backend for the CPU as well (`"cuda:nccl,cpu:gloo"`), since norms are reduced there.
+    """
+
+    id = "FSDP105"
+    name = "cpu-offload"
+    arguments = ("cpu_offload",)
+    before = """
+from torch.distributed.fsdp import CPUOffload
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    return FSDP(model, cpu_offload=CPUOffload(offload_params=True))
+"""
+    after = """
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+def build(model):
+    return fully_shard(model, offload_policy=CPUOffloadPolicy())
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Decide whether anything is offloaded."""
+        if is_none(value):
+            return
+        wanted = self._wanted(file.value(value), file)
+        if wanted is None:
+            plan.helper.append(f"cpu_offload={file.code(value)} is only known at run time")
+            yield Diagnosis(value, Level.REVIEW, "whether parameters are offloaded is decided at run time")
+            return
+        file.consume_value(value, plan)
+        plan.offload = wanted
+        if wanted:
+            plan.assumptions.append('the process group has a CPU backend too ("cuda:nccl,cpu:gloo")')
+            yield Diagnosis(value, Level.REVIEW, "offloading is CPUOffloadPolicy(); norms are then reduced on the CPU")
+        else:
+            yield Diagnosis(value, Level.SAFE, "nothing is offloaded, which is fully_shard's default")
+
+    def _wanted(self, value: cst.BaseExpression, file: File) -> bool | None:
+        if is_none(value):
+            return False
+        if not isinstance(value, cst.Call) or file.fsdp1(value.func) != "CPUOffload":
+            return None
+        arguments = bind(value, ("offload_params",))
+        if arguments is None:
+            return None
+        return literal_bool(arguments["offload_params"]) if "offload_params" in arguments else False

@@ -1,0 +1,101 @@
+"""Rule for the argument ``device_id``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.plan import Device, ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+from fsdp_rules.values import bind, is_none, is_simple
+
+RANK = re.compile(r"(local_?rank|\brank\b|\bgpu\b|gpu_id|device_count)", re.IGNORECASE)
+
+
+class DeviceId(ArgumentRule):
+    """The device that the model moves to.
+
+    FSDP2 moves parameters to the device of its mesh, on CUDA the current one, so `torch.cuda.current_device()` goes.
+    Another index becomes `torch.cuda.set_device(...)` where nothing in the project sets the device. A device that may
+    be the CPU names the mesh, since FSDP2's default mesh is on the accelerator wherever there is one.
+    """
+
+    id = "FSDP106"
+    name = "device-id"
+    arguments = ("device_id",)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    return FSDP(model, device_id=torch.cuda.current_device())
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    return fully_shard(model)
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Find out what kind of device the value means."""
+        found = file.value(value)
+        if is_none(found):
+            return
+        kind, is_device = self._kind(value, found, file)
+        current = file.calls(found, "torch.cuda.current_device")
+        simple = is_simple(value) or kind == "cpu" or current
+        if not simple and kind == "unknown":
+            plan.helper.append(f"device_id={file.code(value)} is only known at run time")
+        set_current = not current and kind != "cpu" and "set_device" not in file.project.flags
+        plan.device = Device(kind, value, is_device, set_current)
+        message = {
+            "cuda": "fully_shard moves the model to the current device",
+            "cpu": "the mesh names the CPU",
+            "unknown": "the mesh names the device type",
+        }[kind]
+        yield Diagnosis(value, Level.SAFE, message)
+
+    def _kind(self, value: cst.BaseExpression, found: cst.BaseExpression, file: File) -> tuple[str, bool]:
+        if file.calls(found, "torch.cuda.current_device") or isinstance(found, cst.Integer | cst.BinaryOperation):
+            return "cuda", False
+        if file.calls(found, "torch.device"):
+            return self._literal(found, file), True
+        if isinstance(found, cst.IfExp) and all(file.calls(arm, "torch.device") for arm in (found.body, found.orelse)):
+            kinds = {self._literal(arm, file) for arm in (found.body, found.orelse)}
+            return (kinds.pop() if len(kinds) == 1 else "unknown"), True
+        annotation = self._annotation(value, file)
+        if annotation == "int":
+            return "cuda", False
+        if annotation == "torch.device":
+            return "unknown", True
+        if annotation is None and RANK.search(file.code(found)):
+            return "cuda", False
+        return "unknown", False
+
+    def _literal(self, call: cst.BaseExpression, file: File) -> str:
+        arguments = bind(call, ("type", "index")) if isinstance(call, cst.Call) else None
+        first = next(iter(arguments.values()), None) if arguments else None
+        if isinstance(first, cst.SimpleString):
+            text = str(first.evaluated_value)
+            return text.partition(":")[0] if text.partition(":")[0] in ("cpu", "cuda") else "unknown"
+        if isinstance(first, cst.FormattedString) and file.code(first)[2:].startswith("cuda:"):
+            return "cuda"
+        if isinstance(first, cst.Integer) or (first is not None and RANK.search(file.code(first))):
+            return "cuda"
+        return "unknown"
+
+    def _annotation(self, value: cst.BaseExpression, file: File) -> str | None:
+        function = file.function(value)
+        if function is None or not isinstance(value, cst.Name):
+            return None
+        for parameter in (*function.params.params, *function.params.kwonly_params):
+            if parameter.name.value == value.value and parameter.annotation is not None:
+                return file.resolved(parameter.annotation.annotation) or file.code(parameter.annotation.annotation)
+        return None

@@ -1,0 +1,57 @@
+"""Rule for the arguments ``ignored_modules``, ``ignored_states`` and ``ignored_parameters``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+from fsdp_rules.values import elements, is_none
+
+
+class Ignored(ArgumentRule):
+    """Modules and parameters that FSDP1 left alone.
+
+    Nothing, `None` or an empty list goes away. Otherwise `fsdp_compat.shard` passes their parameters to every
+    `fully_shard` call as `ignored_params` and leaves their buffers where they are. Ignored parameters stay plain
+    tensors beside the sharded ones, so gradient clipping goes through `fsdp_compat.clip_grad_norm_`.
+    """
+
+    id = "FSDP108"
+    name = "ignored-modules"
+    arguments = ("ignored_modules", "ignored_states", "ignored_parameters")
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    model = FSDP(model, ignored_modules=[model.frozen])
+    return model
+"""
+    after = """
+import fsdp_compat
+
+def build(model):
+    model = fsdp_compat.shard(model, ignored_modules=[model.frozen])
+    return model
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Drop what ignores nothing, leave the rest to the helper."""
+        found = file.value(value)
+        if is_none(found) or elements(found) == []:
+            return
+        if "ignored_parameters" in plan.arguments:
+            yield Diagnosis(
+                value,
+                Level.MANUAL,
+                "ignored_parameters was removed from FSDP1 before torch 2.13",
+                "pass the parameters as ignored_states, then run this tool again",
+            )
+            return
+        plan.helper.append(f"{file.code(value)} is left out of sharding")
+        yield Diagnosis(value, Level.REVIEW, "these states become ignored_params; their buffers stay where they are")

@@ -1,0 +1,99 @@
+"""Rules for the arguments ``param_init_fn`` and ``sync_module_states``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+from fsdp_rules.values import is_none, is_simple, literal_bool
+
+
+class ParamInitFn(ArgumentRule):
+    """How modules on the meta device get their values.
+
+    FSDP1 materialises and initialises each unit on the full tensors, then shards it, which is what makes the values
+    independent of the number of processes. FSDP2 has no such step; `fsdp_compat.shard` runs the function unit by unit
+    in FSDP1's order before each `fully_shard`.
+    """
+
+    id = "FSDP109"
+    name = "param-init-fn"
+    arguments = ("param_init_fn",)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model, init):
+    model = FSDP(model, param_init_fn=init)
+    return model
+"""
+    after = """
+import fsdp_compat
+
+def build(model, init):
+    model = fsdp_compat.shard(model, param_init_fn=init)
+    return model
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Leave every function to the helper."""
+        if is_none(file.value(value)):
+            return
+        plan.helper.append("param_init_fn initialises each unit before it is sharded")
+        yield Diagnosis(value, Level.REVIEW, "the function runs on the full tensors of each unit, as under FSDP1")
+
+
+class SyncModuleStates(ArgumentRule):
+    """Rank 0's values for everybody.
+
+    FSDP1 broadcasts each unit's parameters and buffers before it shards them. The rewrite broadcasts tensor by tensor
+    in front of the first `fully_shard`, so that no more than one full tensor is copied to the device at a time. With
+    modules on the meta device, or a process group of its own, `fsdp_compat.shard` does it.
+    """
+
+    id = "FSDP114"
+    name = "sync-module-states"
+    arguments = ("sync_module_states",)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    model = FSDP(model, device_id=torch.cuda.current_device(), sync_module_states=True)
+    return model
+"""
+    after = """
+import itertools
+
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        synced = tensor.detach().to(torch.cuda.current_device())
+        torch.distributed.broadcast(synced, src=0)
+        tensor.detach().copy_(synced)
+    fully_shard(model)
+    return model
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Plan a broadcast, unless it is off for certain."""
+        if literal_bool(file.value(value)) is False:
+            file.consume_value(value, plan)
+            return
+        plan.sync = value
+        if "meta" in file.project.flags:
+            plan.helper.append("sync_module_states fills modules that the project builds on the meta device")
+        elif not is_none(plan.arguments.get("process_group")) and "process_group" in plan.arguments:
+            plan.helper.append("sync_module_states inside a process group of its own")
+        elif "device_mesh" in plan.arguments:
+            plan.helper.append("sync_module_states inside a mesh of its own")
+        elif not is_simple(value) and literal_bool(value) is None:
+            plan.helper.append(f"sync_module_states={file.code(value)} is only known at run time")
+        yield Diagnosis(value, Level.SAFE, "parameters and buffers are broadcast from rank 0 before they are sharded")

@@ -1,0 +1,41 @@
+"""Rule for the argument ``limit_all_gathers``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+
+
+class LimitAllGathers(ArgumentRule):
+    """The rate limiter of FSDP1's all-gathers.
+
+    FSDP2 always synchronises its streams so that memory stays bounded without blocking the CPU thread. The argument
+    goes; no number changes.
+    """
+
+    id = "FSDP111"
+    name = "limit-all-gathers"
+    arguments = ("limit_all_gathers",)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    return FSDP(model, limit_all_gathers=True)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    return fully_shard(model)
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Nothing is left to plan."""
+        yield Diagnosis(value, Level.SAFE, "limit_all_gathers has no use in FSDP2, which always bounds its all-gathers")

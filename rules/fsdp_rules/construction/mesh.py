@@ -1,0 +1,73 @@
+"""Rule for the arguments ``process_group`` and ``device_mesh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+from fsdp_rules.values import bind, is_none, is_simple
+
+
+class Mesh(ArgumentRule):
+    """The processes that share a model.
+
+    A `device_mesh` that the file builds with `init_device_mesh` becomes `mesh=`; its dimensions already have FSDP2's
+    order, replicate before shard. A process group, or a (shard, replicate) pair of them, whose order is the other way
+    round, and a mesh of unknown shape are turned into a mesh by `fsdp_compat.shard`.
+    """
+
+    id = "FSDP107"
+    name = "process-group-and-mesh"
+    arguments = ("process_group", "device_mesh")
+    before = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    mesh = init_device_mesh("cuda", (8,))
+    model = FSDP(model, device_mesh=mesh)
+    return model
+"""
+    after = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    mesh = init_device_mesh("cuda", (8,))
+    fully_shard(model, mesh=mesh)
+    return model
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Use a mesh whose shape is known as it is; leave everything else to the helper."""
+        found = file.value(value)
+        if is_none(found):
+            return
+        dimensions = self._dimensions(found, file)
+        if dimensions is None:
+            plan.helper.append(f"the shape of {file.code(value)} is only known at run time")
+            yield Diagnosis(value, Level.REVIEW, "a mesh is made of it at run time, replicate before shard")
+            return
+        plan.mesh = "given"
+        plan.mesh_value = value
+        yield Diagnosis(value, Level.SAFE, "the mesh is passed on as it is")
+
+    def _dimensions(self, found: cst.BaseExpression, file: File) -> int | None:
+        if not isinstance(found, cst.Call):
+            return None
+        name = file.resolved(found.func)
+        if name is None or not name.endswith("device_mesh.init_device_mesh"):
+            return None
+        arguments = bind(found, ("device_type", "mesh_shape")) or {}
+        shape = arguments.get("mesh_shape")
+        if not isinstance(shape, cst.Tuple):
+            return None
+        if len(shape.elements) > 1 and "mesh_dim_names" not in arguments:
+            return None
+        return len(shape.elements) if is_simple(found) or len(shape.elements) <= 2 else None

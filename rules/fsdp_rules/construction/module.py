@@ -1,0 +1,61 @@
+"""Rule for the argument ``module``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+
+
+class ModuleArgument(ArgumentRule):
+    """The model itself, first argument or keyword.
+
+    FSDP2 shards it in place: `fully_shard` returns the object it was given, with the same parameter names and no
+    wrapper around it, so that a new name for the wrapped model becomes a second name of the same object. A call
+    inside a module class (or under a parent that is wrapped as well) is a unit of a larger model: FSDP1 casts the
+    inputs of the outermost unit alone, so such a unit does not cast.
+    """
+
+    id = "FSDP110"
+    name = "module"
+    arguments = ("module",)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+def build(cfg):
+    wrapped = FullyShardedDataParallel(module=Net(cfg))
+    return wrapped
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(cfg):
+    wrapped = Net(cfg)
+    fully_shard(wrapped)
+    return wrapped
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Find out whether the call wraps a root or a unit inside a larger model."""
+        plan.root = not self._nested(plan.call, value, file)
+        return ()
+
+    def _nested(self, call: cst.Call, value: cst.BaseExpression, file: File) -> bool:
+        for ancestor in file.ancestors(call):
+            if isinstance(ancestor, cst.Call) and ancestor is not call and file.code(ancestor.func) == "setattr":
+                return True
+            if isinstance(ancestor, cst.ClassDef):
+                return any("Module" in file.code(base.value) for base in ancestor.bases)
+        parent = file.parent(call)
+        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+            target = parent.targets[0].target
+            while isinstance(target, cst.Subscript):
+                target = target.value
+            owner = file.code(target).rpartition(".")[0]
+            return bool(owner) and owner != "self" and file.holds_or_shards(owner, call)
+        return False

@@ -1,0 +1,42 @@
+"""Rule for the argument ``use_orig_params``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.plan import ShardPlan
+from fsdp_rules.rule import ArgumentRule
+from fsdp_rules.source import File
+
+
+class UseOrigParams(ArgumentRule):
+    """Original or flattened parameters.
+
+    FSDP2 always keeps the original parameters, so the argument goes. With `use_orig_params=False` the optimizer used
+    to see one flat parameter per unit; it now sees each parameter by its own name. Element-wise optimizers (SGD,
+    Adam, AdamW) compute the same numbers.
+    """
+
+    id = "FSDP112"
+    name = "use-orig-params"
+    arguments = ("use_orig_params",)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    return FSDP(model, use_orig_params=True)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    return fully_shard(model)
+"""
+
+    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
+        """Nothing is left to plan."""
+        yield Diagnosis(value, Level.SAFE, "FSDP2 always keeps the original parameters")

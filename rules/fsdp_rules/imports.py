@@ -1,0 +1,383 @@
+"""The import lines of a rewritten file: what is no longer used goes, what the output needs comes, in the file's style."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import cast
+
+import libcst as cst
+
+from fsdp_rules.apply import settle
+from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP_PACKAGE, POLICY_NAMES, canonical
+from fsdp_rules.source import File, dotted
+
+#: Modules whose names a rewrite may leave unused besides FSDP1's own.
+CLEANED = ("functools", "contextlib", "enum", FSDP_PACKAGE, CHECKPOINT_WRAPPER)
+MOVED = CONFIG_NAMES | POLICY_NAMES
+LINE_LENGTH = 100
+
+
+def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> cst.Module:
+    """``module`` (the edited tree of ``before``) with minimal imports.
+
+    ``wanted`` are import statements that the edits may need; each is added only if the name that it binds is used
+    and not bound already. FSDP1 names that helpers still take are imported from ``fsdp_compat`` instead of torch.
+    """
+    used = _used(ast.parse(module.code))
+    used_before = _used(ast.parse(before.text))
+    cleaner = _Cleaner(before, used, used_before)
+    module = cst.ensure_type(module.visit(cleaner), cst.Module)
+    bound = _bound(module)
+    needed = [*cleaner.moved]
+    for statement in wanted:
+        name = _bound_name(statement)
+        if name in used and name not in bound:
+            needed.append(statement)
+    if not needed and not cleaner.emptied:
+        return module
+    return _Adder(sorted(set(needed)), cleaner.emptied).run(module)
+
+
+def _used(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            names.add(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 200:
+            names.update(word for word in _annotation_words(node.value))
+    return names
+
+
+def _annotation_words(text: str) -> Iterable[str]:
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return ()
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+def _bound(module: cst.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    return names
+
+
+def _bound_name(statement: str) -> str:
+    return statement.split(" as ")[-1].split(" import ")[-1].removeprefix("import ").strip().partition(".")[0]
+
+
+class _Cleaner(cst.CSTTransformer):
+    """Takes unused names out of import statements; an emptied statement stays as a marker for :class:`_Adder`."""
+
+    def __init__(self, before: File, used: set[str], used_before: set[str]) -> None:
+        super().__init__()
+        self.before = before
+        self.used = used
+        self.used_before = used_before
+        self.moved: list[str] = []
+        self.emptied = False
+        self.guards = 0
+
+    def visit_Try(self, node: cst.Try) -> None:
+        self.guards += 1
+
+    def leave_Try(self, original_node: cst.Try, updated_node: cst.Try) -> cst.Try:
+        self.guards -= 1
+        return updated_node
+
+    def visit_If(self, node: cst.If) -> None:
+        self.guards += 1
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If:
+        self.guards -= 1
+        return updated_node
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        if self.guards or len(updated_node.body) != 1:
+            return updated_node
+        small = updated_node.body[0]
+        if isinstance(small, cst.ImportFrom) and small.module is not None and not small.relative:
+            return self._from(updated_node, small)
+        if isinstance(small, cst.Import):
+            return self._plain(updated_node, small)
+        return updated_node
+
+    def _from(self, line: cst.SimpleStatementLine, node: cst.ImportFrom) -> cst.SimpleStatementLine:
+        module = dotted(cast("cst.CSTNode", node.module)) or ""
+        if isinstance(node.names, cst.ImportStar) or not module.startswith(CLEANED):
+            return line
+        kept: list[cst.ImportAlias] = []
+        for alias in node.names:
+            full = f"{module}.{alias.evaluated_name}"
+            local = alias.evaluated_alias or alias.evaluated_name
+            known = canonical(full)
+            if self._drop(local, known is not None):
+                continue
+            if known in MOVED and self.before.settings.helpers and not self._exported(local):
+                self.moved.append(f"from fsdp_compat import {self._spelled(alias)}")
+                continue
+            kept.append(alias)
+        if len(kept) == len(node.names):
+            return line
+        if not kept:
+            self.emptied = True
+            return line.with_changes(body=[])
+        return line.with_changes(
+            body=[_from_import(module, [self._spelled(alias) for alias in kept], self._long(node))]
+        )
+
+    def _plain(self, line: cst.SimpleStatementLine, node: cst.Import) -> cst.SimpleStatementLine:
+        kept = []
+        for alias in node.names:
+            name = alias.evaluated_name
+            local = alias.evaluated_alias or name.partition(".")[0]
+            shared = alias.evaluated_alias is None and name.startswith("torch.")
+            if name.startswith(CLEANED) and not shared and self._drop(local, False):
+                continue
+            kept.append(alias)
+        if len(kept) == len(node.names):
+            return line
+        if not kept:
+            self.emptied = True
+            return line.with_changes(body=[])
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return line.with_changes(body=[node.with_changes(names=kept)])
+
+    def _drop(self, local: str, fsdp1: bool) -> bool:
+        if local in self.used:
+            return False
+        if not fsdp1 and local not in self.used_before:
+            return False
+        return not self._exported(local)
+
+    def _exported(self, local: str) -> bool:
+        return self.before.project.imports_from(self.before.path, local) or (
+            self.before.path.endswith("__init__.py") and local not in self.used_before
+        )
+
+    def _long(self, node: cst.ImportFrom) -> bool:
+        return "\n" in self.before.module.code_for_node(node)
+
+    @staticmethod
+    def _spelled(alias: cst.ImportAlias) -> str:
+        name = alias.evaluated_name
+        return f"{name} as {alias.evaluated_alias}" if alias.evaluated_alias else name
+
+
+def _from_import(module: str, names: list[str], long: bool = False) -> cst.ImportFrom:
+    text = f"from {module} import {', '.join(names)}"
+    if (long and len(names) > 1) or len(text) > LINE_LENGTH:
+        text = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+    line = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
+    return cst.ensure_type(line.body[0], cst.ImportFrom)
+
+
+class _Adder:
+    """Puts new imports where the emptied ones stood, into an existing import of the same module where there is one."""
+
+    def __init__(self, needed: list[str], emptied: bool) -> None:
+        self.needed = needed
+        self.emptied = emptied
+
+    def run(self, module: cst.Module) -> cst.Module:
+        lazy = _LazyFiller(self.needed)
+        if not _has_top_level_torch(module):
+            module = cst.ensure_type(module.visit(lazy), cst.Module)
+            self.needed = [statement for statement in self.needed if statement not in lazy.placed]
+        body = self._merge(list(module.body))
+        body = self._insert(body)
+        module = module.with_changes(body=body)
+        return cst.ensure_type(module.visit(_Settle()), cst.Module)
+
+    def _merge(self, body: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+        for position, line in enumerate(body):
+            if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+                continue
+            node = line.body[0]
+            if not isinstance(node, cst.ImportFrom) or node.module is None or isinstance(node.names, cst.ImportStar):
+                continue
+            if node.relative:
+                continue
+            name = dotted(node.module)
+            mine = [entry for entry in self.needed if entry.startswith(f"from {name} import ")]
+            if not mine:
+                continue
+            names = [_Cleaner._spelled(alias) for alias in node.names]
+            was_sorted = names == sorted(names, key=_import_key)
+            names += [entry.split(" import ")[1] for entry in mine]
+            names = sorted(dict.fromkeys(names), key=_import_key) if was_sorted else list(dict.fromkeys(names))
+            long = "\n" in cst.Module([]).code_for_node(node)
+            body[position] = line.with_changes(body=[_from_import(name or "", names, long)])
+            self.needed = [entry for entry in self.needed if entry not in mine]
+        return body
+
+    def _insert(self, body: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+        if not self.needed:
+            return body
+        grouped: dict[str, list[str]] = {}
+        plain: list[str] = []
+        for statement in self.needed:
+            if statement.startswith("from "):
+                module, _, name = statement.removeprefix("from ").partition(" import ")
+                grouped.setdefault(module, []).append(name)
+            else:
+                plain.append(statement)
+        froms = [_from_import(module, sorted(names, key=_import_key)) for module, names in sorted(grouped.items())]
+        body = self._place_plain(body, plain)
+        at = self._position(body)
+        lines: list[cst.BaseStatement] = [cst.SimpleStatementLine([node]) for node in froms]
+        if lines and at < len(body) and _is_marker(body[at]):
+            lines[0] = lines[0].with_changes(leading_lines=getattr(body[at], "leading_lines", ()))
+            body = [*body[:at], *body[at + 1 :]]
+        return [*body[:at], *lines, *body[at:]]
+
+    def _place_plain(self, body: list[cst.BaseStatement], plain: list[str]) -> list[cst.BaseStatement]:
+        for statement in sorted(plain):
+            target = statement.split()[1]
+            line: cst.BaseStatement = cst.SimpleStatementLine([_import(statement)])
+            standard = target.partition(".")[0] in _STANDARD
+            candidates = [
+                (position, _plain_name(entry))
+                for position, entry in enumerate(body)
+                if _plain_name(entry) and (_root(_plain_name(entry)) in _STANDARD) == standard
+            ]
+            later = [position for position, name in candidates if name > target]
+            if candidates and later:
+                at = later[0]
+                first = cst.ensure_type(body[at], cst.SimpleStatementLine)
+                line = cst.ensure_type(line, cst.SimpleStatementLine).with_changes(leading_lines=first.leading_lines)
+                body[at] = first.with_changes(leading_lines=())
+            elif candidates:
+                at = candidates[-1][0] + 1
+            else:
+                at = _first_import(body)
+                if at < len(body) and isinstance(body[at], cst.SimpleStatementLine):
+                    first = cst.ensure_type(body[at], cst.SimpleStatementLine)
+                    line = cst.ensure_type(line, cst.SimpleStatementLine).with_changes(
+                        leading_lines=first.leading_lines
+                    )
+                    gap = [cst.EmptyLine(indent=False)] if standard else []
+                    body[at] = first.with_changes(leading_lines=gap)
+            body.insert(at, line)
+        return body
+
+    def _position(self, body: list[cst.BaseStatement]) -> int:
+        markers = [position for position, entry in enumerate(body) if _is_marker(entry)]
+        if markers:
+            return markers[0]
+        imports = [
+            position
+            for position, entry in enumerate(body)
+            if isinstance(entry, cst.SimpleStatementLine)
+            and entry.body
+            and isinstance(entry.body[0], cst.Import | cst.ImportFrom)
+        ]
+        torch = [position for position in imports if "torch" in cst.Module([]).code_for_node(body[position])]
+        return (torch or imports or [_first_import(body) - 1])[-1] + 1
+
+
+def _import(statement: str) -> cst.Import:
+    line = cst.ensure_type(cst.parse_statement(statement), cst.SimpleStatementLine)
+    return cst.ensure_type(line.body[0], cst.Import)
+
+
+_STANDARD = frozenset(
+    "argparse collections contextlib copy dataclasses datetime enum functools gc inspect io itertools json logging math "
+    "os pathlib pickle random re shutil string subprocess sys tempfile threading time typing types uuid warnings".split()
+)
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _plain_name(entry: cst.BaseStatement) -> str:
+    if isinstance(entry, cst.SimpleStatementLine) and entry.body and isinstance(entry.body[0], cst.Import):
+        return entry.body[0].names[0].evaluated_name
+    return ""
+
+
+def _first_import(body: list[cst.BaseStatement]) -> int:
+    """Where the first import may stand: behind the docstring and ``__future__`` imports."""
+    at = 0
+    for position, entry in enumerate(body):
+        small = entry.body[0] if isinstance(entry, cst.SimpleStatementLine) and entry.body else None
+        if position == 0 and isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString):
+            at = 1
+        elif isinstance(small, cst.ImportFrom) and small.module is not None and dotted(small.module) == "__future__":
+            at = position + 1
+    return at
+
+
+def _import_key(name: str) -> tuple[int, str]:
+    plain = name.partition(" as ")[0]
+    return (0 if plain.isupper() else 1 if plain[:1].isupper() else 2, plain)
+
+
+def _is_marker(entry: cst.CSTNode) -> bool:
+    return isinstance(entry, cst.SimpleStatementLine) and not entry.body
+
+
+def _has_top_level_torch(module: cst.Module) -> bool:
+    return any(
+        isinstance(entry, cst.SimpleStatementLine)
+        and (
+            not entry.body
+            or (isinstance(entry.body[0], cst.Import | cst.ImportFrom) and "torch" in module.code_for_node(entry))
+        )
+        for entry in module.body
+    )
+
+
+class _LazyFiller(cst.CSTTransformer):
+    """Gives each function whose own FSDP1 import went the new imports that this function uses."""
+
+    def __init__(self, needed: list[str]) -> None:
+        super().__init__()
+        self.needed = needed
+        self.placed: set[str] = set()
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        markers = [position for position, entry in enumerate(updated_node.body) if _is_marker(entry)]
+        if not markers:
+            return updated_node
+        without = [entry for entry in updated_node.body if not _is_marker(entry)]
+        names = _used(ast.parse(cst.Module([*without]).code)) if without else set()
+        mine = [statement for statement in self.needed if _bound_name(statement) in names]
+        self.placed.update(mine)
+        grouped: dict[str, list[str]] = {}
+        new: list[cst.BaseStatement] = []
+        for statement in mine:
+            if statement.startswith("from "):
+                module, _, name = statement.removeprefix("from ").partition(" import ")
+                grouped.setdefault(module, []).append(name)
+            else:
+                new.append(cst.SimpleStatementLine([_import(statement)]))
+        new += [
+            cst.SimpleStatementLine([_from_import(module, sorted(names, key=_import_key))])
+            for module, names in sorted(grouped.items())
+        ]
+        if not new:
+            return updated_node
+        at = markers[0]
+        new[0] = new[0].with_changes(leading_lines=getattr(updated_node.body[at], "leading_lines", ()))
+        return updated_node.with_changes(body=[*updated_node.body[:at], *new, *updated_node.body[at + 1 :]])
+
+
+class _Settle(cst.CSTTransformer):
+    """Drops the markers that are left, comments kept."""
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.CSTNode:
+        return settle(updated_node)
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        return cst.ensure_type(settle(updated_node), cst.Module)

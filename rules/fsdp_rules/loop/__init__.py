@@ -1,0 +1,1 @@
+"""What a training loop asks of an FSDP1 model, a method to a file."""

@@ -1,0 +1,444 @@
+"""Facts that cross files: who re-exports FSDP1 names, and which names may hold a wrapped model.
+
+The standard library's :mod:`ast` gives the facts of one file (:func:`index_source`); :class:`Project` joins those of a
+whole tree. A wrapped model is followed from the ``FSDP(...)`` call through assignments, returns, attributes and
+arguments; a step that is found by a bare name only makes the result "maybe".
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from fsdp_rules.names import FSDP, canonical, expand
+
+
+class Certainty(enum.IntEnum):
+    """How sure it is that an expression holds an FSDP1 model."""
+
+    NO = 0
+    MAYBE = 1
+    YES = 2
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The value at ``source`` reaches ``target``; ``sure`` when no guess was made. Both are places (see `_Indexer`)."""
+
+    source: str
+    target: str
+    sure: bool
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What one file tells the others; picklable."""
+
+    path: str
+    module: str
+    aliases: dict[str, str]
+    flows: tuple[Flow, ...]
+    functions: dict[str, tuple[str, ...]]
+    flags: frozenset[str]
+    imported: frozenset[str] = field(default=frozenset())
+
+
+#: Words whose presence anywhere in the tree changes what a rule may assume.
+FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
+    "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
+    "meta": re.compile(rb"""["']meta["']|init_empty_weights|deferred_init"""),
+    "set_device": re.compile(rb"\bset_device(_index)?\("),
+    "ddp": re.compile(rb"\bDistributedDataParallel\b"),
+    "fairscale": re.compile(rb"\bfairscale\b"),
+    "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b\s*[=\"']"),
+    "fsdp2": re.compile(rb"\bfully_shard\b"),
+}
+
+
+def index_source(path: str, data: bytes) -> FileFacts | None:
+    """The facts of one file, or None when it does not parse (the rewrite of that file then says why)."""
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    module = module_name(path)
+    indexer = _Indexer(path, module)
+    try:
+        indexer.run(tree)
+    except RecursionError:
+        return None
+    flags = frozenset(name for name, pattern in FLAG_PATTERNS.items() if pattern.search(data))
+    if indexer.sharded:
+        flags |= {"fsdp1"}
+    return FileFacts(
+        path=path,
+        module=module,
+        aliases=indexer.aliases,
+        flows=tuple(indexer.flows),
+        functions=indexer.functions,
+        flags=flags,
+        imported=frozenset(indexer.imported),
+    )
+
+
+def module_name(path: str) -> str:
+    """The dotted name under which the file at ``path`` would be imported from the directory the path starts in."""
+    parts = [part for part in PurePosixPath(path).with_suffix("").parts if part not in ("/", ".", "..")]
+    if parts and parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+SEED = "seed"
+
+
+class _Indexer:
+    """Collects flows between places. A place is a string:
+
+    ``var:<path>:<scope>:<text>`` a name or dotted name in a scope; ``attr:<name>`` an attribute of any object;
+    ``ret:<path>:<function>[:<i>]`` what a function returns; ``param:<path>:<function>:<name>``;
+    ``call:<path>:<dotted callee>[:<i>]`` and ``arg:<path>:<dotted callee>:<position or keyword>`` are joined
+    to functions of other files by :class:`Project`; ``seed`` is an ``FSDP(...)`` call.
+    """
+
+    def __init__(self, path: str, module: str) -> None:
+        self.path = path
+        self.package = module.rpartition(".")[0] if not path.endswith("__init__.py") else module
+        self.aliases: dict[str, str] = {}
+        self.flows: list[Flow] = []
+        self.functions: dict[str, tuple[str, ...]] = {}
+        self.imported: set[str] = set()
+        self.sharded = False
+
+    def run(self, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    self.aliases[bound] = alias.name if alias.asname else bound
+                    self.imported.add(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._absolute(node.module, node.level)
+                for alias in node.names:
+                    self.aliases[alias.asname or alias.name] = f"{base}.{alias.name}"
+                    self.imported.add(f"{base}.{alias.name}")
+        self._body(tree.body, "")
+
+    def _absolute(self, module: str | None, level: int) -> str:
+        if not level:
+            return module or ""
+        parts = self.package.split(".") if self.package else []
+        kept = parts[: len(parts) - (level - 1)]
+        return ".".join([*kept, *([module] if module else [])])
+
+    def _body(self, body: Iterable[ast.stmt], scope: str) -> None:
+        for statement in body:
+            self._statement(statement, scope)
+
+    def _statement(self, node: ast.stmt, scope: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = f"{scope}.{node.name}" if scope else node.name
+            arguments = node.args
+            names = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
+            self.functions[inner] = tuple(names)
+            for name in names:
+                self._flow(f"param:{self.path}:{inner}:{name}", self._var(inner, name))
+            self._body(node.body, inner)
+            return
+        if isinstance(node, ast.ClassDef):
+            self._body(node.body, f"{scope}.{node.name}" if scope else node.name)
+            return
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._assign(target, node.value, scope)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self._assign(node.target, node.value, scope)
+        elif isinstance(node, ast.Return) and node.value is not None:
+            if isinstance(node.value, ast.Tuple):
+                for position, element in enumerate(node.value.elts):
+                    self._value(element, f"ret:{self.path}:{scope}:{position}", scope)
+            else:
+                self._value(node.value, f"ret:{self.path}:{scope}", scope)
+        elif isinstance(node, ast.For):
+            self._assign(node.target, node.iter, scope, sure=False)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                self._statement(child, scope)
+            elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                self._body(child.body, scope)
+            else:
+                self._calls(child, scope)
+
+    def _assign(self, target: ast.expr, value: ast.expr, scope: str, sure: bool = True) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            parts = value.elts if isinstance(value, ast.Tuple | ast.List) else None
+            for position, element in enumerate(target.elts):
+                if parts is not None and position < len(parts):
+                    self._assign(element, parts[position], scope, sure)
+                elif isinstance(value, ast.Call):
+                    callee = self._dotted(value.func)
+                    if callee is not None:
+                        for place in self._targets(element, scope):
+                            self._flow(f"call:{self.path}:{scope}:{callee}:{position}", place, sure)
+            return
+        for place in self._targets(target, scope):
+            self._value(value, place, scope, sure)
+
+    def _targets(self, target: ast.expr, scope: str) -> Iterator[str]:
+        while isinstance(target, ast.Subscript | ast.Starred):
+            target = target.value
+        text = self._text(target)
+        if text is not None:
+            yield self._var(scope, text)
+        if isinstance(target, ast.Attribute):
+            yield f"attr:{target.attr}"
+
+    def _value(self, node: ast.expr, place: str, scope: str, sure: bool = True) -> None:
+        """Let everything that ``node`` may evaluate to flow into ``place``."""
+        if isinstance(node, ast.IfExp):
+            self._value(node.body, place, scope, sure)
+            self._value(node.orelse, place, scope, sure)
+        elif isinstance(node, ast.Await | ast.NamedExpr | ast.Starred):
+            self._value(node.value, place, scope, sure)
+        elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+            for element in node.elts:
+                self._value(element, place, scope, False)
+        elif isinstance(node, ast.Dict):
+            for element in node.values:
+                self._value(element, place, scope, False)
+        elif isinstance(node, ast.ListComp | ast.GeneratorExp):
+            self._value(node.elt, place, scope, False)
+        elif isinstance(node, ast.Call):
+            self._call_value(node, place, scope, sure)
+        elif isinstance(node, ast.Subscript):
+            self._value(node.value, place, scope, False)
+        else:
+            text = self._text(node)
+            if text is not None:
+                self._flow(self._var(scope, text), place, sure)
+
+    def _call_value(self, node: ast.Call, place: str, scope: str, sure: bool) -> None:
+        callee = self._dotted(node.func)
+        if callee is None:
+            return
+        known = canonical(callee)
+        if known in (FSDP, "wrap"):
+            self.sharded = True
+            self._flow(SEED, place, sure)
+        elif callee == "torch.compile" or callee.rpartition(".")[2] in ("compile", "eval", "train", "to", "cuda"):
+            inner = node.func.value if isinstance(node.func, ast.Attribute) and callee != "torch.compile" else None
+            if inner is None and node.args:
+                inner = node.args[0]
+            if inner is not None:
+                self._value(inner, place, scope, sure)
+        elif callee.rpartition(".")[2] == "partial" and node.args and self._known(node.args[0]) == FSDP:
+            self.sharded = True
+            self._flow(SEED, place, False)
+        elif callee.rpartition(".")[2] in ("values", "items") and isinstance(node.func, ast.Attribute):
+            self._value(node.func.value, place, scope, False)
+        else:
+            self._flow(f"call:{self.path}:{scope}:{callee}", place, sure)
+
+    def _known(self, node: ast.expr) -> str | None:
+        dotted = self._dotted(node)
+        return canonical(dotted) if dotted else None
+
+    def _calls(self, node: ast.AST, scope: str) -> None:
+        for child in ast.walk(node):
+            if not isinstance(child, ast.Call):
+                continue
+            callee = self._dotted(child.func)
+            if callee is None:
+                continue
+            if canonical(callee) == FSDP:
+                self.sharded = True
+            for position, argument in enumerate(child.args):
+                self._value(argument, f"arg:{self.path}:{scope}:{callee}:{position}", scope)
+            for keyword in child.keywords:
+                if keyword.arg is not None:
+                    self._value(keyword.value, f"arg:{self.path}:{scope}:{callee}:{keyword.arg}", scope)
+
+    def _var(self, scope: str, text: str) -> str:
+        if text.startswith("self."):
+            owner = scope.rpartition(".")[0]
+            return f"var:{self.path}:{owner}:{text}"
+        return f"var:{self.path}:{scope}:{text}"
+
+    def _text(self, node: ast.expr) -> str | None:
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        return ".".join([node.id, *reversed(parts)])
+
+    def _dotted(self, node: ast.expr) -> str | None:
+        text = self._text(node)
+        return expand(text, self.aliases) if text is not None else None
+
+    def _flow(self, source: str, target: str, sure: bool = True) -> None:
+        if source != target:
+            self.flows.append(Flow(source, target, sure))
+
+
+@dataclass(frozen=True)
+class Project:
+    """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is."""
+
+    flags: frozenset[str]
+    exports: dict[str, dict[str, str]]
+    held: dict[str, Certainty]
+    imported: frozenset[str]
+
+    @classmethod
+    def build(cls, facts: Iterable[FileFacts]) -> Project:
+        """Join the facts of all files."""
+        files = sorted(facts, key=lambda fact: fact.path)
+        exports = {file.module: dict(file.aliases) for file in files}
+        return cls(
+            flags=frozenset().union(*(file.flags for file in files)),
+            exports=exports,
+            held=_spread(files),
+            imported=frozenset().union(*(file.imported for file in files)),
+        )
+
+    def resolve(self, dotted: str) -> str:
+        """``dotted`` with re-exports of this project followed to where they come from."""
+        seen: set[str] = set()
+        while dotted not in seen:
+            seen.add(dotted)
+            if dotted.startswith("torch."):
+                break
+            head, _, name = dotted.rpartition(".")
+            tail: list[str] = []
+            while head:
+                target = self._exported(head, name)
+                if target is not None:
+                    dotted = ".".join([target, *tail])
+                    break
+                tail.insert(0, name)
+                head, _, name = head.rpartition(".")
+        return dotted
+
+    def _exported(self, module: str, name: str) -> str | None:
+        for candidate, names in self.exports.items():
+            if (candidate == module or candidate.endswith("." + module)) and name in names:
+                return names[name]
+        return None
+
+    def holds(self, path: str, scope: str, text: str) -> Certainty:
+        """How sure it is that the dotted name ``text`` in ``scope`` (a qualified function name) is a wrapped model."""
+        best = Certainty.NO
+        scopes = [scope]
+        while scopes[-1]:
+            scopes.append(scopes[-1].rpartition(".")[0])
+        for candidate in scopes:
+            best = max(best, self.held.get(f"var:{path}:{candidate}:{text}", Certainty.NO))
+        if "." in text:
+            attribute = self.held.get(f"attr:{text.rpartition('.')[2]}", Certainty.NO)
+            best = max(best, min(attribute, Certainty.MAYBE))
+        return best
+
+    def imports_from(self, path: str, name: str) -> bool:
+        """Whether some file of the project imports ``name`` from the file at ``path``."""
+        module = module_name(path)
+        tail = module.rpartition(".")[2]
+        return any(
+            entry == f"{module}.{name}" or entry.endswith(f"{tail}.{name}") or entry.endswith(f"{tail}.*")
+            for entry in self.imported
+            if not entry.startswith("torch.")
+        )
+
+
+def _spread(files: list[FileFacts]) -> dict[str, Certainty]:
+    """Follow wrapped models from their ``FSDP(...)`` calls along all flows until nothing changes."""
+    by_name: dict[str, list[tuple[FileFacts, str]]] = defaultdict(list)
+    for file in files:
+        for qualified in file.functions:
+            by_name[qualified.rpartition(".")[2]].append((file, qualified))
+
+    edges: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    for file in files:
+        for flow in file.flows:
+            sources: list[tuple[str, bool]] = [(flow.source, flow.sure)]
+            targets: list[tuple[str, bool]] = [(flow.target, flow.sure)]
+            if flow.source.startswith("call:"):
+                sources = [(place, sure and flow.sure) for place, sure in _returns(flow.source, by_name)]
+            if flow.target.startswith("arg:"):
+                targets = [(place, sure and flow.sure) for place, sure in _parameters(flow.target, by_name)]
+            for source, source_sure in sources:
+                for target, target_sure in targets:
+                    edges[source].append((target, source_sure and target_sure))
+
+    held: dict[str, Certainty] = {}
+    queue: deque[tuple[str, Certainty]] = deque([(SEED, Certainty.YES)])
+    while queue:
+        place, certainty = queue.popleft()
+        if held.get(place, Certainty.NO) >= certainty:
+            continue
+        held[place] = certainty
+        for target, sure in edges.get(place, ()):
+            queue.append((target, certainty if sure else min(certainty, Certainty.MAYBE)))
+        if place.startswith("attr:"):
+            continue
+        if place.startswith("var:"):
+            path, scope, text = place[4:].rsplit(":", 2)
+            for other in edges:
+                if other.startswith(f"var:{path}:{scope}.") and other.endswith(f":{text}"):
+                    queue.append((other, min(certainty, Certainty.MAYBE)))
+    return held
+
+
+def _returns(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[str, bool]]:
+    path, scope, callee, *position = place[5:].split(":")
+    suffix = f":{position[0]}" if position else ""
+    for file, qualified, sure in _functions(path, scope, callee, by_name):
+        yield f"ret:{file.path}:{qualified}{suffix}", sure
+
+
+def _parameters(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[str, bool]]:
+    path, scope, callee, argument = place[4:].split(":")
+    for file, qualified, sure in _functions(path, scope, callee, by_name):
+        names = file.functions[qualified]
+        if names[:1] in (("self",), ("cls",)):
+            names = names[1:]
+        if argument.isdigit():
+            if int(argument) < len(names):
+                yield f"param:{file.path}:{qualified}:{names[int(argument)]}", sure
+        elif argument in names:
+            yield f"param:{file.path}:{qualified}:{argument}", sure
+
+
+def _functions(
+    path: str, scope: str, callee: str, by_name: dict[str, list[tuple[FileFacts, str]]]
+) -> Iterator[tuple[FileFacts, str, bool]]:
+    """The functions that ``callee`` may name: exactly, when its dotted path says so, else by its last name."""
+    head, _, name = callee.rpartition(".")
+    candidates = [*by_name.get(name, ())]
+    candidates += [(file, f"{qualified}.__init__") for file, qualified in _classes(name, by_name)]
+    exact = [
+        (file, qualified)
+        for file, qualified in candidates
+        if (not head and file.path == path)
+        or (head and (file.module == head or file.module.endswith("." + head)))
+        or (head == "self" and file.path == path)
+    ]
+    if exact:
+        for file, qualified in exact:
+            yield file, qualified, len(exact) == 1
+    elif head:
+        for file, qualified in candidates:
+            yield file, qualified, False
+
+
+def _classes(name: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[FileFacts, str]]:
+    for file, qualified in by_name.get("__init__", ()):
+        owner = qualified.rpartition(".")[0]
+        if owner.rpartition(".")[2] == name:
+            yield file, owner

@@ -1,0 +1,179 @@
+"""From the bytes of one file to its result: parse, ask every rule, edit once, tidy the imports, check the output."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import io
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.apply import apply_edits
+from fsdp_rules.diagnosis import Diagnosis, Edit, remove
+from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings, Skipped, Unchanged
+from fsdp_rules.imports import tidy_imports
+from fsdp_rules.leftovers import unclaimed
+from fsdp_rules.project import Project
+from fsdp_rules.registry import all_rules
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.values import names_in
+
+
+def rewrite_source(data: bytes, path: str, project: Project, settings: Settings) -> Result:
+    """The result of rewriting one file.
+
+    ``data`` is the whole file; encoding cookie, BOM and newlines are kept in the result. ``path`` must be the one
+    under which the file was indexed. Never raises for bad input: a file that does not parse is ``Failed``.
+    """
+    try:
+        text, encoding, bom = _decode(data)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        return Failed(f"cannot be decoded: {error}")
+    try:
+        ast.parse(text)
+        file = File(text, path, project, settings)
+    except SyntaxError as error:
+        return Failed(f"line {error.lineno}: {error.msg}")
+    except cst.ParserSyntaxError as error:
+        return Failed(f"line {error.raw_line}: {error.message}")
+    except ValueError as error:
+        return Failed(str(error))
+    except RecursionError:
+        return Failed("is nested too deeply to be parsed")
+    if file.module.code != text:
+        return Failed("does not print back as it was parsed; it is left alone")
+
+    diagnoses = _diagnose(file)
+    findings = tuple(_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses)
+    if settings.to == "shim":
+        return Unchanged(findings)
+    edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
+    todos = _todos(file, diagnoses)
+    module = apply_edits(file.module, edits, todos)
+    dead = _dead(file, module, [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes])
+    if dead:
+        module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos)
+    module = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
+    output = module.code
+    if output == text:
+        return Unchanged(findings)
+    try:
+        compile(output, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return Failed(f"internal error: the rewritten file would not compile (line {error.lineno}: {error.msg})")
+    return Changed(bom + output.encode(encoding), findings)
+
+
+def _dead(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]]) -> list[cst.CSTNode]:
+    """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more."""
+    if not consumed:
+        return []
+    tree = ast.parse(module.code)
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    dead: dict[cst.CSTNode, None] = {}
+    pending = dict.fromkeys(consumed)
+    while True:
+        found = [
+            (statement, name)
+            for statement, name in pending
+            if name not in read and not file.project.imports_from(file.path, name)
+        ]
+        if not found:
+            return list(dead)
+        for statement, name in found:
+            dead[statement] = None
+            del pending[(statement, name)]
+        gone = {other for statement, _ in found for other in _reads(statement)}
+        for name in gone & {name for _, name in pending}:
+            if all(any(parent in dead for parent in file.ancestors(use)) for use in file.uses(name)):
+                read.discard(name)
+
+
+def _reads(statement: cst.CSTNode) -> set[str]:
+    return {name.value for name in names_in(statement)}
+
+
+def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:
+    gone = set(dead)
+    return [edit for edit in edits if edit.node not in gone and not gone.intersection(file.ancestors(edit.node))]
+
+
+def _decode(data: bytes) -> tuple[str, str, bytes]:
+    bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    if encoding == "utf-8-sig":
+        encoding = "utf-8"
+    return data[len(bom) :].decode(encoding), encoding, bom
+
+
+class _Walk(cst.CSTVisitor):
+    def __init__(self, file: File, rules: Iterable[Rule]) -> None:
+        super().__init__()
+        self.file = file
+        self.by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
+        for rule in rules:
+            for visited in rule.visits:
+                self.by_type[visited].append(rule)
+        self.found: list[tuple[Rule, Diagnosis]] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        for rule in self.by_type.get(type(node), ()):
+            for diagnosis in rule.visit(node, self.file):
+                self.found.append((diagnosis.rule or rule, diagnosis))
+        return True
+
+
+def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
+    walk = _Walk(file, all_rules())
+    file.module.visit(walk)
+    found = walk.found
+    found += [(rule, diagnosis) for rule, diagnosis in unclaimed(file, [diagnosis for _, diagnosis in found])]
+    return [
+        (rule, diagnosis)
+        for rule, diagnosis in found
+        if file.settings.enabled(rule.id) and not file.ignored(rule.id, diagnosis.node)
+    ]
+
+
+def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
+    span = file.span(diagnosis.node)
+    return Finding(
+        rule=rule.id,
+        name=rule.name,
+        path=file.path,
+        line=span.line,
+        column=span.column,
+        end_line=span.end_line,
+        end_column=span.end_column,
+        level=diagnosis.level,
+        message=diagnosis.message,
+        advice=diagnosis.advice,
+    )
+
+
+def _todos(file: File, diagnoses: list[tuple[Rule, Diagnosis]]) -> dict[cst.CSTNode, list[str]]:
+    todos: dict[cst.CSTNode, list[str]] = defaultdict(list)
+    for rule, diagnosis in diagnoses:
+        if diagnosis.level is not Level.MANUAL:
+            continue
+        statement = _commentable(file, diagnosis.node)
+        text = f"# TODO(fsdp-migrate {rule.id}): {' '.join(diagnosis.message.split())}"
+        existing = {line.comment.value for line in getattr(statement, "leading_lines", ()) if line.comment is not None}
+        if statement is file.module.body[0] if file.module.body else False:
+            existing |= {line.comment.value for line in file.module.header if line.comment is not None}
+        if text not in existing and text not in todos[statement]:
+            todos[statement].append(text)
+    return {statement: texts for statement, texts in todos.items() if texts}
+
+
+def _commentable(file: File, node: cst.CSTNode) -> cst.CSTNode:
+    current: cst.CSTNode | None = node
+    while current is not None:
+        if isinstance(current, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            return current
+        current = file.parent(current)
+    return file.module.body[0]

@@ -1,0 +1,358 @@
+"""One parsed file, with everything that rules ask of it: names, scopes, parents, positions, assignments."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+
+from fsdp_rules.finding import Settings, Span
+from fsdp_rules.names import canonical, expand
+from fsdp_rules.project import Certainty, Project, module_name
+
+if TYPE_CHECKING:
+    from fsdp_rules.plan import ShardPlan
+
+IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
+COMPOUND = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.With, cst.FunctionDef, cst.ClassDef, cst.Match)
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One binding of a plain name: its value where it is a simple assignment, else None."""
+
+    statement: cst.CSTNode
+    value: cst.BaseExpression | None
+
+
+def dotted(node: cst.CSTNode) -> str | None:
+    """``a.b.c`` for a name or a chain of attributes, else None."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return None
+    return ".".join([node.value, *reversed(parts)])
+
+
+class File:
+    """A parsed file and its facts. ``path`` is as the user named it, with forward slashes."""
+
+    def __init__(self, source: str, path: str, project: Project, settings: Settings) -> None:
+        self.path = path
+        self.project = project
+        self.settings = settings
+        self.text = source
+        wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
+        self.module = wrapper.module
+        resolved = wrapper.resolve_many([ParentNodeProvider, PositionProvider])
+        self._parents = resolved[ParentNodeProvider]
+        self._positions = resolved[PositionProvider]
+        self.wanted_imports: dict[str, str] = {}
+
+    # Places
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node that ``node`` stands in, None for the module."""
+        return self._parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """All nodes around ``node``, innermost first."""
+        current = self.parent(node)
+        while current is not None:
+            yield current
+            current = self.parent(current)
+
+    def span(self, node: cst.CSTNode) -> Span:
+        """Where ``node`` stands: lines from 1, columns from 0."""
+        place = self._positions[node]
+        return Span(place.start.line, place.start.column, place.end.line, place.end.column)
+
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The small or compound statement that ``node`` belongs to, ``node`` itself included."""
+        current: cst.CSTNode | None = node
+        while current is not None:
+            if isinstance(current, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+                return current
+            current = self.parent(current)
+        return self.module
+
+    def block(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
+        """The small and compound statements of the block that ``statement`` stands in, in order."""
+        owner = self.parent(statement)
+        if isinstance(owner, cst.SimpleStatementLine):
+            owner = self.parent(owner)
+        body = getattr(owner, "body", ())
+        found: list[cst.CSTNode] = []
+        for entry in body if isinstance(body, list | tuple) else ():
+            found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
+        return found
+
+    def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
+        """The innermost function around ``node``."""
+        return next((entry for entry in self.ancestors(node) if isinstance(entry, cst.FunctionDef)), None)
+
+    def scope(self, node: cst.CSTNode) -> str:
+        """The qualified name of the functions and classes around ``node``, "" at module level."""
+        names = [
+            entry.name.value for entry in self.ancestors(node) if isinstance(entry, cst.FunctionDef | cst.ClassDef)
+        ]
+        return ".".join(reversed(names))
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The source text of ``node`` as it stands in the file."""
+        return self.module.code_for_node(node).strip()
+
+    # Names
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """What each imported local name stands for, imports inside functions included."""
+        table = self.project.exports.get(module_name(self.path))
+        return table if table is not None else {}
+
+    def resolved(self, node: cst.CSTNode) -> str | None:
+        """The fully dotted name behind a name or attribute chain, re-exports of the project followed."""
+        text = dotted(node)
+        if text is None or text.partition(".")[0] not in self.aliases:
+            return None
+        full = expand(text, self.aliases)
+        return full if full.startswith("torch.") else self.project.resolve(full)
+
+    def fsdp1(self, node: cst.CSTNode) -> str | None:
+        """FSDP1's canonical name behind a name or attribute chain (``ShardingStrategy.NO_SHARD``), or None."""
+        full = self.resolved(node)
+        return canonical(full) if full is not None else None
+
+    def calls(self, node: cst.CSTNode, *names: str) -> bool:
+        """Whether ``node`` is a call of one of the FSDP1 ``names`` or of one of these fully dotted names."""
+        if not isinstance(node, cst.Call):
+            return False
+        full = self.resolved(node.func)
+        return full is not None and (full in names or canonical(full) in names)
+
+    def holds(self, node: cst.CSTNode) -> Certainty:
+        """How sure it is that the expression ``node`` is an FSDP1-wrapped model."""
+        while isinstance(node, cst.Subscript | cst.Await):
+            node = node.value if isinstance(node, cst.Subscript) else node.expression
+        text = dotted(node)
+        if text is None:
+            return Certainty.NO
+        return self.project.holds(self.path, self.scope(node), text)
+
+    def ref(self, full: str) -> str:
+        """How this file spells the fully dotted name ``full``; an import is noted where it needs one.
+
+        The note becomes an import only if the name really stands in the output.
+        """
+        best = ""
+        spelled = ""
+        for local, target in self.aliases.items():
+            if (full == target or full.startswith(target + ".")) and len(target) > len(best):
+                if target == "torch" and full.startswith("torch.distributed.") and full.count(".") > 2:
+                    continue
+                best, spelled = target, local + full[len(target) :]
+        if spelled:
+            self.wanted_imports.setdefault(spelled.partition(".")[0], "")
+            return spelled
+        if full.startswith("torch.") and full.count(".") <= 3 and not full.startswith("torch.distributed."):
+            self.wanted_imports["torch"] = "import torch"
+            return full
+        module, _, name = full.rpartition(".")
+        if full.startswith("torch.distributed.") and full.count(".") == 2:
+            self.wanted_imports["dist"] = "import torch.distributed as dist"
+            return f"dist.{name}"
+        if not full.startswith("torch."):
+            package = full.partition(".")[0]
+            self.wanted_imports[package] = f"import {package}"
+            return full
+        self.wanted_imports[name] = f"from {module} import {name}"
+        return name
+
+    def fresh(self, node: cst.CSTNode, *candidates: str) -> str:
+        """The first of ``candidates`` that no code of the file uses as a name."""
+        for candidate in candidates:
+            if candidate not in self.used_names:
+                return candidate
+        return candidates[-1] + "_"
+
+    @cached_property
+    def used_names(self) -> frozenset[str]:
+        """Every identifier that the file uses as a name."""
+        return _identifiers(self.text)
+
+    def holds_or_shards(self, text: str, node: cst.CSTNode) -> bool:
+        """Whether the dotted name ``text``, or what it hangs on, is wrapped itself in the scope of ``node``."""
+        scope = self.scope(node)
+        while text:
+            if self.project.holds(self.path, scope, text) is Certainty.YES:
+                return True
+            text = text.rpartition(".")[0]
+        return False
+
+    # Values
+
+    @cached_property
+    def bindings(self) -> dict[tuple[str, str], list[Binding]]:
+        """Every binding of every plain name, by (scope, name)."""
+        collector = _Bindings(self)
+        self.module.visit(collector)
+        return collector.found
+
+    def binding(self, name: cst.BaseExpression) -> Binding | None:
+        """The one simple assignment that gives a plain name its value, or None when there is none or more than one."""
+        if not isinstance(name, cst.Name):
+            return None
+        scope = self.scope(name)
+        while True:
+            found = self.bindings.get((scope, name.value))
+            if found:
+                return found[0] if len(found) == 1 and found[0].value is not None else None
+            if not scope:
+                return None
+            scope = scope.rpartition(".")[0]
+
+    def value(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """``node``, or what it was assigned from where that is certain (through several names)."""
+        seen = 0
+        while isinstance(node, cst.Name) and seen < 8:
+            found = self.binding(node)
+            if found is None or found.value is None:
+                return node
+            node = found.value
+            seen += 1
+        return node
+
+    def consume_value(self, node: cst.BaseExpression, plan: ShardPlan) -> None:
+        """Note in ``plan`` that the assignments behind the plain name ``node`` may go once nothing reads them."""
+        while isinstance(node, cst.Name):
+            found = self.binding(node)
+            if found is None or found.value is None:
+                return
+            plan.consume(found.statement, node.value)
+            node = found.value
+
+    def uses(self, name: str) -> list[cst.Name]:
+        """All places where the plain name ``name`` is read."""
+        return self._uses.get(name, [])
+
+    @cached_property
+    def _uses(self) -> dict[str, list[cst.Name]]:
+        collector = _Uses(self)
+        self.module.visit(collector)
+        return collector.found
+
+    def ignored(self, rule: str, node: cst.CSTNode) -> bool:
+        """Whether an ``# fsdp-migrate: ignore[...]`` comment on the lines of ``node``'s start silences ``rule``."""
+        lines = {self.span(node).line, self.span(self.statement(node)).line}
+        for line in lines:
+            rules = self._ignores.get(line)
+            if rules is not None and (not rules or rule in rules):
+                return True
+        return False
+
+    @cached_property
+    def _ignores(self) -> dict[int, frozenset[str]]:
+        found: dict[int, frozenset[str]] = {}
+        if "fsdp-migrate" not in self.text:
+            return found
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            match = IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                names = match.group(1) or ""
+                found[token.start[0]] = frozenset(name.strip() for name in names.split(",") if name.strip())
+        return found
+
+
+def _identifiers(text: str) -> frozenset[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return frozenset(names)
+
+
+class _Bindings(cst.CSTVisitor):
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.found: dict[tuple[str, str], list[Binding]] = defaultdict(list)
+
+    def _add(self, target: cst.CSTNode, statement: cst.CSTNode, value: cst.BaseExpression | None) -> None:
+        if isinstance(target, cst.Name):
+            self.found[(self.file.scope(target), target.value)].append(Binding(statement, value))
+        elif isinstance(target, cst.Tuple | cst.List):
+            for element in target.elements:
+                self._add(element.value, statement, None)
+        elif isinstance(target, cst.Subscript | cst.StarredElement):
+            self._add(target.value, statement, None)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            self._add(target.target, node, node.value)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self._add(node.target, node, node.value)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self._add(node.target, node, None)
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        self._add(node.target, node, None)
+
+    def visit_For(self, node: cst.For) -> None:
+        self._add(node.target, node, None)
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        self._add(node.target, node, None)
+
+    def visit_WithItem(self, node: cst.WithItem) -> None:
+        if node.asname is not None:
+            self._add(node.asname.name, node, None)
+
+    def visit_Param(self, node: cst.Param) -> None:
+        function = next(entry for entry in self.file.ancestors(node) if isinstance(entry, cst.FunctionDef | cst.Lambda))
+        if isinstance(function, cst.FunctionDef):
+            outer = self.file.scope(function)
+            scope = f"{outer}.{function.name.value}" if outer else function.name.value
+            self.found[(scope, node.name.value)].append(Binding(node, None))
+
+    def visit_Global(self, node: cst.Global) -> None:
+        for item in node.names:
+            self.found[("", item.name.value)].append(Binding(node, None))
+            self.found[(self.file.scope(node), item.name.value)].append(Binding(node, None))
+
+
+class _Uses(cst.CSTVisitor):
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.found: dict[str, list[cst.Name]] = defaultdict(list)
+
+    def visit_Name(self, node: cst.Name) -> None:
+        parent = self.file.parent(node)
+        if isinstance(parent, cst.AssignTarget | cst.Param | cst.ImportAlias | cst.AsName | cst.NameItem):
+            return
+        if isinstance(parent, cst.Attribute) and parent.attr is node:
+            return
+        if isinstance(parent, cst.Arg) and parent.keyword is node:
+            return
+        if isinstance(parent, cst.FunctionDef | cst.ClassDef) and parent.name is node:
+            return
+        if isinstance(parent, cst.AnnAssign) and parent.target is node:
+            return
+        self.found[node.value].append(node)

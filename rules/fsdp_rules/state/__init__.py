@@ -1,0 +1,1 @@
+"""State dicts, optimizer state and checkpoints in code."""
