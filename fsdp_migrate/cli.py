@@ -1,0 +1,236 @@
+"""The command line: options in, exit code out. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fsdp_migrate.outcome import RunResult
+    from fsdp_migrate.run import Progress
+
+OK, FINDINGS, FAILURE, INTERRUPTED = 0, 1, 2, 130
+
+_HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss curve.
+
+\b
+  fsdp-migrate rewrite --diff src/     see what would change
+  fsdp-migrate rewrite src/            change it
+  fsdp-migrate rules                   list what is known about FSDP1
+  fsdp-migrate rules FSDP102           explain one rule, with an example
+"""
+
+_REWRITE_HELP = """Rewrite the FSDP1 code under PATH... to FSDP2, in place.
+
+PATH is a Python file, a Jupyter notebook or a directory. In a git repository the files that git knows or does not
+ignore are taken, elsewhere all that no .gitignore excludes. Name every directory of a project in one call: a wrapped
+model is followed from file to file.
+
+What cannot be carried over is never dropped: it stays as it is, with a TODO above it, and is listed.
+
+\b
+  fsdp-migrate rewrite --diff . | git apply     review, then apply as a patch
+  fsdp-migrate rewrite --to shim train.py       keep FSDP1 code, run it on FSDP2 through fsdp_compat
+  fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
+  fsdp-migrate rewrite --report left.md src/    write what is left to a file
+
+\b
+Exit code:
+  0  nothing is left to do by hand
+  1  something is left to do by hand
+  2  it could not run, or a file could not be done
+
+Defaults for --select, --ignore, --to, --helpers and --jobs can stand in pyproject.toml under [tool.fsdp-migrate].
+A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
+"""
+
+
+@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="fsdp-migrate", message="%(prog)s %(version)s")
+def cli() -> None:
+    return
+
+
+@cli.command(help=_REWRITE_HELP, short_help="Rewrite FSDP1 code to FSDP2.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--diff", is_flag=True, help="Print a patch and write nothing; the report goes to standard error.")
+@click.option("--to", type=click.Choice(["native", "shim"]), help="FSDP2 itself (default), or imports of fsdp_compat.")
+@click.option("--select", metavar="RULES", multiple=True, help="Only these rules: ids or prefixes, comma separated.")
+@click.option("--ignore", metavar="RULES", multiple=True, help="All but these rules.")
+@click.option("--helpers/--no-helpers", default=None, help="Whether FSDP2 code may call fsdp_compat (default: yes).")
+@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .json or .md; may be repeated.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes at most (default: one a processor).")
+@click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted work.")
+def rewrite(
+    paths: tuple[str, ...],
+    diff: bool,
+    to: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    helpers: bool | None,
+    report: tuple[str, ...],
+    jobs: int | None,
+    allow_dirty: bool,
+) -> int:
+    from fsdp_migrate import outcome, run, settings
+    from fsdp_migrate.engine import RulesEngine
+    from fsdp_migrate.files import NoSuchPath
+    from fsdp_migrate.gitstate import GitError
+    from fsdp_migrate.rulebook import UnknownRule, check, pages
+    from fsdp_rules.finding import Settings
+
+    reports = [_report_file(name) for name in report]
+    try:
+        defaults = settings.load(Path(paths[0]))
+        selected = settings.split_names(select or defaults.select or ())
+        ignored = settings.split_names(ignore or defaults.ignore or ())
+        if selected or ignored:
+            check((*selected, *ignored), pages())
+        wanted = Settings(
+            to=to or defaults.to or "native",
+            helpers=next(value for value in (helpers, defaults.helpers, True) if value is not None),
+            select=selected,
+            ignore=ignored,
+        )
+        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty)
+        with _progress() as progress:
+            result = run.rewrite(request, RulesEngine(), progress)
+    except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
+        raise click.ClickException(str(error)) from error
+    except GitError as error:
+        raise click.ClickException(f"{error}; pass --allow-dirty to write without asking git") from error
+    except run.Interrupted as interrupt:
+        click.echo(f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each whole", err=True)
+        return INTERRUPTED
+    _show(result)
+    if not result.refused:
+        _write_reports(result, reports)
+    return outcome.exit_code(result)
+
+
+@cli.command(name="rules", short_help="List the rules, or explain one.")
+@click.argument("rule", required=False)
+def rules(rule: str | None) -> int:
+    """List the rules, or explain the RULE with this id or name."""
+    from fsdp_migrate.rulebook import UnknownRule, explanation, find, listing, pages
+
+    known = pages()
+    try:
+        lines = explanation(find(rule, known)) if rule else listing(known)
+    except UnknownRule as error:
+        raise click.ClickException(str(error)) from error
+    if rule and sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown("\n".join(lines)))
+        return OK
+    for line in lines:
+        click.echo(line)
+    return OK
+
+
+def _report_file(name: str) -> Path:
+    file = Path(name)
+    if file.suffix not in (".json", ".md"):
+        raise click.UsageError(f"--report {name}: the name must end in .json or .md")
+    if not file.absolute().parent.is_dir() or file.is_dir():
+        raise click.UsageError(f"--report {name}: there is no directory {file.parent} to write it to")
+    return file
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    from fsdp_migrate.progress import BarProgress, NoProgress
+
+    if sys.stderr.isatty():
+        with BarProgress() as bar:
+            yield bar
+    else:
+        yield NoProgress()
+
+
+def _show(result: RunResult) -> None:
+    """With --diff the patch alone goes to standard output, so that it can be piped."""
+    from fsdp_migrate.report import summary, text
+
+    if result.refused:
+        raise click.ClickException(summary.refusal(result))
+    if result.diff:
+        _show_diff(result)
+    stream = sys.stderr if result.diff else sys.stdout
+    if stream.isatty():
+        from rich.console import Console
+
+        from fsdp_migrate.report import terminal
+
+        terminal.show(result, Console(file=stream))
+        return
+    for line in text.error_lines(result):
+        click.echo(line, err=True)
+    for line in text.lines(result):
+        click.echo(line, file=stream)
+
+
+def _show_diff(result: RunResult) -> None:
+    from fsdp_migrate.diff import patch_path, unified
+    from fsdp_rules.finding import Changed
+
+    here = Path.cwd()
+    lines = (
+        line
+        for file in result.changed
+        if isinstance(file.result, Changed)
+        for line in unified(patch_path(file.real, here), file.before, file.result.source)
+    )
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        from fsdp_migrate.report import terminal
+
+        terminal.show_diff(lines, Console())
+        return
+    # Bytes: a patch must hold what the file holds, whatever its encoding.
+    sys.stdout.flush()
+    sys.stdout.buffer.writelines(lines)
+    sys.stdout.buffer.flush()
+
+
+def _write_reports(result: RunResult, files: Sequence[Path]) -> None:
+    from fsdp_migrate import writing
+    from fsdp_migrate.report import json, markdown
+
+    render: Callable[[RunResult], str]
+    for file in files:
+        render = json.render if file.suffix == ".json" else markdown.render
+        try:
+            writing.replace(file.resolve(), render(result).encode("utf-8", errors="backslashreplace"))
+        except OSError as error:
+            raise click.ClickException(f"could not write {file}: {error.strerror}") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments (None: those of the process); the exit code."""
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="fsdp-migrate", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return FAILURE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted: nothing was written", err=True)
+        return INTERRUPTED
+    return int(code or OK)
+
+
+def entry_point() -> None:
+    """What the installed command runs."""
+    for stream in (sys.stdout, sys.stderr):
+        # A message may hold characters of the user's source that this terminal cannot show.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(main())

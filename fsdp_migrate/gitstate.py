@@ -1,0 +1,79 @@
+"""What git knows about files: which it tracks, and which hold work that it could not give back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Set by git while it runs a hook; they would point every question below at the hook's repository.
+_HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+_PATHS_PER_CALL = 200
+
+
+class GitError(Exception):
+    """There is a repository, but git would not answer."""
+
+
+def repository(directory: Path) -> Path | None:
+    """The nearest directory upwards that has a ``.git``, without asking git; None outside of any repository."""
+    return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), None)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Names relative to the directory that was asked about: files, and directories that are repositories themselves."""
+
+    files: list[str]
+    repositories: list[str]
+
+
+def tracked(directory: Path) -> Listing:
+    """What is in the index under ``directory``; a file that was deleted since is still named."""
+    listing = Listing([], [])
+    for entry in _ask(directory, "ls-files", "-z", "--stage"):
+        facts, _, name = entry.partition("\t")
+        is_submodule = facts.startswith("160000")
+        (listing.repositories if is_submodule else listing.files).append(name)
+    return listing
+
+
+def untracked(directory: Path) -> Listing:
+    """What git neither tracks nor ignores under ``directory``."""
+    names = _ask(directory, "ls-files", "-z", "--others", "--exclude-standard")
+    return Listing([n for n in names if not n.endswith("/")], [n for n in names if n.endswith("/")])
+
+
+def uncommitted(files: Iterable[Path]) -> set[Path]:
+    """Those of ``files`` (real paths) that git shows as modified, staged or untracked.
+
+    Files outside of a repository are never among them.
+    """
+    by_root: dict[Path, list[Path]] = {}
+    for file in files:
+        if root := repository(file.parent):
+            by_root.setdefault(root, []).append(file)
+    return {file for root, group in by_root.items() for file in _shown(root, group)}
+
+
+def _shown(root: Path, group: list[Path]) -> Iterator[Path]:
+    for start in range(0, len(group), _PATHS_PER_CALL):
+        names = [str(file.relative_to(root)) for file in group[start : start + _PATHS_PER_CALL]]
+        options = ("--porcelain=v1", "-z", "--no-renames", "--untracked-files=all")
+        for entry in _ask(root, "--literal-pathspecs", "status", *options, "--", *names):
+            yield root / entry[3:]
+
+
+def _ask(directory: Path, *arguments: str) -> list[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
+    environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        answer = subprocess.run(["git", *arguments], cwd=directory, env=environment, capture_output=True, check=False)
+    except OSError as error:
+        raise GitError(f"git could not be started ({error.strerror})") from error
+    if answer.returncode != 0:
+        reason = os.fsdecode(answer.stderr).strip().splitlines() or [f"exit code {answer.returncode}"]
+        raise GitError(f"git answered: {reason[0]}")
+    return [os.fsdecode(name) for name in answer.stdout.split(b"\0") if name]

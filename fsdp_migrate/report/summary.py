@@ -1,0 +1,72 @@
+"""The counts and the closing paragraph that all reports share."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+
+from fsdp_migrate.outcome import RunResult
+from fsdp_rules.finding import Finding, Level
+
+
+def by_rule(findings: list[Finding]) -> dict[str, int]:
+    """How many findings each rule has, by rule id."""
+    return dict(sorted(Counter(finding.rule for finding in findings).items()))
+
+
+def by_level(findings: list[Finding]) -> dict[str, int]:
+    """How many findings each level has; every level is named."""
+    counts = Counter(finding.level for finding in findings)
+    return {level.value: counts[level] for level in Level}
+
+
+def count(number: int, noun: str) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def refusal(result: RunResult) -> str:
+    """Why nothing was written, with the files that stand in the way."""
+    names = "".join(f"\n  {printable(name)}" for name in result.refused)
+    return (
+        f"nothing was written: {count(len(result.refused), 'file')} to be rewritten would lose the only copy of "
+        f"uncommitted work:{names}\nCommit or stash first, or pass --allow-dirty."
+    )
+
+
+def paragraph(result: RunResult) -> str:
+    """What happened, what is left, and the command to run next."""
+    if not result.with_fsdp1 and not result.errors:
+        return f"{count(result.scanned, 'file')} read, no FSDP1 code found. Nothing to do."
+    verb = "would be rewritten" if result.diff else "rewritten"
+    manual, review = len(result.of_level(Level.MANUAL)), len(result.of_level(Level.REVIEW))
+    sentences = [
+        f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with FSDP1 code, {len(result.changed)} {verb}."
+    ]
+    if review:
+        sentences.append(f"{count(review, 'change')} to read again, since each rests on an assumption named above.")
+    if manual:
+        sentences.append(f"{count(manual, 'place')} left to do by hand.")
+    if result.errors:
+        sentences.append(f"{count(len(result.errors), 'file')} could not be done.")
+    return " ".join([*sentences, _next(result, manual)])
+
+
+def _next(result: RunResult, manual: int) -> str:
+    targets = shlex.join(result.paths)
+    if result.diff and result.changed:
+        return f"Next: fsdp-migrate rewrite {targets}"
+    if manual and result.changed:
+        return f"Next: grep -rn 'TODO(fsdp-migrate' {targets}"
+    if manual:
+        return "Next: do these by hand, then run the same command again."
+    if result.errors:
+        return "Next: mend these files, then run the same command again."
+    if result.changed:
+        return "Next: git diff, then train a few steps and compare the losses."
+    return "Nothing to do."
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, with what could steer a terminal, or cannot be encoded, spelled out."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

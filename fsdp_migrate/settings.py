@@ -1,0 +1,87 @@
+"""What a project asks for in ``[tool.fsdp-migrate]`` of its pyproject.toml."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLE = "fsdp-migrate"
+TARGETS = ("native", "shim")
+
+
+class SettingsError(Exception):
+    """A setting is wrong: says which, where, and what is possible."""
+
+
+@dataclass(frozen=True)
+class ProjectSettings:
+    """Defaults for the options of the command; None where the project says nothing."""
+
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    to: str | None = None
+    helpers: bool | None = None
+    jobs: int | None = None
+
+
+def load(target: Path) -> ProjectSettings:
+    """The settings of the nearest pyproject.toml upwards from ``target`` that has the table; empty if none has."""
+    start = target.absolute()
+    for directory in (start, *start.parents):
+        file = directory / "pyproject.toml"
+        if file.is_file():
+            table = _table(file)
+            if table is not None:
+                return _checked(table, file)
+    return ProjectSettings()
+
+
+def _table(file: Path) -> Mapping[str, object] | None:
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        content = toml.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"could not read {file}: {error}") from error
+    tool = content.get("tool", {})
+    table = tool.get(TABLE) if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise SettingsError(f"{file}: tool.{TABLE} must be a table")
+    return table
+
+
+def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
+    where = f"{file}: [tool.{TABLE}]"
+    known = ProjectSettings.__dataclass_fields__
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise SettingsError(f"{where} has no setting {unknown[0]!r}; there are {', '.join(known)}")
+    to, helpers, jobs = table.get("to"), table.get("helpers"), table.get("jobs")
+    if to is not None and to not in TARGETS:
+        raise SettingsError(f"{where} to = {to!r}: must be one of {', '.join(TARGETS)}")
+    if helpers is not None and not isinstance(helpers, bool):
+        raise SettingsError(f"{where} helpers = {helpers!r}: must be true or false")
+    if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):
+        raise SettingsError(f"{where} jobs = {jobs!r}: must be a number from 1")
+    return ProjectSettings(
+        select=_names(table.get("select"), f"{where} select"),
+        ignore=_names(table.get("ignore"), f"{where} ignore"),
+        to=to if isinstance(to, str) else None,
+        helpers=helpers,
+        jobs=jobs,
+    )
+
+
+def _names(value: object, where: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise SettingsError(f"{where} = {value!r}: must be a list of rule ids, such as ['FSDP1', 'FSDP203']")
+    return tuple(value)
+
+
+def split_names(values: Sequence[str]) -> tuple[str, ...]:
+    """Rule ids as typed: the option may be repeated, and each may hold several with commas."""
+    return tuple(name.strip().upper() for value in values for name in value.split(",") if name.strip())

@@ -1,0 +1,292 @@
+"""Exit codes, output and what is written, through ``main``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import main
+
+pytestmark = pytest.mark.usefixtures("word_engine")
+
+Commit = Callable[[], None]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert main(["rewrite", "."]) == 0
+    out, err = capsys.readouterr()
+    assert out == "1 file read, no FSDP1 code found. Nothing to do.\n"
+    assert err == ""
+
+
+def test_rewrites_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("model = FSDP(model)\n")
+    assert main(["rewrite", "a.py"]) == 0
+    assert (tmp_path / "a.py").read_text() == "model = fully_shard(model)\n"
+    assert capsys.readouterr() == (
+        "a.py: rewritten (FSDP101 x1)\n"
+        "1 file read, 1 with FSDP1 code, 1 rewritten. Next: git diff, then train a few steps and compare the losses.\n",
+        "",
+    )
+
+
+def test_what_is_left_by_hand_is_found_where_it_stands_now(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("x = 1\nFSDP.by_hand()\ny = 2\n")
+    assert main(["rewrite", "."]) == 1
+    assert (tmp_path / "a.py").read_text() == "x = 1\npass # TODO\nFSDP.by_hand()\ny = 2\n"
+    out, _ = capsys.readouterr()
+    assert "a.py:3:1: FSDP101 manual: native [bold]manual[/bold]\n    do it\n" in out
+    assert out.endswith("1 place left to do by hand. Next: grep -rn 'TODO(fsdp-migrate' .\n")
+    assert main(["rewrite", "."]) == 1
+    assert "a.py:3:1:" in capsys.readouterr().out
+
+
+def test_diff_goes_alone_to_stdout_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("import os\nFSDP(model)\n")
+    assert main(["rewrite", "--diff", "."]) == 0
+    out, err = capsys.readouterr()
+    assert out == "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n import os\n-FSDP(model)\n+fully_shard(model)\n"
+    assert err.endswith("1 would be rewritten. Next: fsdp-migrate rewrite .\n")
+    assert (tmp_path / "a.py").read_text() == "import os\nFSDP(model)\n"
+
+
+def test_settings_reach_the_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("FSDP.assumed\n")
+    assert main(["rewrite", "--to", "shim", "a.py"]) == 0
+    assert "a.py:1:1: FSDP101 review: shim " in capsys.readouterr().out
+
+
+def test_json_report(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("FSDP(FSDP.by_hand)\n")
+    (tmp_path / "b.py").write_text("FSDP # raise\n")
+    (tmp_path / "c.py").write_text("x = 1\n")
+    assert main(["rewrite", "--diff", "--report", "out.json", "."]) == 2
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["version"] == 1
+    assert content["summary"] == {
+        "files_scanned": 3,
+        "files_with_fsdp1": 1,
+        "files_changed": 1,
+        "findings_by_rule": {"FSDP101": 2},
+        "findings_by_level": {"safe": 1, "review": 0, "manual": 1, "info": 0},
+        "errors": 1,
+    }
+    assert content["findings"][1] == {
+        "rule": "FSDP101",
+        "name": "constructor-call",
+        "path": "a.py",
+        "line": 1,
+        "column": 5,
+        "end_line": 1,
+        "end_column": 9,
+        "level": "manual",
+        "message": "native [bold]manual[/bold]",
+        "advice": "do it",
+    }
+    assert [error["path"] for error in content["errors"]] == ["b.py"]
+
+
+def test_markdown_report(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("FSDP(x)\nFSDP.by_hand\n")
+    assert main(["rewrite", "--report", "out.md", "--report", "out.json", "."]) == 1
+    text = (tmp_path / "out.md").read_text()
+    assert "| FSDP101 | constructor-call | 2 |" in text
+    assert "## Left to do by hand\n\n- `a.py:3` FSDP101: native \\[bold\\]manual\\[/bold\\] do it" in text
+    assert (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rewrite"], "Missing argument 'PATH...'"),
+        (["rewrite", "absent"], "no such file or directory: absent"),
+        (["rewrite", "--report", "x.txt", "."], "must end in .json or .md"),
+        (["rewrite", "--report", "absent/x.md", "."], "there is no directory absent"),
+        (["rewrite", "--to", "fsdp3", "."], "'fsdp3' is not one of 'native', 'shim'"),
+        (["rewrite", "--jobs", "0", "."], "0 is not in the range x>=1"),
+        (["rewrite", "--select", "FSDP1,FSDB203", "."], "there is no rule FSDB203; the nearest are FSDP"),
+        (["rewrite", "--ignore", "TOR101", "."], "there is no rule TOR101"),
+        (["rewrite", "--frobnicate", "."], "No such option"),
+        (["rules", "FSDP9010"], "there is no rule FSDP9010; the nearest are FSDP901"),
+        (["frobnicate"], "No such command"),
+    ],
+)
+def test_bad_calls(arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("FSDP(model)\n")
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    assert (tmp_path / "a.py").read_text() == "FSDP(model)\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("FSDP901  unknown-fsdp1-use") for line in listed)
+    assert listed == sorted(listed)
+    assert main(["rules", "fsdp901"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("# FSDP901 unknown-fsdp1-use\n")
+    assert "## Before\n\n```python\n" in page
+    assert main(["rules", "unknown-fsdp1-use"]) == 0
+    assert capsys.readouterr().out == page
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("fsdp-migrate ")
+
+
+def test_dirty_files_stop_everything(tmp_path: Path, commit: Commit, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("clean.py", "modified.py", "unrelated.py"):
+        (tmp_path / name).write_text("FSDP(x)\n")
+    commit()
+    (tmp_path / "modified.py").write_text("FSDP(y)\n")
+    (tmp_path / "unrelated.py").write_text("z\n")
+    (tmp_path / "new.py").write_text("FSDP(n)\n")
+    assert main(["rewrite", ".", "--report", "r.json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "nothing was written: 2 files" in err
+    assert "\n  modified.py\n  new.py\n" in err
+    assert "--allow-dirty" in err
+    assert (tmp_path / "clean.py").read_text() == "FSDP(x)\n"
+    assert not (tmp_path / "r.json").exists()
+
+    assert main(["rewrite", "--diff", "."]) == 0
+    assert capsys.readouterr().out.count("--- a/") == 3
+
+    assert main(["rewrite", ".", "--allow-dirty"]) == 0
+    assert (tmp_path / "new.py").read_text() == "fully_shard(n)\n"
+
+
+def test_staged_files_are_dirty_too(tmp_path: Path, commit: Commit, git: Callable[..., str]) -> None:
+    commit()
+    (tmp_path / "sub dir").mkdir()
+    (tmp_path / "sub dir" / "é.py").write_text("FSDP(x)\n")
+    git("add", "--all")
+    assert main(["rewrite", "sub dir"]) == 2
+    git("commit", "--quiet", "--message", "more")
+    assert main(["rewrite", "sub dir"]) == 0
+
+
+def test_a_broken_repository_is_not_taken_for_a_clean_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "a.py").write_text("FSDP(x)\n")
+    assert main(["rewrite", "."]) == 2
+    assert "git answered: " in capsys.readouterr().err
+    assert (tmp_path / "a.py").read_text() == "FSDP(x)\n"
+    assert main(["rewrite", ".", "--allow-dirty"]) == 0
+
+
+@pytest.mark.parametrize("below", [".", "sub"])
+def test_git_applies_the_diff(
+    below: str,
+    tmp_path: Path,
+    commit: Commit,
+    git: Callable[..., str],
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "sub" / "deep").mkdir(parents=True)
+    sources = {
+        "sub/plain.py": b"FSDP(x)\n",
+        "sub/deep/two words.py": b"FSDP(x)",
+        "sub/latin.py": b"# coding: latin-1\ns = '\xe9'\nFSDP(x)\n",
+        "sub/crlf.py": b"a\r\nFSDP(x)\r\nb\r\n",
+        'sub/"quoted".py': b"'\x0c'\rb\nFSDP(x)\n",
+    }
+    for name, data in sources.items():
+        (tmp_path / name).write_bytes(data)
+    commit()
+    monkeypatch.chdir(tmp_path / below)
+    assert main(["rewrite", "--diff", "."]) == 0
+    patch = capsysbinary.readouterr().out
+    subprocess.run(["git", "apply", "-"], input=patch, cwd=tmp_path / below, check=True)
+    for name, data in sources.items():
+        assert (tmp_path / name).read_bytes() == data.replace(b"FSDP(", b"fully_shard("), name
+
+
+def test_diff_of_a_repository_elsewhere_is_relative_to_it(
+    tmp_path: Path, commit: Commit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.py").write_text("FSDP(x)\n")
+    commit()
+    monkeypatch.chdir("/")
+    assert main(["rewrite", "--diff", str(tmp_path / "sub")]) == 0
+    assert capsys.readouterr().out.startswith(f"--- a/{tmp_path.relative_to('/')}/sub/a.py\n")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert main(["rewrite", "--diff", str(tmp_path / "sub")]) == 0
+    assert capsys.readouterr().out.startswith("--- a/sub/a.py\n+++ b/sub/a.py\n")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from fsdp_migrate.cli import main; code = main(['rewrite', '--help']);"
+        "print(sorted({'libcst', 'rich', 'torch', 'multiprocessing'} & set(sys.modules))); sys.exit(code)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_tree_without_fsdp_is_never_parsed(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    code = (
+        "import sys; from fsdp_migrate.cli import main; code = main(['rewrite', '.']);"
+        "print(sorted({'libcst', 'rich', 'torch'} & set(sys.modules))); sys.exit(code)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_interrupt_between_two_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsdp_migrate import writing
+
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text("FSDP(x)\n")
+    real = writing.os.replace
+    calls = iter([None, KeyboardInterrupt()])
+
+    def replace(source: Path, target: Path) -> None:
+        trouble = next(calls)
+        if trouble:
+            raise trouble
+        real(source, target)
+
+    monkeypatch.setattr(writing.os, "replace", replace)
+    assert main(["rewrite", "."]) == 130
+    assert capsys.readouterr().err == "interrupted: 1 of 3 files were rewritten, each whole\n"
+    assert [entry.read_text() for entry in sorted(tmp_path.iterdir())] == ["fully_shard(x)\n", "FSDP(x)\n", "FSDP(x)\n"]
+
+
+def test_an_interrupt_before_writing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsdp_migrate import run
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "a.py").write_text("FSDP(x)\n")
+    monkeypatch.setattr(run, "_analyse", interrupt)
+    assert main(["rewrite", "."]) == 130
+    assert capsys.readouterr().err.strip() == "interrupted: nothing was written"
+    assert (tmp_path / "a.py").read_text() == "FSDP(x)\n"
