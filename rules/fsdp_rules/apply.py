@@ -27,6 +27,23 @@ def apply_edits(module: cst.Module, edits: Iterable[Edit], todos: dict[cst.CSTNo
     return cst.ensure_type(module.visit(editor), cst.Module)
 
 
+#: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
+_REMOVED = "__removed_by_fsdp_migrate__"
+
+
+def removed_line(leading: Sequence[cst.EmptyLine]) -> cst.SimpleStatementLine:
+    """What stands for a removed statement until its block is settled; keeps the comments above it."""
+    return cst.SimpleStatementLine([cst.Expr(cst.Name(_REMOVED))], leading_lines=leading)
+
+
+def is_removed(entry: cst.CSTNode) -> bool:
+    """Whether ``entry`` was made by :func:`removed_line`."""
+    if not isinstance(entry, cst.SimpleStatementLine) or len(entry.body) != 1:
+        return False
+    small = entry.body[0]
+    return isinstance(small, cst.Expr) and isinstance(small.value, cst.Name) and small.value.value == _REMOVED
+
+
 def comments(node: cst.CSTNode) -> list[str]:
     """The comments anywhere in ``node``, in order."""
     found: list[str] = []
@@ -131,7 +148,7 @@ class _Editor(cst.CSTTransformer):
             lost = [comment for comment in lost if comment != trailing.comment.value]
         lines = [*updated.leading_lines, *_lines(lost), *_lines(self.todos.get(original, []))]
         if not statements:
-            return cst.SimpleStatementLine([], leading_lines=lines)
+            return removed_line(lines)
         statements[0] = _with_leading(statements[0], lines, own=False)
         return cst.FlattenSentinel(cast("Sequence[cst.CSTNode]", statements))
 
@@ -151,7 +168,7 @@ class _Editor(cst.CSTTransformer):
         lost = [c for c in comments(original) if c not in kept and c not in _all_comments(statements)]
         lines = [*leading, *_lines(lost), *_lines(self.todos.get(original, []))]
         if not statements:
-            return cst.SimpleStatementLine([], leading_lines=lines)
+            return removed_line(lines)
         statements[0] = _with_leading(statements[0], lines, own=False)
         return cst.FlattenSentinel(cast("Sequence[cst.CSTNode]", statements))
 
@@ -209,13 +226,13 @@ def _with_leading(node: cst.CSTNode, lines: Sequence[cst.EmptyLine], own: bool =
 
 def settle(block: cst.IndentedBlock | cst.Module) -> cst.IndentedBlock | cst.Module:
     """Hand the comments of removed statements to what follows them, and keep no block empty."""
-    if not any(isinstance(entry, cst.SimpleStatementLine) and not entry.body for entry in block.body):
+    if not any(is_removed(entry) for entry in block.body):
         return block
     body: list[cst.BaseStatement] = []
     waiting: list[cst.EmptyLine] = []
     for entry in block.body:
-        if isinstance(entry, cst.SimpleStatementLine) and not entry.body:
-            waiting.extend(entry.leading_lines)
+        if is_removed(entry):
+            waiting.extend(getattr(entry, "leading_lines", ()))
             continue
         if waiting:
             own = list(getattr(entry, "leading_lines", ()))

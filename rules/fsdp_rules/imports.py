@@ -8,8 +8,8 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.apply import settle
-from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP_PACKAGE, POLICY_NAMES, canonical
+from fsdp_rules.apply import is_removed, removed_line, settle
+from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAGE, POLICY_NAMES, canonical
 from fsdp_rules.source import File, dotted
 
 #: Modules whose names a rewrite may leave unused besides FSDP1's own.
@@ -82,6 +82,10 @@ class _Cleaner(cst.CSTTransformer):
         self.moved: list[str] = []
         self.emptied = False
         self.guards = 0
+        stays = any(
+            canonical(before.project.resolve(before.aliases[name])) == FSDP for name in used & set(before.aliases)
+        )
+        self.moves = before.settings.helpers and not stays
 
     def visit_Try(self, node: cst.Try) -> None:
         self.guards += 1
@@ -120,7 +124,7 @@ class _Cleaner(cst.CSTTransformer):
             known = canonical(full)
             if self._drop(local, known is not None):
                 continue
-            if known in MOVED and self.before.settings.helpers and not self._exported(local):
+            if known in MOVED and self.moves and not self._exported(local):
                 self.moved.append(f"from fsdp_compat import {self._spelled(alias)}")
                 continue
             kept.append(alias)
@@ -128,7 +132,7 @@ class _Cleaner(cst.CSTTransformer):
             return line
         if not kept:
             self.emptied = True
-            return line.with_changes(body=[])
+            return removed_line(line.leading_lines)
         return line.with_changes(
             body=[_from_import(module, [self._spelled(alias) for alias in kept], self._long(node))]
         )
@@ -146,7 +150,7 @@ class _Cleaner(cst.CSTTransformer):
             return line
         if not kept:
             self.emptied = True
-            return line.with_changes(body=[])
+            return removed_line(line.leading_lines)
         kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         return line.with_changes(body=[node.with_changes(names=kept)])
 
@@ -233,7 +237,7 @@ class _Adder:
         body = self._place_plain(body, plain)
         at = self._position(body)
         lines: list[cst.BaseStatement] = [cst.SimpleStatementLine([node]) for node in froms]
-        if lines and at < len(body) and _is_marker(body[at]):
+        if lines and at < len(body) and is_removed(body[at]):
             lines[0] = lines[0].with_changes(leading_lines=getattr(body[at], "leading_lines", ()))
             body = [*body[:at], *body[at + 1 :]]
         return [*body[:at], *lines, *body[at:]]
@@ -269,7 +273,7 @@ class _Adder:
         return body
 
     def _position(self, body: list[cst.BaseStatement]) -> int:
-        markers = [position for position, entry in enumerate(body) if _is_marker(entry)]
+        markers = [position for position, entry in enumerate(body) if is_removed(entry)]
         if markers:
             return markers[0]
         imports = [
@@ -321,15 +325,11 @@ def _import_key(name: str) -> tuple[int, str]:
     return (0 if plain.isupper() else 1 if plain[:1].isupper() else 2, plain)
 
 
-def _is_marker(entry: cst.CSTNode) -> bool:
-    return isinstance(entry, cst.SimpleStatementLine) and not entry.body
-
-
 def _has_top_level_torch(module: cst.Module) -> bool:
     return any(
         isinstance(entry, cst.SimpleStatementLine)
         and (
-            not entry.body
+            is_removed(entry)
             or (isinstance(entry.body[0], cst.Import | cst.ImportFrom) and "torch" in module.code_for_node(entry))
         )
         for entry in module.body
@@ -347,10 +347,10 @@ class _LazyFiller(cst.CSTTransformer):
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
-        markers = [position for position, entry in enumerate(updated_node.body) if _is_marker(entry)]
+        markers = [position for position, entry in enumerate(updated_node.body) if is_removed(entry)]
         if not markers:
             return updated_node
-        without = [entry for entry in updated_node.body if not _is_marker(entry)]
+        without = [entry for entry in updated_node.body if not is_removed(entry)]
         names = _used(ast.parse(cst.Module([*without]).code)) if without else set()
         mine = [statement for statement in self.needed if _bound_name(statement) in names]
         self.placed.update(mine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import textwrap
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
@@ -158,10 +159,12 @@ class File:
         best = ""
         spelled = ""
         for local, target in self.aliases.items():
-            if (full == target or full.startswith(target + ".")) and len(target) > len(best):
-                if target == "torch" and full.startswith("torch.distributed.") and full.count(".") > 2:
-                    continue
-                best, spelled = target, local + full[len(target) :]
+            rest = full[len(target) :]
+            if not (rest == "" or rest.startswith(".")) or not full.startswith(target) or len(target) <= len(best):
+                continue
+            if full.startswith("torch.distributed.") and full.count(".") > 2 and rest.count(".") > 1:
+                continue
+            best, spelled = target, local + rest
         if spelled:
             self.wanted_imports.setdefault(spelled.partition(".")[0], "")
             return spelled
@@ -180,16 +183,27 @@ class File:
         return name
 
     def fresh(self, node: cst.CSTNode, *candidates: str) -> str:
-        """The first of ``candidates`` that no code of the file uses as a name."""
+        """The first of ``candidates`` that means nothing yet where ``node`` stands."""
+        taken = self._taken(node)
         for candidate in candidates:
-            if candidate not in self.used_names:
+            if candidate not in taken:
                 return candidate
         return candidates[-1] + "_"
 
+    def _taken(self, node: cst.CSTNode) -> frozenset[str]:
+        outermost = [entry for entry in self.ancestors(node) if isinstance(entry, cst.FunctionDef)]
+        if not outermost:
+            return _identifiers(self.text)
+        return self._module_names | _identifiers(textwrap.dedent(self.module.code_for_node(outermost[-1])))
+
     @cached_property
-    def used_names(self) -> frozenset[str]:
-        """Every identifier that the file uses as a name."""
-        return _identifiers(self.text)
+    def _module_names(self) -> frozenset[str]:
+        names = {name for scope, name in self.bindings if not scope}
+        names.update(self.aliases)
+        for entry in ast.walk(ast.parse(self.text)):
+            if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(entry.name)
+        return frozenset(names)
 
     def holds_or_shards(self, text: str, node: cst.CSTNode) -> bool:
         """Whether the dotted name ``text``, or what it hangs on, is wrapped itself in the scope of ``node``."""
@@ -232,6 +246,20 @@ class File:
             node = found.value
             seen += 1
         return node
+
+    def values(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Everything that a plain name is assigned in its scope, or [] when something else binds it too."""
+        if not isinstance(node, cst.Name):
+            return [node]
+        scope = self.scope(node)
+        while True:
+            found = self.bindings.get((scope, node.value))
+            if found:
+                values = [binding.value for binding in found if binding.value is not None]
+                return values if len(values) == len(found) else []
+            if not scope:
+                return []
+            scope = scope.rpartition(".")[0]
 
     def consume_value(self, node: cst.BaseExpression, plan: ShardPlan) -> None:
         """Note in ``plan`` that the assignments behind the plain name ``node`` may go once nothing reads them."""

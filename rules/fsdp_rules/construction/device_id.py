@@ -67,8 +67,9 @@ def build(model):
             return "cuda", False
         if file.calls(found, "torch.device"):
             return self._literal(found, file), True
-        if isinstance(found, cst.IfExp) and all(file.calls(arm, "torch.device") for arm in (found.body, found.orelse)):
-            kinds = {self._literal(arm, file) for arm in (found.body, found.orelse)}
+        arms = [found.body, found.orelse] if isinstance(found, cst.IfExp) else file.values(value)
+        if arms and all(file.calls(arm, "torch.device") for arm in arms):
+            kinds = {self._literal(arm, file) for arm in arms}
             return (kinds.pop() if len(kinds) == 1 else "unknown"), True
         annotation = self._annotation(value, file)
         if annotation == "int":

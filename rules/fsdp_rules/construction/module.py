@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
@@ -43,7 +44,8 @@ def build(cfg):
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Find out whether the call wraps a root or a unit inside a larger model."""
         plan.root = not self._nested(plan.call, value, file)
-        return ()
+        where = "the model" if plan.root else "a unit of a larger model, which does not cast its inputs"
+        yield Diagnosis(value, Level.SAFE, f"{where}, sharded in place")
 
     def _nested(self, call: cst.Call, value: cst.BaseExpression, file: File) -> bool:
         for ancestor in file.ancestors(call):

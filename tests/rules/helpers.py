@@ -1,0 +1,57 @@
+"""What every rule test needs: run one source, or several as a project, and hold the output to the house rules."""
+
+from __future__ import annotations
+
+import codecs
+import textwrap
+
+from fsdp_rules.finding import Changed, Failed, Finding, Result, Settings, Skipped, Unchanged
+from fsdp_rules.project import Project, index_source
+from fsdp_rules.rewrite import rewrite_source
+
+
+def rewrite(source: str | bytes, settings: Settings | None = None, **others: str) -> Result:
+    """The result of rewriting ``source`` as ``example.py`` beside the files ``others`` (module name → source)."""
+    data = source if isinstance(source, bytes) else textwrap.dedent(source).encode()
+    files = {"example.py": data, **{f"{name}.py": textwrap.dedent(text).encode() for name, text in others.items()}}
+    facts = [index_source(path, content) for path, content in files.items()]
+    project = Project.build(fact for fact in facts if fact is not None)
+    return rewrite_source(data, "example.py", project, settings or Settings())
+
+
+def findings(source: str, settings: Settings | None = None, **others: str) -> tuple[Finding, ...]:
+    """The findings in ``source``."""
+    result = rewrite(source, settings, **others)
+    assert isinstance(result, Changed | Unchanged), result
+    return result.findings
+
+
+def check_noop(source: str, settings: Settings | None = None, **others: str) -> None:
+    """``source`` is left alone and nothing is said about it."""
+    result = rewrite(source, settings, **others)
+    assert result == Unchanged(), result
+
+
+def check_findings(source: str, expected: set[tuple[str, str]], settings: Settings | None = None, **others: str) -> None:
+    """``source`` has exactly these (rule, level) findings."""
+    assert {(found.rule, found.level.value) for found in findings(source, settings, **others)} == expected
+
+
+def check_rewrites(before: str, after: str, settings: Settings | None = None, **others: str) -> None:
+    """``before`` becomes ``after``, which compiles, stays as it is when rewritten again, and keeps CRLF and BOM."""
+    before, after = textwrap.dedent(before), textwrap.dedent(after)
+    assert _text(rewrite(before, settings, **others), before) == after
+    compile(after, "after.py", "exec", dont_inherit=True)
+    assert _text(rewrite(after, settings, **others), after) == after, "a second run changes the output"
+    crlf = before.replace("\n", "\r\n").encode()
+    expected = after.replace("\n", "\r\n").encode()
+    result = rewrite(codecs.BOM_UTF8 + crlf, settings, **others)
+    if before != after:
+        assert isinstance(result, Changed)
+        assert result.source == codecs.BOM_UTF8 + expected
+
+
+def _text(result: Result, before: str) -> str:
+    if isinstance(result, Failed | Skipped):
+        raise AssertionError(result)
+    return result.source.decode() if isinstance(result, Changed) else before
