@@ -1,0 +1,87 @@
+"""Trains every program of the parity matrix before and after a rewrite, and writes docs/parity.md.
+
+Exits 1 when any program differs or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from rich.console import Console  # noqa: E402
+from rich.progress import track  # noqa: E402
+
+from fsdp_rules.finding import Settings  # noqa: E402
+from tests.parity.compare import TOLERANCES  # noqa: E402
+from tests.parity.harness import Outcome, Verdict, check  # noqa: E402
+from tests.parity.programs import programs  # noqa: E402
+from tests.parity.specs import EXCLUDED, FACTORS  # noqa: E402
+from tests.pool import Pool  # noqa: E402
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the matrix; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="run these programs alone, and write no page")
+    parser.add_argument("--show", action="store_true", help="print the whole reason of everything that went wrong")
+    options = parser.parse_args(arguments)
+    chosen = [program for program in programs() if not options.only or program.name in options.only]
+    console = Console()
+    outcomes = []
+    with Pool(4) as pool:
+        for program in track(chosen, "training before and after", console=console):
+            with tempfile.TemporaryDirectory() as directory:
+                outcome = check(pool, program, Path(directory), Settings())
+            outcomes.append(outcome)
+            if not outcome.verdict.good or options.only:
+                detail = outcome.detail if options.show else outcome.detail.splitlines()[-1]
+                console.print(f"{program.name}: {outcome.verdict.value}: {detail}", markup=False, highlight=False)
+    for verdict, count in collections.Counter(outcome.verdict for outcome in outcomes).items():
+        console.print(f"{count:4} {verdict.value}")
+    if not options.only:
+        (ROOT / "docs" / "parity.md").write_text(page(outcomes))
+    return 0 if all(outcome.verdict.good for outcome in outcomes) else 1
+
+
+def page(outcomes: Sequence[Outcome]) -> str:
+    """The text of docs/parity.md."""
+    counts = collections.Counter(outcome.verdict for outcome in outcomes)
+    lines = ["<!-- Written by `make parity`; do not edit. -->", "# Parity", "", INTRODUCTION, ""]
+    lines += ["| result | programs |", "|---|---|"]
+    lines += [f"| {verdict.value} | {counts[verdict]} |" for verdict in Verdict if counts[verdict]]
+    lines += ["", "## Where the last bit is not asked for", "", "| tolerance | reason |", "|---|---|"]
+    lines += [f"| {tolerance.relative:g} of the largest value | {tolerance.reason} |" for tolerance in TOLERANCES]
+    lines += ["", "## Left out, because FSDP1 itself does not run it", "", *(f"- {reason}" for reason in EXCLUDED), ""]
+    if manual := [outcome for outcome in outcomes if outcome.verdict is Verdict.MANUAL]:
+        lines += ["## Left to a human", "", "| program | finding |", "|---|---|"]
+        lines += [f"| {outcome.program.name} | {_cell(outcome.detail)} |" for outcome in manual] + [""]
+    if bad := [outcome for outcome in outcomes if not outcome.verdict.good]:
+        lines += ["## Not the same", "", "| program | result | detail |", "|---|---|---|"]
+        lines += [f"| {o.program.name} | {o.verdict.value} | {_cell(o.detail.splitlines()[-1])} |" for o in bad] + [""]
+    lines += ["## Every program", "", f"| program | processes | result | {' | '.join(FACTORS)} |"]
+    lines += ["|" + "---|" * (len(FACTORS) + 3)]
+    for outcome in outcomes:
+        values = " | ".join(outcome.program.spec[name] for name in FACTORS)
+        lines.append(f"| {outcome.program.name} | {outcome.program.world_size} | {outcome.verdict.value} | {values} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+INTRODUCTION = """Each program is a small FSDP1 training script that uses one combination of constructor arguments and
+loop features; every two values stand together in at least one program, as far as FSDP1 runs them. It trains four steps
+on gloo processes, each on its own data, once as FSDP1 and once as `fsdp-migrate rewrite` makes it. Losses of every rank,
+the full final weights and everything read in between must be equal bit for bit; gradient norms to 1e-6, because FSDP1
+sums the squares of a flat shard and FSDP2 those of each parameter's shard."""
+
+if __name__ == "__main__":
+    raise SystemExit(main())

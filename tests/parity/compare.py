@@ -1,0 +1,86 @@
+"""Says where two training runs differ, bit for bit unless there is a reason why they cannot agree to the last bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.parity.specs import Spec
+
+#: FSDP1 sums the squares of a flat shard, FSDP2 those of each parameter's shard: the same sum in another order.
+NORM_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far losses and weights may lie apart, relative to the largest value of the tensor, and why."""
+
+    relative: float
+    reason: str
+
+
+EXACT = Tolerance(0.0, "bit for bit")
+CLIPPED = Tolerance(1e-5, "active clipping scales by the norm, which agrees to 1e-6")
+ACCUMULATED_LOW = Tolerance(3e-2, "without synchronisation FSDP1 accumulates in bf16, FSDP2 in the reduction's dtype")
+TOLERANCES = (CLIPPED, ACCUMULATED_LOW)
+
+
+def tolerance(spec: Spec) -> Tolerance:
+    """What may be asked of the two runs of a parity program."""
+    if spec["accumulate"] not in ("none", "plain") and spec["precision"] in ("bf16", "bf16_param", "bf16_reduce"):
+        return ACCUMULATED_LOW
+    return CLIPPED if spec["clip"] == "active" else EXACT
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Tolerance) -> list[str]:
+    """One line for each thing in which ``after`` differs from ``before``: the results of two runs of a program."""
+    return [
+        *_differ("loss", before["losses"], after["losses"], allowed.relative),
+        *_differ("norm", before["norms"], after["norms"], max(NORM_TOLERANCE, allowed.relative)),
+        *_differ("extra", before["extra"], after["extra"], allowed.relative),
+        *_differ("weight", before["weights"], after["weights"], allowed.relative),
+    ]
+
+
+def _differ(what: str, before: Any, after: Any, relative: float) -> Iterator[str]:
+    if type(before) is not type(after) and not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        yield f"{what}: {type(before).__name__} became {type(after).__name__}"
+    elif isinstance(before, Mapping):
+        if gone := before.keys() - after.keys():
+            yield f"{what}: missing {', '.join(sorted(gone))}"
+        if new := after.keys() - before.keys():
+            yield f"{what}: new {', '.join(sorted(new))}"
+        for key in before.keys() & after.keys():
+            yield from _differ(f"{what} {key}", before[key], after[key], relative)
+    elif isinstance(before, Sequence) and not isinstance(before, str):
+        if len(before) != len(after):
+            yield f"{what}: {len(before)} values became {len(after)}"
+        for index, (left, right) in enumerate(zip(before, after, strict=False)):
+            yield from _differ(f"{what}[{index}]", left, right, relative)
+    elif isinstance(before, float):
+        if not _close(before, after, relative):
+            yield f"{what}: {before!r} became {after!r}"
+    elif hasattr(before, "dtype"):
+        yield from _tensors_differ(what, before, after, relative)
+    elif before != after:
+        yield f"{what}: {before!r} became {after!r}"
+
+
+def _close(before: float, after: float, relative: float) -> bool:
+    if math.isnan(before) or math.isnan(after):
+        return math.isnan(before) and math.isnan(after)
+    return abs(before - after) <= relative * max(abs(before), abs(after))
+
+
+def _tensors_differ(what: str, before: Any, after: Any, relative: float) -> Iterator[str]:
+    if (before.dtype, before.shape) != (after.dtype, after.shape):
+        yield f"{what}: {before.dtype} {tuple(before.shape)} became {after.dtype} {tuple(after.shape)}"
+        return
+    if before.equal(after):
+        return
+    gap = (before.double() - after.double()).abs().max().item()
+    size = before.double().abs().max().item()
+    if not gap <= relative * size:
+        yield f"{what}: up to {gap:.3g} apart, where the largest value is {size:.3g}"

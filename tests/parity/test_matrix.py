@@ -1,0 +1,36 @@
+"""A part of the matrix in which every value of every factor stands at least once; ``make parity`` runs the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_rules.finding import Settings
+from tests.parity.harness import check
+from tests.parity.programs import Program, programs
+from tests.pool import Pool
+
+
+def chosen(count: int = 20) -> list[Program]:
+    """The ``count`` programs that, one after the other, add the most values not shown before."""
+    left = list(programs())
+    seen: set[tuple[str, str]] = set()
+    result: list[Program] = []
+    while len(result) < count:
+        best = max(left, key=lambda program: len(set(program.spec.items()) - seen))
+        left.remove(best)
+        seen |= set(best.spec.items())
+        result.append(best)
+    return result
+
+
+def test_the_part_shows_every_value() -> None:
+    every = {value for program in programs() for value in program.spec.items()}
+    assert {value for program in chosen() for value in program.spec.items()} == every
+
+
+@pytest.mark.parametrize("program", chosen(), ids=lambda program: program.name)
+def test_the_rewritten_program_trains_the_same(pool: Pool, tmp_path: Path, program: Program) -> None:
+    outcome = check(pool, program, tmp_path, Settings())
+    assert outcome.verdict.good, f"{outcome.verdict.value}: {outcome.detail}"
