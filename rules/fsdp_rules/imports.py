@@ -24,6 +24,8 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> cst
     ``wanted`` are import statements that the edits may need; each is added only if the name that it binds is used
     and not bound already. FSDP1 names that helpers still take are imported from ``fsdp_compat`` instead of torch.
     """
+    if before.settings.to == "shim":
+        return _Adder([entry for entry in wanted if _bound_name(entry) not in _bound(module)], False).run(module)
     used = _used(ast.parse(module.code))
     used_before = _used(ast.parse(before.text))
     cleaner = _Cleaner(before, used, used_before)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from fsdp_rules.gates import gated_lines
 from fsdp_rules.names import FSDP, canonical, expand
 
 
@@ -64,17 +65,17 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
     """The facts of one file, or None when it does not parse (the rewrite of that file then says why)."""
     try:
         tree = ast.parse(data)
+        gated = gated_lines(tree, data.decode("utf-8", "replace")) if b"fsdp" in data.lower() else frozenset()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     module = module_name(path)
-    indexer = _Indexer(path, module)
+    indexer = _Indexer(path, module, gated)
     try:
         indexer.run(tree)
     except RecursionError:
         return None
     flags = frozenset(name for name, pattern in FLAG_PATTERNS.items() if pattern.search(data))
-    if indexer.sharded:
-        flags |= {"fsdp1"}
+    flags |= indexer.flags
     return FileFacts(
         path=path,
         module=module,
@@ -106,14 +107,15 @@ class _Indexer:
     to functions of other files by :class:`Project`; ``seed`` is an ``FSDP(...)`` call.
     """
 
-    def __init__(self, path: str, module: str) -> None:
+    def __init__(self, path: str, module: str, gated: frozenset[int]) -> None:
         self.path = path
         self.package = module.rpartition(".")[0] if not path.endswith("__init__.py") else module
         self.aliases: dict[str, str] = {}
         self.flows: list[Flow] = []
         self.functions: dict[str, tuple[str, ...]] = {}
         self.imported: set[str] = set()
-        self.sharded = False
+        self.gated = gated
+        self.flags: set[str] = set()
 
     def run(self, tree: ast.Module) -> None:
         for node in ast.walk(tree):
@@ -228,7 +230,7 @@ class _Indexer:
             return
         known = canonical(callee)
         if known in (FSDP, "wrap"):
-            self.sharded = True
+            self._found(node)
             self._flow(SEED, place, sure)
         elif callee == "torch.compile" or callee.rpartition(".")[2] in ("compile", "eval", "train", "to", "cuda"):
             inner = node.func.value if isinstance(node.func, ast.Attribute) and callee != "torch.compile" else None
@@ -237,12 +239,15 @@ class _Indexer:
             if inner is not None:
                 self._value(inner, place, scope, sure)
         elif callee.rpartition(".")[2] == "partial" and node.args and self._known(node.args[0]) == FSDP:
-            self.sharded = True
+            self._found(node)
             self._flow(SEED, place, False)
         elif callee.rpartition(".")[2] in ("values", "items") and isinstance(node.func, ast.Attribute):
             self._value(node.func.value, place, scope, False)
         else:
             self._flow(f"call:{self.path}:{scope}:{callee}", place, sure)
+
+    def _found(self, node: ast.Call) -> None:
+        self.flags.add("gated" if node.lineno in self.gated else "fsdp1")
 
     def _known(self, node: ast.expr) -> str | None:
         dotted = self._dotted(node)
@@ -256,7 +261,7 @@ class _Indexer:
             if callee is None:
                 continue
             if canonical(callee) == FSDP:
-                self.sharded = True
+                self._found(child)
             for position, argument in enumerate(child.args):
                 self._value(argument, f"arg:{self.path}:{scope}:{callee}:{position}", scope)
             for keyword in child.keywords:

@@ -22,6 +22,9 @@ from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.values import names_in
 
+#: With ``--to shim`` nothing but imports moves.
+SHIM_RULES = frozenset({"FSDP100"})
+
 
 def rewrite_source(data: bytes, path: str, project: Project, settings: Settings) -> Result:
     """The result of rewriting one file.
@@ -49,8 +52,6 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
 
     diagnoses = _diagnose(file)
     findings = tuple(_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses)
-    if settings.to == "shim":
-        return Unchanged(findings)
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = _todos(file, diagnoses)
     module = apply_edits(file.module, edits, todos)
@@ -128,15 +129,26 @@ class _Walk(cst.CSTVisitor):
 
 
 def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
-    walk = _Walk(file, all_rules())
+    shim = file.settings.to == "shim"
+    walk = _Walk(file, [rule for rule in all_rules() if not shim or rule.id in SHIM_RULES])
     file.module.visit(walk)
     found = walk.found
-    found += [(rule, diagnosis) for rule, diagnosis in unclaimed(file, [diagnosis for _, diagnosis in found])]
+    if not shim:
+        found += unclaimed(file, [diagnosis for _, diagnosis in found])
     return [
-        (rule, diagnosis)
+        (rule, _left_alone(diagnosis) if not shim and file.gated(diagnosis.node) else diagnosis)
         for rule, diagnosis in found
         if file.settings.enabled(rule.id) and not file.ignored(rule.id, diagnosis.node)
     ]
+
+
+def _left_alone(diagnosis: Diagnosis) -> Diagnosis:
+    return Diagnosis(
+        diagnosis.node,
+        Level.INFO,
+        "left alone: this code stands in a version gate or beside an FSDP2 branch",
+        "remove the FSDP1 branch once nobody runs it",
+    )
 
 
 def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:

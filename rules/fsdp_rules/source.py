@@ -17,6 +17,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
 
 from fsdp_rules.finding import Settings, Span
+from fsdp_rules.gates import gated_lines
 from fsdp_rules.names import canonical, expand
 from fsdp_rules.project import Certainty, Project, module_name
 
@@ -279,6 +280,17 @@ class File:
         collector = _Uses(self)
         self.module.visit(collector)
         return collector.found
+
+    def gated(self, node: cst.CSTNode) -> bool:
+        """Whether ``node`` belongs to code that has its FSDP2 (or other torch version's) twin and is left alone."""
+        flags = self.project.flags
+        if "gated" in flags and "fsdp1" not in flags:
+            return True
+        return self.span(node).line in self._gated_lines
+
+    @cached_property
+    def _gated_lines(self) -> frozenset[int]:
+        return gated_lines(ast.parse(self.text), self.text)
 
     def ignored(self, rule: str, node: cst.CSTNode) -> bool:
         """Whether an ``# fsdp-migrate: ignore[...]`` comment on the lines of ``node``'s start silences ``rule``."""

@@ -1,0 +1,36 @@
+"""Branches for another torch or another FSDP: code that already has its FSDP2 twin is left alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+#: What a test says that chooses between versions, of torch or of FSDP.
+VERSION_TEST = re.compile(r"__version__|\bversion\b|fsdp_?version|fsdp_?2|is_torch_|torch_version", re.IGNORECASE)
+FSDP2_CODE = re.compile(r"\b(fully_shard|FSDPModule|MixedPrecisionPolicy|apply_fsdp2)\b")
+
+
+def is_gate(test: str, body: str, orelse: str) -> bool:
+    """Whether an ``if`` with these source texts chooses between FSDP1 and FSDP2, or between versions of torch."""
+    if VERSION_TEST.search(test):
+        return True
+    return bool(FSDP2_CODE.search(body)) != bool(FSDP2_CODE.search(orelse)) and bool(orelse)
+
+
+def gated_lines(tree: ast.Module, text: str) -> frozenset[int]:
+    """The lines that lie in branches of such an ``if``."""
+    lines = text.splitlines()
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.If):
+            continue
+        body = _text(node.body, lines)
+        if is_gate(_text([node.test], lines), body, _text(node.orelse, lines)):
+            found.update(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
+    return frozenset(found)
+
+
+def _text(nodes: list[ast.stmt] | list[ast.expr], lines: list[str]) -> str:
+    if not nodes:
+        return ""
+    return "\n".join(lines[nodes[0].lineno - 1 : nodes[-1].end_lineno])
