@@ -9,7 +9,7 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Edit, InsertAfter, InsertBefore, Replace, ReplaceStatement
+from fsdp_rules.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -62,7 +62,7 @@ class _Editor(cst.CSTTransformer):
         self.module = module
         self.todos = todos
         self.expressions: dict[cst.CSTNode, Replace] = {}
-        self.replaced: dict[cst.CSTNode, ReplaceStatement] = {}
+        self.replaced: dict[cst.CSTNode, ReplaceStatement | Rebuild] = {}
         self.before: dict[cst.CSTNode, list[InsertBefore]] = defaultdict(list)
         self.after: dict[cst.CSTNode, list[InsertAfter]] = defaultdict(list)
         self.updated: dict[cst.CSTNode, cst.CSTNode] = {}
@@ -177,7 +177,11 @@ class _Editor(cst.CSTTransformer):
         for before in self.before.get(original, ()):
             statements.extend(self._parse(before.build(self.code)))
         if original in self.replaced:
-            statements.extend(self._parse(self.replaced[original].build(self.code)))
+            edit = self.replaced[original]
+            if isinstance(edit, Rebuild):
+                statements.extend(edit.build(cst.ensure_type(updated, cst.BaseCompoundStatement), self.code))
+            else:
+                statements.extend(self._parse(edit.build(self.code)))
         elif isinstance(updated, cst.BaseSmallStatement):
             statements.append(cst.SimpleStatementLine([_bare(updated)]))
         else:

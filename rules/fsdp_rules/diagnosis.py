@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,19 @@ class InsertAfter:
     build: Build
 
 
-Edit = Replace | ReplaceStatement | InsertBefore | InsertAfter
+@dataclass(frozen=True, eq=False)
+class Rebuild:
+    """A compound statement becomes the statements that ``build`` makes of its tree, edits inside it already made.
+
+    For a statement whose block is kept: as a tree it keeps every byte, at whatever depth it ends up, where text would
+    have to be indented again, multi-line strings included.
+    """
+
+    node: cst.BaseCompoundStatement
+    build: Callable[[cst.BaseCompoundStatement, Code], Sequence[cst.SimpleStatementLine | cst.BaseCompoundStatement]]
+
+
+Edit = Replace | ReplaceStatement | Rebuild | InsertBefore | InsertAfter
 
 
 @dataclass(frozen=True, eq=False)
