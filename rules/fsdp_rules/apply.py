@@ -77,7 +77,7 @@ class _Editor(cst.CSTTransformer):
                     raise EditConflictError(f"two edits of {module.code_for_node(edit.node).strip()[:80]!r}")
                 table[edit.node] = edit
 
-    def _table(self, edit: Replace | ReplaceStatement) -> object:
+    def _table(self, edit: Replace | ReplaceStatement | Rebuild) -> object:
         return self.expressions if isinstance(edit, Replace) else self.replaced
 
     def code(self, node: cst.CSTNode) -> str:
@@ -179,7 +179,7 @@ class _Editor(cst.CSTTransformer):
         if original in self.replaced:
             edit = self.replaced[original]
             if isinstance(edit, Rebuild):
-                statements.extend(edit.build(cst.ensure_type(updated, cst.BaseCompoundStatement), self.code))
+                statements.extend(edit.build(cast("cst.BaseCompoundStatement", updated), self.code))
             else:
                 statements.extend(self._parse(edit.build(self.code)))
         elif isinstance(updated, cst.BaseSmallStatement):

@@ -56,8 +56,14 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "set_device": re.compile(rb"\bset_device(_index)?\("),
     "ddp": re.compile(rb"\bDistributedDataParallel\b"),
     "fairscale": re.compile(rb"\bfairscale\b"),
+    "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b\s*[=\"']"),
     "fsdp2": re.compile(rb"\bfully_shard\b"),
+    "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
+    "offload": re.compile(rb"\bCPUOffload\b"),
+    "low_precision": re.compile(
+        rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
+    ),
 }
 
 
@@ -349,6 +355,12 @@ class Project:
             attribute = self.held.get(f"attr:{text.rpartition('.')[2]}", Certainty.NO)
             best = max(best, min(attribute, Certainty.MAYBE))
         return best
+
+    def may_return_wrapped(self, name: str) -> bool:
+        """Whether some function of the project called ``name`` may return a wrapped model."""
+        return any(
+            place.startswith("ret:") and place.split(":")[2].rpartition(".")[2] == name for place in self.held
+        )
 
     def imports_from(self, path: str, name: str) -> bool:
         """Whether some file of the project imports ``name`` from the file at ``path``."""
