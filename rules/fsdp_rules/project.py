@@ -102,6 +102,8 @@ def module_name(path: str) -> str:
 
 
 SEED = "seed"
+#: Attributes of a wrapped model that give the model inside, which under FSDP2 is the same object.
+INNER = (".module", "._fsdp_wrapped_module")
 
 
 class _Indexer:
@@ -229,6 +231,8 @@ class _Indexer:
             text = self._text(node)
             if text is not None:
                 self._flow(self._var(scope, text), place, sure)
+            if text is not None and text.endswith(INNER):
+                self._flow(self._var(scope, text.rpartition(".")[0]), place, False)
 
     def _call_value(self, node: ast.Call, place: str, scope: str, sure: bool) -> None:
         callee = self._dotted(node.func)
@@ -354,13 +358,13 @@ class Project:
         if "." in text:
             attribute = self.held.get(f"attr:{text.rpartition('.')[2]}", Certainty.NO)
             best = max(best, min(attribute, Certainty.MAYBE))
+        if best is Certainty.NO and text.endswith(INNER):
+            return self.holds(path, scope, text.rpartition(".")[0])
         return best
 
     def may_return_wrapped(self, name: str) -> bool:
         """Whether some function of the project called ``name`` may return a wrapped model."""
-        return any(
-            place.startswith("ret:") and place.split(":")[2].rpartition(".")[2] == name for place in self.held
-        )
+        return any(place.startswith("ret:") and place.split(":")[2].rpartition(".")[2] == name for place in self.held)
 
     def imports_from(self, path: str, name: str) -> bool:
         """Whether some file of the project imports ``name`` from the file at ``path``."""
