@@ -1,1 +1,92 @@
 """FSDP1's semantics on top of FSDP2's ``fully_shard``: what has no short native spelling."""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("fsdp_compat needs torch: pip install 'fsdp-migrate[torch]'") from error
+
+from .versions import FLOOR as _FLOOR
+from .versions import TORCH as _TORCH
+
+if _TORCH < _FLOOR:
+    raise ImportError(f"fsdp_compat needs torch {_FLOOR} or newer, where fully_shard is public; this is {_TORCH}")
+
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    LocalOptimStateDictConfig,
+    LocalStateDictConfig,
+    MixedPrecision,
+    OptimStateDictConfig,
+    OptimStateKeyType,
+    ShardedOptimStateDictConfig,
+    ShardedStateDictConfig,
+    ShardingStrategy,
+    StateDictConfig,
+    StateDictSettings,
+    StateDictType,
+)
+from torch.distributed.fsdp.wrap import (
+    CustomPolicy,
+    ModuleWrapPolicy,
+    _module_wrap_policy,
+    _or_policy,
+    always_wrap_policy,
+    enable_wrap,
+    lambda_auto_wrap_policy,
+    size_based_auto_wrap_policy,
+    transformer_auto_wrap_policy,
+    wrap,
+)
+
+from .full_params import summon_full_params
+from .grads import clip_grad_norm_, no_sync
+from .modules import fsdp_modules
+from .optim import optim_state_dict, optim_state_dict_to_load, relink_optimizer
+from .planning import Plan, Unit
+from .sharding import plan, shard
+
+__all__ = [
+    "BackwardPrefetch",
+    "CPUOffload",
+    "CustomPolicy",
+    "FullOptimStateDictConfig",
+    "FullStateDictConfig",
+    "LocalOptimStateDictConfig",
+    "LocalStateDictConfig",
+    "MixedPrecision",
+    "ModuleWrapPolicy",
+    "OptimStateDictConfig",
+    "OptimStateKeyType",
+    "Plan",
+    "ShardedOptimStateDictConfig",
+    "ShardedStateDictConfig",
+    "ShardingStrategy",
+    "StateDictConfig",
+    "StateDictSettings",
+    "StateDictType",
+    "Unit",
+    "_module_wrap_policy",
+    "_or_policy",
+    "always_wrap_policy",
+    "clip_grad_norm_",
+    "enable_wrap",
+    "fsdp_modules",
+    "lambda_auto_wrap_policy",
+    "no_sync",
+    "optim_state_dict",
+    "optim_state_dict_to_load",
+    "plan",
+    "relink_optimizer",
+    "shard",
+    "size_based_auto_wrap_policy",
+    "summon_full_params",
+    "transformer_auto_wrap_policy",
+    "wrap",
+]

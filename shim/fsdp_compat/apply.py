@@ -1,0 +1,114 @@
+"""Carry out a plan: unit by unit, innermost first, prepare the tensors as FSDP1 does and call ``fully_shard``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from . import torch_internals
+from .buffers import cast_buffers_at_first_forward
+from .materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
+from .mesh import MeshBuilder, compute_device, use_device
+from .mixed_precision import run_in_full_precision
+from .ownership import Tie, parameter_at
+from .planning import Plan, Unit
+from .records import UnitRecord, record_of, set_record
+from .replaced import watch
+
+_EXPOSED = "_fsdp_compat_tied_"
+
+
+def apply_plan(plan: Plan) -> None:
+    """Shard ``plan.root`` in place. Every rank must call it with an equal plan.
+
+    Raises ValueError before anything is touched if the units' devices contradict each other.
+    """
+    device, meshes = _devices_and_meshes(plan)
+    use_device(device)
+    nested = [(part, record) for part in plan.root.modules() if (record := record_of(part)) is not None]
+    names = {module: name for name, module in plan.root.named_modules()}
+    watch(
+        ((place, f"{names[place[0]]}.{place[1]}".lstrip(".")) for unit in plan.units for place in unit.places),
+        [unit.module for unit in plan.units],
+    )
+    run_in_full_precision(plan.full_precision)
+    synced: set[torch.Tensor] = set()
+    for unit, mesh in zip(plan.units, meshes, strict=True):
+        _apply_unit(plan, unit, mesh, device, synced)
+    for module, record in nested:
+        if record.is_root:
+            record.is_root = False
+            torch_internals.set_input_cast(module, record.cast_inputs_if_nested)
+    cast_buffers_at_first_forward(plan.root)
+
+
+def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:
+    ignored = {parameter_at(place) for place in plan.ignored}
+    root = plan.units[-1]
+    device = compute_device(plan.root, root.options, ignored)
+    for unit in plan.units:
+        if unit.options.device_id is not root.options.device_id:
+            unit_device = compute_device(unit.module, unit.options, ignored)
+            if unit_device != device:
+                raise ValueError(
+                    f"all units must be on one device, but {unit.fqn} asks for {unit_device}, the root for {device}"
+                )
+    meshes = MeshBuilder(device.type)
+    return device, [meshes.build(unit.options) for unit in plan.units]
+
+
+def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, synced: set[torch.Tensor]) -> None:
+    materialize(unit.module, unit.options.param_init_fn, device, plan.ignored_modules, plan.shared)
+    params = list(dict.fromkeys(map(parameter_at, unit.places)))
+    move_to(device, params, own_buffers(unit.module, plan.ignored_modules))
+    if unit.options.sync_module_states:
+        buffers = [buffer for buffer in dict.fromkeys(unit.module.buffers()) if buffer not in synced]
+        synced.update(buffers)
+        broadcast_from_first_rank([*buffers, *params], mesh)
+    ignored = {parameter_at(place) for place in plan.ignored}
+    left_to_outer = {parameter_at(tie.places[0]) for tie in plan.ties if unit.module in tie.inner_units}
+    kwargs = dict(unit.kwargs)
+    if ignored or left_to_outer:
+        kwargs["ignored_params"] = ignored | left_to_outer
+    exposed = [tie for tie in plan.ties if tie.owner is unit.module and not tie.owner_sees_it]
+    with _buffers_left_in_place(plan.ignored_modules), _exposed(unit.module, exposed):
+        fully_shard(unit.module, mesh=mesh, **kwargs)
+    for index in range(len(exposed)):
+        torch_internals.forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
+    precision = unit.precision
+    set_record(
+        unit.module,
+        UnitRecord(
+            is_root=unit.is_root,
+            cast_inputs_if_nested=precision is not None and precision.cast_inputs and bool(unit.places),
+            buffer_dtype=precision.buffer_dtype if precision is not None else None,
+            ignored_modules=plan.ignored_modules,
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _exposed(module: nn.Module, ties: Collection[Tie]) -> Iterator[None]:
+    """Register parameters of nested units at ``module`` itself, since ``fully_shard`` does not look into those."""
+    for index, tie in enumerate(ties):
+        module._parameters[f"{_EXPOSED}{index}"] = parameter_at(tie.places[0])
+    try:
+        yield
+    finally:
+        for index in range(len(ties)):
+            del module._parameters[f"{_EXPOSED}{index}"]
+
+
+@contextlib.contextmanager
+def _buffers_left_in_place(modules: Collection[nn.Module]) -> Iterator[None]:
+    """``fully_shard`` moves the buffers of ignored modules to its device; FSDP1 leaves them where they are."""
+    before = [(buffer, buffer.data) for module in modules for buffer in module.buffers(recurse=False)]
+    yield
+    for buffer, data in before:
+        if buffer.device != data.device:
+            buffer.data = data

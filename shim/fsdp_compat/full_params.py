@@ -1,0 +1,149 @@
+"""``summon_full_params``: whole parameters in full precision inside a block, written back to the shards after it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from . import torch_internals
+from .modules import fsdp_modules
+from .ownership import Place
+from .tensors import copy_into, full_tensor, shard_like
+from .torch_internals import ManagedParameter
+
+_logger = logging.getLogger("fsdp_compat")
+_summoned: set[int] = set()
+
+
+@dataclass(frozen=True)
+class _Summoned:
+    managed: ManagedParameter
+    full: nn.Parameter
+
+
+@contextlib.contextmanager
+def summon_full_params(
+    module: nn.Module,
+    recurse: bool = True,
+    writeback: bool = True,
+    rank0_only: bool = False,
+    offload_to_cpu: bool = False,
+    with_grads: bool = False,
+) -> Iterator[None]:
+    """Inside, ``module``'s parameters are plain, whole and in full precision, under the same names.
+
+    ``recurse=False`` touches only what ``module``'s own unit manages; a forward inside then works, the other units
+    gather theirs as usual. With ``writeback`` in-place changes are copied into the shards on exit, also when the
+    block raises; the sharded parameters stay the same objects, so optimizers stay valid. With ``rank0_only`` the
+    other ranks keep their shards. ``with_grads`` gives ``.grad`` as a whole too, and writes it back.
+    A module without FSDP2 units is left alone. A collective: all ranks enter it.
+
+    Raises NotImplementedError for ``writeback`` with ``rank0_only`` and for ``with_grads`` with ``offload_to_cpu``
+    (as FSDP1), and under tensor parallelism; RuntimeError if entered again for the same unit, if a parameter was
+    exchanged inside for another shape, or if a backward ran inside without ``with_grads``.
+    """
+    if writeback and rank0_only:
+        raise NotImplementedError("writeback=True needs rank0_only=False: the other ranks have nothing to write back")
+    if with_grads and offload_to_cpu:
+        raise NotImplementedError("with_grads=True needs offload_to_cpu=False")
+    if recurse:
+        units = fsdp_modules(module)
+    else:
+        units = [module] if isinstance(module, FSDPModule) else []
+    with contextlib.ExitStack() as stack:
+        for unit in units:
+            stack.enter_context(_summon(unit, writeback, rank0_only, offload_to_cpu, with_grads))
+        yield
+
+
+@contextlib.contextmanager
+def _summon(
+    unit: nn.Module, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
+) -> Iterator[None]:
+    if id(unit) in _summoned:
+        raise RuntimeError(f"the parameters of this {type(unit).__name__} are summoned already")
+    assert isinstance(unit, FSDPModule)
+    torch_internals.prepare(unit)
+    unit.reshard()
+    gathered = [
+        _gather(managed, rank0_only, offload_to_cpu, with_grads) for managed in torch_internals.managed_parameters(unit)
+    ]
+    summoned = [one for one in gathered if one is not None]
+    for one in summoned:
+        _register(one.managed.places, one.full)
+    _summoned.add(id(unit))
+    try:
+        with torch_internals.forward_without_gather(unit) if summoned else contextlib.nullcontext():
+            yield
+    finally:
+        _summoned.discard(id(unit))
+        try:
+            for one in summoned if writeback else ():
+                _write_back(one, with_grads)
+        finally:
+            for one in summoned:
+                _register(one.managed.places, one.managed.sharded)
+
+
+def _gather(managed: ManagedParameter, rank0_only: bool, offload_to_cpu: bool, with_grads: bool) -> _Summoned | None:
+    sharded = managed.sharded
+    if managed.tensor_parallel:
+        raise NotImplementedError(
+            "summon_full_params does not gather tensor-parallel parameters; use DTensor.full_tensor() on them"
+        )
+    with torch.no_grad():
+        whole = full_tensor(sharded).detach()
+        grad = full_tensor(sharded.grad) if with_grads and isinstance(sharded.grad, DTensor) else None
+    if rank0_only and _rank_in_shard_group(sharded) != 0:
+        return None
+    # Where nothing is sharded the gathered tensor may be the shard itself: changes must not leak without writeback.
+    whole = whole.cpu() if offload_to_cpu else whole
+    if whole.untyped_storage().data_ptr() == sharded.to_local().untyped_storage().data_ptr():
+        whole = whole.clone()
+    full = nn.Parameter(whole, requires_grad=sharded.requires_grad)
+    full.grad = grad
+    return _Summoned(managed, full)
+
+
+def _rank_in_shard_group(sharded: DTensor) -> int:
+    return sharded.device_mesh.get_local_rank(sharded.device_mesh.ndim - 1)
+
+
+def _register(places: tuple[Place, ...], param: nn.Parameter | DTensor) -> None:
+    for owner, name in places:
+        owner._parameters[name] = param  # type: ignore[assignment]
+
+
+def _write_back(one: _Summoned, with_grads: bool) -> None:
+    owner, name = one.managed.places[0]
+    current, sharded = owner._parameters.get(name), one.managed.sharded
+    if current is None or current.shape != sharded.shape:
+        found = "nothing" if current is None else f"one of shape {tuple(current.shape)}"
+        raise RuntimeError(
+            f"summon_full_params cannot write back {type(owner).__name__}.{name}: a parameter of shape "
+            f"{tuple(sharded.shape)} was there, now {found}. Change it in place instead."
+        )
+    copy_into(sharded, current.detach())
+    if with_grads:
+        _write_back_grad(sharded, current.grad)
+    elif current.grad is not None:
+        raise RuntimeError(
+            f"a backward ran inside summon_full_params and its gradient of {type(owner).__name__}.{name} would be "
+            "lost. Run backward outside of it."
+        )
+
+
+def _write_back_grad(sharded: DTensor, grad: torch.Tensor | None) -> None:
+    if grad is None:
+        sharded.grad = None
+    elif isinstance(sharded.grad, DTensor):
+        copy_into(sharded.grad, grad)
+    else:
+        sharded.grad = shard_like(grad, sharded)

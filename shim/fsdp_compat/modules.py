@@ -1,0 +1,35 @@
+"""Finding the FSDP2 units of a model, and what each of them manages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from . import torch_internals
+
+
+def fsdp_modules(module: nn.Module, root_only: bool = False) -> list[nn.Module]:
+    """All FSDP2 units at and below ``module``; with ``root_only`` those that lie in no other unit of ``module``.
+
+    FSDP1's static method of that name, which finds nothing in an FSDP2 model. Differs in that ``root_only`` goes by
+    the module tree and so does not force the lazy initialisation.
+    """
+    if not root_only:
+        return [part for part in module.modules() if isinstance(part, FSDPModule)]
+    return list(_outermost(module))
+
+
+def _outermost(module: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(module, FSDPModule):
+        yield module
+        return
+    for child in module.children():
+        yield from _outermost(child)
+
+
+def check_root(module: nn.Module, function: str) -> None:
+    """Raise RuntimeError if ``module`` is a unit that FSDP2 has found to lie inside another one."""
+    if isinstance(module, FSDPModule) and torch_internals.is_nested(module):
+        raise RuntimeError(f"{function} works on the whole model: call it with the root module, not with a part of it")

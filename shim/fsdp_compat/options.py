@@ -1,0 +1,134 @@
+"""The arguments of FSDP1's constructor as one value, checked where FSDP1 checks them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    ShardingStrategy,
+)
+
+ProcessGroups: TypeAlias = dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup]
+Device: TypeAlias = int | str | torch.device
+
+HYBRID = frozenset({ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2})
+
+_logger = logging.getLogger("fsdp_compat")
+_logged: set[str] = set()
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What one unit is sharded with: FSDP1's constructor arguments less the module, the policy and what is ignored."""
+
+    process_group: ProcessGroups | None = None
+    sharding_strategy: ShardingStrategy | None = None
+    cpu_offload: CPUOffload | OffloadPolicy | None = None
+    backward_prefetch: BackwardPrefetch | None = BackwardPrefetch.BACKWARD_PRE
+    mixed_precision: MixedPrecision | MixedPrecisionPolicy | None = None
+    param_init_fn: Callable[[nn.Module], None] | None = None
+    device_id: Device | None = None
+    sync_module_states: bool = False
+    forward_prefetch: bool = False
+    limit_all_gathers: bool = True
+    use_orig_params: bool = False
+    device_mesh: DeviceMesh | None = None
+
+    @property
+    def strategy(self) -> ShardingStrategy:
+        return self.sharding_strategy or ShardingStrategy.FULL_SHARD
+
+    def as_dict(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def with_unit_arguments(self, arguments: Mapping[str, Any], fqn: str) -> Options:
+        """These options with what a policy returned for one module. Raises ValueError for a name it may not set."""
+        unknown = sorted(arguments.keys() - self.as_dict().keys())
+        if unknown:
+            raise ValueError(
+                f"the wrapping policy returned {', '.join(unknown)} for the module {fqn!r}, which cannot be set per "
+                f"unit. It may return {', '.join(self.as_dict())}."
+            )
+        options = Options(**{**self.as_dict(), **arguments})
+        options.check(is_auto_wrapped=True)
+        return options
+
+    def check(self, *, is_auto_wrapped: bool) -> None:
+        """Raise ValueError for combinations that FSDP1's constructor refuses."""
+        if self.process_group is not None and self.device_mesh is not None:
+            raise ValueError("pass either process_group or device_mesh, not both: they say the same thing")
+        if self.sharding_strategy in HYBRID:
+            if self.process_group is None and self.device_mesh is None and not is_auto_wrapped:
+                raise ValueError(
+                    f"{self.sharding_strategy} without an auto_wrap_policy needs process_group=(shard, replicate) or "
+                    "a 2D device_mesh, so that all manually wrapped modules share the same groups"
+                )
+            if self.device_mesh is not None and self.device_mesh.ndim != 2:
+                raise ValueError(
+                    f"{self.sharding_strategy} needs a 2D device_mesh (replicate, shard), "
+                    f"not one of {self.device_mesh.ndim} dimension(s)"
+                )
+            if self.process_group is not None and not _is_pair(self.process_group):
+                raise ValueError(
+                    f"{self.sharding_strategy} needs process_group=(shard, replicate), a tuple of two groups, "
+                    f"not {type(self.process_group).__name__}"
+                )
+        elif isinstance(self.process_group, tuple):
+            raise ValueError(f"a tuple of process groups goes with a hybrid strategy, not with {self.strategy}")
+
+    def log_no_ops(self) -> None:
+        """Say once per process which arguments have nothing to act on in FSDP2."""
+        if self.backward_prefetch is not BackwardPrefetch.BACKWARD_PRE:
+            _log_once(f"backward_prefetch={self.backward_prefetch} has no effect: FSDP2 always prefetches in backward")
+        if self.forward_prefetch:
+            _log_once(
+                "forward_prefetch=True has no effect on results; for the overlap call "
+                "set_modules_to_forward_prefetch() on the FSDP2 modules, in execution order"
+            )
+        if not self.limit_all_gathers:
+            _log_once("limit_all_gathers=False has no effect: FSDP2 frees memory without blocking the CPU")
+        if self.use_orig_params:
+            _log_once("use_orig_params=True has no effect: FSDP2 always keeps the original parameters")
+
+
+def _is_pair(group: object) -> bool:
+    return isinstance(group, tuple) and len(group) == 2 and all(isinstance(part, dist.ProcessGroup) for part in group)
+
+
+def _log_once(message: str) -> None:
+    if message not in _logged:
+        _logged.add(message)
+        _logger.info(message)
+
+
+def ignored_parts(
+    ignored_modules: Iterable[nn.Module] | None, ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None
+) -> tuple[list[nn.Module], list[nn.Parameter]]:
+    """What the two arguments name, as (modules, parameters). Raises ValueError where FSDP1 does."""
+    if ignored_modules is not None and ignored_states is not None:
+        raise ValueError("pass either ignored_modules or ignored_states, not both; ignored_states takes modules too")
+    modules = list(ignored_modules) if ignored_modules is not None else []
+    if not all(isinstance(module, nn.Module) for module in modules):
+        raise ValueError(f"ignored_modules takes modules, not {_type_names(modules)}")
+    states: list[Any] = list(ignored_states) if ignored_states is not None else []
+    if all(isinstance(state, nn.Parameter) for state in states):
+        return modules, states
+    if all(isinstance(state, nn.Module) for state in states):
+        return states, []
+    raise ValueError(f"ignored_states takes either parameters or modules, not {_type_names(states)}")
+
+
+def _type_names(values: Iterable[object]) -> str:
+    return ", ".join(sorted({type(value).__name__ for value in values}))

@@ -1,0 +1,221 @@
+"""From FSDP1's arguments to an ordered list of FSDP2 units, decided before anything is touched.
+
+The plan is FSDP1's decisions made legal for FSDP2: containers without a forward and parameters shared between
+units cannot be what FSDP1 makes of them, so their parameters move to an enclosing unit. Each such change is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FSDPModule, OffloadPolicy, ShardingStrategy
+
+from .mixed_precision import Precision
+from .options import Options, ignored_parts
+from .ownership import Ownership, Place, Tie
+from .policies import Policy, chosen_modules
+from .replaced import replacement_of
+from .versions import HAS_AUTO_RESHARD, HAS_IGNORED_PARAMS, TORCH
+
+KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One future call of ``fully_shard``. ``numel`` counts the elements it manages, before sharding."""
+
+    fqn: str
+    module: nn.Module
+    options: Options
+    precision: Precision | None
+    is_root: bool
+    places: tuple[Place, ...]
+    numel: int
+
+    @cached_property
+    def kwargs(self) -> dict[str, Any]:
+        """What ``fully_shard`` is called with, besides ``mesh`` and ``ignored_params``."""
+        kwargs: dict[str, Any] = {
+            "reshard_after_forward": _reshard_after_forward(self.options.strategy),
+            "offload_policy": _offload_policy(self.options.cpu_offload),
+        }
+        if self.precision is not None:
+            kwargs["mp_policy"] = self.precision.unit_policy(is_root=self.is_root, has_parameters=bool(self.places))
+        return kwargs
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What :func:`fsdp_compat.shard` does to ``root``: ``units`` in the order they are applied, the root last.
+
+    ``shared`` holds the places of each tied parameter, ``ties`` those that several units would share;
+    ``full_precision`` are the modules kept in fp32;
+    ``notes`` says, one sentence each, where the units differ from FSDP1's. ``str(plan)`` is a table.
+    """
+
+    root: nn.Module
+    units: tuple[Unit, ...]
+    ties: tuple[Tie, ...]
+    shared: tuple[tuple[Place, ...], ...]
+    ignored: tuple[Place, ...]
+    ignored_modules: frozenset[nn.Module]
+    full_precision: tuple[nn.Module, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rows = [
+            ("unit", "class", "elements", "strategy", "after forward", "param/reduce dtype", "inputs"),
+            *map(_row, self.units),
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def make_plan(
+    module: nn.Module,
+    options: Options,
+    auto_wrap_policy: Policy | None = None,
+    ignored_modules: Iterable[nn.Module] | None = None,
+    ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
+) -> Plan:
+    """Decide the units of ``module``; touches nothing and needs no process group.
+
+    Raises ValueError, TypeError or NotImplementedError where the arguments contradict each other, where FSDP1
+    refuses them, or where FSDP2 cannot do what they ask.
+    """
+    options.check(is_auto_wrapped=auto_wrap_policy is not None)
+    if _is_container(module):
+        raise ValueError(
+            f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters. "
+            "Shard each of its elements, or the module that holds it."
+        )
+    notes: list[str] = []
+    ignored_module_set, ignored_params = _ignored(module, *ignored_parts(ignored_modules, ignored_states))
+    if ignored_params and not HAS_IGNORED_PARAMS:
+        raise NotImplementedError(
+            f"ignoring parameters needs torch 2.7 (fully_shard's ignored_params); this is {TORCH}"
+        )
+    precision = Precision.read(options.mixed_precision)
+    full_precision: tuple[nn.Module, ...] = ()
+    arguments: dict[nn.Module, dict[str, Any]] = {}
+    if auto_wrap_policy is not None:
+        classes = precision.full_precision_classes if precision is not None else ()
+        full_precision = tuple(part for part in module.modules() if isinstance(part, classes))
+        root_arguments = {**options.as_dict(), "ignored_states": ignored_params}
+        chosen = chosen_modules(module, auto_wrap_policy, ignored_module_set, ignored_params, root_arguments, classes)
+        arguments = {part: _unit_arguments(given, ignored_params) for part, given in chosen.items()}
+    names = {part: name for name, part in module.named_modules()}
+    for container in [part for part in arguments if _is_container(part)]:
+        del arguments[container]
+        notes.append(f"{names[container]} has no forward: what it holds itself belongs to the unit around it")
+    ownership = Ownership.of(module, arguments.keys(), ignored_params)
+    _check_not_tied_to_sharded(ownership)
+    if ownership.ties and not HAS_IGNORED_PARAMS:
+        raise NotImplementedError(
+            f"{', '.join(ownership.ties[0].fqns)} are one parameter in different units, which needs torch 2.7; this "
+            f"is {TORCH}. Choose a policy that puts them into one unit."
+        )
+    notes += [
+        f"{' and '.join(tie.fqns)} are one parameter: it belongs to {tie.owner_fqn or 'the root'}"
+        for tie in ownership.ties
+    ]
+    nested = [name for name, part in module.named_modules() if isinstance(part, FSDPModule)]
+    if nested:
+        notes.append(f"already sharded, left as they are: {', '.join(nested)}")
+    order = [(part, options.with_unit_arguments(given, names[part]), False) for part, given in arguments.items()]
+    return Plan(
+        root=module,
+        units=tuple(
+            Unit(
+                fqn=names[part],
+                module=part,
+                options=unit_options,
+                precision=Precision.read(unit_options.mixed_precision),
+                is_root=is_root,
+                places=ownership.places[part],
+                numel=ownership.numel(part),
+            )
+            for part, unit_options, is_root in [*order, (module, options, True)]
+        ),
+        ties=ownership.ties,
+        shared=ownership.shared,
+        ignored=ownership.ignored,
+        ignored_modules=frozenset(ignored_module_set),
+        full_precision=full_precision,
+        notes=tuple(notes),
+    )
+
+
+def _ignored(
+    root: nn.Module, modules: list[nn.Module], params: list[nn.Parameter]
+) -> tuple[set[nn.Module], set[nn.Parameter]]:
+    for module in modules:
+        if isinstance(module, FSDPModule):
+            raise ValueError(
+                f"ignored_modules holds a sharded module ({type(module).__name__}); ignore it before sharding"
+            )
+    subtree = {part for module in modules for part in module.modules() if not isinstance(part, FSDPModule)}
+    if root in subtree:
+        raise ValueError("the module to shard is itself ignored, which would leave nothing to shard")
+    return subtree, {*params, *(param for module in modules for param in module.parameters())}
+
+
+def _unit_arguments(given: dict[str, Any], ignored_params: set[nn.Parameter]) -> dict[str, Any]:
+    if given.get("ignored_states") is not ignored_params:
+        return given
+    return {name: value for name, value in given.items() if name != "ignored_states"}
+
+
+def _check_not_tied_to_sharded(ownership: Ownership) -> None:
+    for param, fqn in ownership.fqns.items():
+        replacement = replacement_of(param)
+        if replacement is not None:
+            raise ValueError(
+                f"{fqn} is the same parameter as {replacement.fqn} of a module that is sharded already, so the two "
+                "are no longer tied. Tie them after building and shard both with one call, or leave the inner module "
+                "to the outer call."
+            )
+
+
+def _is_container(module: nn.Module) -> bool:
+    return getattr(module.forward, "__func__", module.forward) is nn.Module.forward
+
+
+def _reshard_after_forward(strategy: ShardingStrategy) -> bool | None:
+    if strategy in KEEP_AFTER_FORWARD:
+        return False
+    return None if HAS_AUTO_RESHARD else True
+
+
+def _offload_policy(value: CPUOffload | OffloadPolicy | None) -> OffloadPolicy:
+    if isinstance(value, OffloadPolicy):
+        return value
+    if value is None or not value.offload_params:
+        return OffloadPolicy()
+    # Pinned memory exists for an accelerator's copies; without one torch refuses to allocate it.
+    return CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())
+
+
+def _row(unit: Unit) -> tuple[str, ...]:
+    policy = unit.kwargs.get("mp_policy")
+    dtypes = f"{_dtype(policy.param_dtype)}/{_dtype(policy.reduce_dtype)}" if policy is not None else "-"
+    kept = {True: "free", False: "keep", None: "keep" if unit.is_root else "free"}
+    return (
+        unit.fqn or "(root)",
+        type(unit.module).__name__,
+        str(unit.numel),
+        unit.options.strategy.name,
+        kept[unit.kwargs["reshard_after_forward"]],
+        dtypes,
+        "cast" if policy is not None and policy.cast_forward_inputs else "-",
+    )
+
+
+def _dtype(dtype: torch.dtype | None) -> str:
+    return "-" if dtype is None else str(dtype).removeprefix("torch.")

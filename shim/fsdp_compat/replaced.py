@@ -1,0 +1,92 @@
+"""Which parameters sharding has replaced, so that an optimizer that still holds one cannot train nothing in silence.
+
+``fully_shard`` puts new parameters into the modules. FSDP1 with ``use_orig_params=True`` kept the old ones, so code
+that builds its optimizer first worked there; here its steps would change tensors that nobody reads.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from . import torch_internals
+from .ownership import Place, parameter_at
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Where a replaced parameter's successor is registered."""
+
+    module: weakref.ref[nn.Module]
+    name: str
+    fqn: str
+
+    def current(self) -> nn.Parameter | None:
+        """The successor, or None if its module is gone. The module's unit must be sharded at the time."""
+        module = self.module()
+        return None if module is None else module._parameters.get(self.name)
+
+
+_replaced = WeakTensorKeyDictionary()
+_sharded_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# An optimizer is looked at once per set of parameters, and again after every sharding.
+_checked: weakref.WeakKeyDictionary[Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
+_shardings = 0
+
+
+def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> None:
+    """Note the parameters now at ``places`` (each with its name in the model), before ``units`` are sharded."""
+    global _shardings
+    for (module, name), fqn in places:
+        _replaced[parameter_at((module, name))] = Replacement(weakref.ref(module), name, fqn)
+    _sharded_modules.update(units)
+    if _shardings == 0:
+        register_optimizer_step_pre_hook(_refuse_stale_parameters)
+    _shardings += 1
+
+
+def replacement_of(param: torch.Tensor) -> Replacement | None:
+    """Where the successor of ``param`` is, if sharding replaced it."""
+    found: Replacement | None = _replaced.get(param)  # type: ignore[no-untyped-call]
+    return found if found is not None and found.current() is not param else None
+
+
+def _refuse_stale_parameters(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Optimizer step pre-hook: raises RuntimeError if ``optimizer`` holds parameters that nobody reads."""
+    version = (_shardings, sum(len(group["params"]) for group in optimizer.param_groups))
+    if _checked.get(optimizer) == version:
+        return
+    plain = [param for group in optimizer.param_groups for param in group["params"] if not isinstance(param, DTensor)]
+    stale = [found.fqn for found in map(replacement_of, plain) if found is not None]
+    if stale:
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} was built before the model was sharded and holds parameters that are no "
+            f"longer in it ({_shortened(stale)}): its step would train nothing. Build it after sharding, or call "
+            "fsdp_compat.relink_optimizer(optimizer, model)."
+        )
+    temporary = torch_internals.unsharded_parameter_ids(filter(_is_sharded, _sharded_modules)) if plain else set()
+    if any(id(param) in temporary for param in plain):
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} was built between a forward without backward and the next backward and "
+            "holds gathered copies of parameters: its step would train nothing. Build it before that forward, or "
+            "call fsdp_compat.relink_optimizer(optimizer, model)."
+        )
+    _checked[optimizer] = version
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    return isinstance(module, FSDPModule)
+
+
+def _shortened(names: list[str], limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

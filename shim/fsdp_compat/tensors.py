@@ -1,0 +1,68 @@
+"""Between a full tensor and this rank's shard of it, without communication where none is needed."""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+
+
+def shard_of(full: torch.Tensor, like: DTensor) -> torch.Tensor:
+    """This rank's part of ``full``, cut as ``like`` is cut. No communication.
+
+    ``full`` has the global shape of ``like`` and the same values on every rank; the result is a view of it.
+    Raises NotImplementedError for placements other than Shard and Replicate (tensor parallelism under FSDP).
+    """
+    coordinate = like.device_mesh.get_coordinate()
+    if coordinate is None:
+        raise RuntimeError(f"this rank is not part of the mesh {like.device_mesh}")
+    local = full
+    for mesh_dim, placement in enumerate(like.placements):
+        if placement.is_replicate():
+            continue
+        if type(placement) is not Shard:
+            raise NotImplementedError(
+                f"cannot cut a tensor for the placement {placement}: fsdp_compat handles FSDP and HSDP meshes. "
+                "For FSDP combined with tensor parallelism use torch.distributed.tensor.distribute_tensor."
+            )
+        count, index = like.device_mesh.size(mesh_dim), coordinate[mesh_dim]
+        chunks = torch.chunk(local, count, dim=placement.dim)
+        # torch.chunk gives fewer chunks than asked for where dim is short: the last ranks then hold nothing.
+        local = chunks[index] if index < len(chunks) else local.narrow(placement.dim, 0, 0)
+    return local
+
+
+def shard_like(full: torch.Tensor, like: DTensor) -> DTensor:
+    """``full`` as a DTensor with the mesh and placements of ``like``; dtype of ``full``, device of ``like``."""
+    local = shard_of(full, like).to(like.to_local().device).clone(memory_format=torch.contiguous_format)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=full.shape, stride=_contiguous_stride(full)
+    )
+
+
+def full_tensor(tensor: DTensor) -> torch.Tensor:
+    """All of ``tensor`` on every rank, on the mesh's device. A collective: every rank of the mesh must call it.
+
+    A shard that lives on the CPU under an accelerator mesh (CPU offload) is moved to the accelerator first, since
+    the mesh's backend need not serve CPU tensors.
+    """
+    local = tensor.to_local()
+    if local.device.type != tensor.device_mesh.device_type:
+        tensor = DTensor.from_local(
+            local.to(tensor.device_mesh.device_type),
+            tensor.device_mesh,
+            tensor.placements,
+            run_check=False,
+            shape=tensor.shape,
+            stride=tensor.stride(),
+        )
+    return tensor.full_tensor()
+
+
+def copy_into(target: DTensor, full: torch.Tensor) -> None:
+    """Write this rank's part of ``full`` into ``target`` in place, so that whoever holds ``target`` sees it."""
+    with torch.no_grad():
+        target.to_local().copy_(shard_of(full, target))
+
+
+def _contiguous_stride(full: torch.Tensor) -> tuple[int, ...]:
+    return torch.empty(full.shape, device="meta").stride()

@@ -1,0 +1,135 @@
+"""The only place that reaches into FSDP2's private state, for what it offers no public way to ask or undo.
+
+Everything here was present from torch 2.6 to 2.13. A new torch version that moves one of these names breaks this
+file and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+
+@dataclasses.dataclass(frozen=True)
+class ManagedParameter:
+    """One parameter of one FSDP2 unit, and every place that registers it (more than one where it is tied)."""
+
+    sharded: DTensor
+    unsharded: nn.Parameter | None
+    places: tuple[tuple[nn.Module, str], ...]
+    tensor_parallel: bool
+
+
+def fsdp_state(module: nn.Module) -> Any:
+    if not isinstance(module, FSDPModule):
+        raise TypeError(f"{type(module).__name__} is not sharded with fully_shard")
+    return module._get_fsdp_state()
+
+
+def param_groups(module: nn.Module) -> list[Any]:
+    """The communication groups of one unit: none where the unit manages no parameter."""
+    state = fsdp_state(module)
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+
+
+def managed_parameters(module: nn.Module) -> list[ManagedParameter]:
+    """The parameters that this unit itself gathers and reduces; those of nested units are not among them."""
+    return [
+        ManagedParameter(
+            sharded=param.sharded_param,
+            unsharded=getattr(param, "_unsharded_param", None),
+            places=_places(param._module_info),
+            tensor_parallel=param.is_dtensor,
+        )
+        for group in param_groups(module)
+        for param in group.fsdp_params
+    ]
+
+
+def _places(info: Any) -> tuple[tuple[nn.Module, str], ...]:
+    shared = zip(info.shared_modules, info.shared_param_names, strict=True)
+    return ((info.module, info.param_name), *shared)
+
+
+def forget_place(module: nn.Module, owner: nn.Module, name: str) -> None:
+    """Make ``module``'s unit stop registering the parameter at ``owner.name``; its other places stay."""
+    for group in param_groups(module):
+        for param in group.fsdp_params:
+            places = [place for place in _places(param._module_info) if place != (owner, name)]
+            if len(places) < len(_places(param._module_info)):
+                info = param._module_info
+                (info.module, info.param_name), *rest = places
+                info.shared_modules = [shared for shared, _ in rest]
+                info.shared_param_names = [shared for _, shared in rest]
+
+
+def is_nested(module: nn.Module) -> bool:
+    """Whether FSDP2 has found ``module`` to lie inside another unit. Unknown (False) before the first forward."""
+    return fsdp_state(module)._is_root is False
+
+
+def set_input_cast(module: nn.Module, cast_forward_inputs: bool) -> bool:
+    """Turn the cast of floating-point forward inputs on or off for one unit; returns what it was."""
+    state = fsdp_state(module)
+    before = bool(state._mp_policy.cast_forward_inputs)
+    state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast_forward_inputs)
+    return before
+
+
+@contextlib.contextmanager
+def gradient_sync_off(units: Iterable[nn.Module]) -> Iterator[None]:
+    """No gradient communication for ``units`` inside; afterwards each has exactly the flags it had."""
+    flags = [(group, group.reduce_grads, group.all_reduce_grads) for unit in units for group in param_groups(unit)]
+    try:
+        for group, _, _ in flags:
+            group.reduce_grads = group.all_reduce_grads = False
+        yield
+    finally:
+        for group, reduce_grads, all_reduce_grads in flags:
+            group.reduce_grads, group.all_reduce_grads = reduce_grads, all_reduce_grads
+
+
+@contextlib.contextmanager
+def forward_without_gather(module: nn.Module) -> Iterator[None]:
+    """Inside, ``module``'s own forward neither gathers nor frees its parameters nor casts its inputs.
+
+    What the module registers as parameters at entry is what its forward computes with. The unit must be sharded
+    (:meth:`FSDPModule.reshard`) at entry and is so again at exit, apart from who is registered as parameter.
+    """
+    groups = param_groups(module)
+    before = [(group, group._sharded_state, group.post_forward_mesh_info) for group in groups]
+    cast_before = set_input_cast(module, False)
+    try:
+        for group in groups:
+            group._sharded_state = type(group._sharded_state).UNSHARDED
+            group.post_forward_mesh_info = None
+        yield
+    finally:
+        set_input_cast(module, cast_before)
+        for group, sharded_state, post_forward_mesh_info in before:
+            group._sharded_state, group.post_forward_mesh_info = sharded_state, post_forward_mesh_info
+
+
+def prepare(module: nn.Module) -> None:
+    """Settle one unit's shards and dtypes as its first gather would, without deciding which unit is the root."""
+    for group in param_groups(module):
+        group.lazy_init()
+
+
+def unsharded_parameter_ids(units: Iterable[nn.Module]) -> set[int]:
+    """Identities of the temporary full parameters that stand in the modules between a gather and the next free."""
+    return {
+        id(managed.unsharded)
+        for unit in units
+        for managed in managed_parameters(unit)
+        if managed.unsharded is not None and isinstance(managed.unsharded, torch.Tensor)
+    }
