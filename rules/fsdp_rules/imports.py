@@ -8,7 +8,7 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.apply import is_removed, removed_line, settle
+from fsdp_rules.apply import comments, is_removed, removed_line, settle
 from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAGE, POLICY_NAMES, canonical
 from fsdp_rules.source import File, dotted
 
@@ -135,9 +135,7 @@ class _Cleaner(cst.CSTTransformer):
         if not kept:
             self.emptied = True
             return removed_line(line.leading_lines)
-        return line.with_changes(
-            body=[_from_import(module, [self._spelled(alias) for alias in kept], self._long(node))]
-        )
+        return _regenerated(line, node, module, [self._spelled(alias) for alias in kept])
 
     def _plain(self, line: cst.SimpleStatementLine, node: cst.Import) -> cst.SimpleStatementLine:
         kept = []
@@ -168,13 +166,19 @@ class _Cleaner(cst.CSTTransformer):
             self.before.path.endswith("__init__.py") and local not in self.used_before
         )
 
-    def _long(self, node: cst.ImportFrom) -> bool:
-        return "\n" in self.before.module.code_for_node(node)
-
     @staticmethod
     def _spelled(alias: cst.ImportAlias) -> str:
         name = alias.evaluated_name
         return f"{name} as {alias.evaluated_alias}" if alias.evaluated_alias else name
+
+
+def _regenerated(
+    line: cst.SimpleStatementLine, node: cst.ImportFrom, module: str, names: list[str]
+) -> cst.SimpleStatementLine:
+    """``line`` with the import of ``names`` in its place, in the old one's style; comments inside it go above."""
+    long = "\n" in cst.Module([]).code_for_node(node)
+    above = [cst.EmptyLine(comment=cst.Comment(text)) for text in comments(node)]
+    return line.with_changes(body=[_from_import(module, names, long)], leading_lines=[*line.leading_lines, *above])
 
 
 def _from_import(module: str, names: list[str], long: bool = False) -> cst.ImportFrom:
@@ -219,8 +223,7 @@ class _Adder:
             was_sorted = names == sorted(names, key=_import_key)
             names += [entry.split(" import ")[1] for entry in mine]
             names = sorted(dict.fromkeys(names), key=_import_key) if was_sorted else list(dict.fromkeys(names))
-            long = "\n" in cst.Module([]).code_for_node(node)
-            body[position] = line.with_changes(body=[_from_import(name or "", names, long)])
+            body[position] = _regenerated(line, node, name or "", names)
             self.needed = [entry for entry in self.needed if entry not in mine]
         return body
 
@@ -237,12 +240,14 @@ class _Adder:
                 plain.append(statement)
         froms = [_from_import(module, sorted(names, key=_import_key)) for module, names in sorted(grouped.items())]
         body = self._place_plain(body, plain)
-        at = self._position(body)
-        lines: list[cst.BaseStatement] = [cst.SimpleStatementLine([node]) for node in froms]
-        if lines and at < len(body) and is_removed(body[at]):
-            lines[0] = lines[0].with_changes(leading_lines=getattr(body[at], "leading_lines", ()))
-            body = [*body[:at], *body[at + 1 :]]
-        return [*body[:at], *lines, *body[at:]]
+        for node in froms:
+            at = self._position(body, node)
+            line = cst.SimpleStatementLine([node])
+            if at < len(body) and is_removed(body[at]):
+                body[at] = line.with_changes(leading_lines=getattr(body[at], "leading_lines", ()))
+            else:
+                body.insert(at, line)
+        return body
 
     def _place_plain(self, body: list[cst.BaseStatement], plain: list[str]) -> list[cst.BaseStatement]:
         for statement in sorted(plain):
@@ -274,19 +279,36 @@ class _Adder:
             body.insert(at, line)
         return body
 
-    def _position(self, body: list[cst.BaseStatement]) -> int:
+    def _position(self, body: list[cst.BaseStatement], new: cst.ImportFrom) -> int:
+        """Where a sorted import block has ``new``; in place of a removed import where there is one."""
+        mine = _module_of(new)
+        known = [(position, _module_of(_small(entry))) for position, entry in enumerate(body)]
+        similar = [(position, name) for position, name in known if name and _root(name) == _root(mine)]
+        later = [position for position, name in similar if name > mine]
         markers = [position for position, entry in enumerate(body) if is_removed(entry)]
+        if similar and not later:
+            return similar[-1][0] + 1
+        if later and not any(marker < later[0] for marker in markers):
+            return later[0] if not getattr(body[later[0]], "leading_lines", ()) else later[0] + 1
         if markers:
             return markers[0]
+        if later:
+            return later[0]
         imports = [
-            position
-            for position, entry in enumerate(body)
-            if isinstance(entry, cst.SimpleStatementLine)
-            and entry.body
-            and isinstance(entry.body[0], cst.Import | cst.ImportFrom)
+            position for position, entry in enumerate(body) if isinstance(_small(entry), cst.Import | cst.ImportFrom)
         ]
         torch = [position for position in imports if "torch" in cst.Module([]).code_for_node(body[position])]
         return (torch or imports or [_first_import(body) - 1])[-1] + 1
+
+
+def _small(entry: cst.BaseStatement) -> cst.CSTNode | None:
+    return entry.body[0] if isinstance(entry, cst.SimpleStatementLine) and len(entry.body) == 1 else None
+
+
+def _module_of(node: cst.CSTNode | None) -> str:
+    if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
+        return dotted(node.module) or ""
+    return ""
 
 
 def _import(statement: str) -> cst.Import:

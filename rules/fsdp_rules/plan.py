@@ -41,8 +41,8 @@ class Device:
 class ShardPlan:
     """One wrapped model. Rules fill it in; :mod:`fsdp_rules.render` turns it into code.
 
-    ``selector`` is a test on the loop variable ``{module}`` that picks the units under the root, None for the root
-    alone. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value``), ``hybrid`` or ``no_shard``.
+    ``selector`` is a test on the loop variable ``{module}`` (called ``unit`` where the test names it) that picks the
+    units under the root, None for the root alone. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value``), ``hybrid`` or ``no_shard``.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call.
     """
 
@@ -50,6 +50,7 @@ class ShardPlan:
     arguments: dict[str, cst.BaseExpression]
     selector: str | None = None
     selector_nodes: tuple[cst.BaseExpression, ...] = ()
+    unit: str | None = None
     reshard_after_forward: bool | None = None
     mesh: str | None = None
     mesh_value: cst.BaseExpression | None = None

@@ -78,14 +78,14 @@ class _Renderer:
             or plan.sync is not None
             or self.buffer_dtype is not None
             or device.set_current
-            or (self.needs_mesh and plan.mesh != "given" and plan.selector)
-            or plan.mesh == "hybrid"
+            or (self.needs_mesh and plan.mesh != "given")
         )
 
     def expression(self, code: Code) -> str:
         """The whole call as one expression."""
         assert self.module is not None
-        return call_text(self.fully_shard, [code(self.module), *self._arguments(code, self._mesh(code), root=True)])
+        arguments = [code(self.module), *self._arguments(code, self._mesh(code), root=True)]
+        return f"{self.fully_shard}({', '.join(arguments)})"
 
     def statements(self, place: Place) -> Build:
         """The statements for ``place``."""
@@ -139,7 +139,7 @@ class _Renderer:
         if not self.plan.selector:
             return []
         assert self.module is not None
-        unit = self.file.fresh(self.module, "module", "submodule", "unit")
+        unit = self.plan.unit or self.file.fresh(self.module, "module", "submodule", "unit")
         test = self.plan.selector.format(
             module=unit, **{f"n{i}": code(n) for i, n in enumerate(self.plan.selector_nodes)}
         )

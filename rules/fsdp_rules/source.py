@@ -193,9 +193,8 @@ class File:
 
     def _taken(self, node: cst.CSTNode) -> frozenset[str]:
         outermost = [entry for entry in self.ancestors(node) if isinstance(entry, cst.FunctionDef)]
-        if not outermost:
-            return _identifiers(self.text)
-        return self._module_names | _identifiers(textwrap.dedent(self.module.code_for_node(outermost[-1])))
+        text = textwrap.dedent(self.module.code_for_node(outermost[-1])) if outermost else self.text
+        return self._module_names | _identifiers(text)
 
     @cached_property
     def _module_names(self) -> frozenset[str]:
@@ -315,8 +314,16 @@ class File:
 
 
 def _identifiers(text: str) -> frozenset[str]:
+    """The names that ``text`` uses, those that live inside its lambdas alone left out."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
+    pending: list[ast.AST] = [ast.parse(text)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Lambda):
+            own = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
+            names.update(name for name in _identifiers(ast.unparse(node.body)) if name not in own)
+            continue
+        pending.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Name):
             names.add(node.id)
         elif isinstance(node, ast.arg):

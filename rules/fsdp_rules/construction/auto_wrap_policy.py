@@ -110,4 +110,15 @@ def build(model):
             plan.selector_nodes = (function,)
             plan.selector = "{n0}({module})"
             return True
-        return False
+        if not isinstance(function, cst.Lambda) or len(function.params.params) != 1:
+            return False
+        name = function.params.params[0].name.value
+        plan.selector_nodes = (function.body,)
+        if file.fresh(plan.call, name) == name and not isinstance(function.body, cst.Lambda | cst.NamedExpr):
+            plan.unit = name
+            loose = isinstance(function.body, cst.BooleanOperation | cst.IfExp) and not function.body.lpar
+            plan.selector = "({n0})" if loose else "{n0}"
+        else:
+            plan.selector_nodes = (function,)
+            plan.selector = "({n0})({module})"
+        return True
