@@ -304,12 +304,16 @@ class _Indexer:
 
 @dataclass(frozen=True)
 class Project:
-    """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is."""
+    """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is.
+
+    ``methods`` are the names of all functions that the project defines inside a class (or a function).
+    """
 
     flags: frozenset[str]
     exports: dict[str, dict[str, str]]
     held: dict[str, Certainty]
     imported: frozenset[str]
+    methods: frozenset[str] = field(default=frozenset())
 
     @classmethod
     def build(cls, facts: Iterable[FileFacts]) -> Project:
@@ -321,6 +325,9 @@ class Project:
             exports=exports,
             held=_spread(files),
             imported=frozenset().union(*(file.imported for file in files)),
+            methods=frozenset(
+                qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
+            ),
         )
 
     def resolve(self, dotted: str) -> str:
