@@ -79,9 +79,9 @@ def _cell(text: str) -> str:
 
 INTRODUCTION = """Each program is a small FSDP1 training script that uses one combination of constructor arguments and
 loop features; every two values stand together in at least one program, as far as FSDP1 runs them. It trains four steps
-on gloo processes, each on its own data, once as FSDP1 and once as `fsdp-migrate rewrite` makes it. Losses of every rank,
-the full final weights and everything read in between must be equal bit for bit; gradient norms to 1e-6, because FSDP1
-sums the squares of a flat shard and FSDP2 those of each parameter's shard."""
+on gloo processes, each on its own data, once as FSDP1 and once as `fsdp-migrate rewrite` makes it. Losses of every
+rank, the full final weights and everything read in between must be equal bit for bit; gradient norms to 1e-6, because
+FSDP1 sums the squares of a flat shard and FSDP2 those of each parameter's shard."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import importlib
 import linecache
 import os
@@ -141,10 +142,18 @@ def _state_restored() -> Iterator[None]:
 
 
 def _forget_meshes() -> None:
-    """DTensor remembers results per mesh shape, so that a later job would compute on an earlier job's dead groups."""
+    """Empty torch's caches that are keyed by a mesh's shape: they would hand out an earlier job's dead groups."""
     debug = sys.modules.get("torch.distributed.tensor.debug")
     if debug is not None:
         debug._clear_sharding_prop_cache()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed.") and module is not None:
+            for value in list(vars(module).values()):
+                # By type(), because isinstance() asks the deprecated ones among these objects for their class.
+                members = list(vars(value).values()) if issubclass(type(value), type) else []
+                for cached in (value, *members):
+                    if type(cached) is functools._lru_cache_wrapper:
+                        cached.cache_clear()
 
 
 @contextlib.contextmanager

@@ -64,16 +64,16 @@ def warn_in(rank: int, world_size: int, module: str) -> None:
     warnings.warn_explicit("beware", UserWarning, f"{module}.py", 1, module=module)
 
 
-def placements(rank: int, world_size: int, swapped: bool) -> tuple[tuple[int, ...], float]:
+def gathered(rank: int, world_size: int, groups_before: int) -> float:
     import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
 
-    if swapped:
-        torch.distributed.new_group([0])
-    mesh = init_device_mesh("cpu", (world_size,))
-    tensor = distribute_tensor(torch.arange(6.0), mesh, [Shard(0)])
-    return tuple(tensor.to_local().shape), tensor.sum().full_tensor().item()
+    groups = [torch.distributed.new_group() for _ in range(groups_before + 1)]
+    mesh = DeviceMesh.from_group(groups[-1], "cpu")
+    local = torch.full((2,), float(rank))
+    total: float = DTensor.from_local(local, mesh, [Shard(0)]).full_tensor().sum().item()
+    return total
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def test_global_state_is_put_back(pool: Pool) -> None:
 
 
 def test_a_mesh_of_an_earlier_job_is_forgotten(pool: Pool) -> None:
-    assert [pool.run(placements, 2, swapped) for swapped in (False, True, False)] == [[((3,), 15.0)] * 2] * 3
+    assert [pool.run(gathered, 2, groups) for groups in (2, 0)] == [[2.0, 2.0]] * 2
 
 
 def test_warnings_of_our_own_packages_are_errors(pool: Pool) -> None:
