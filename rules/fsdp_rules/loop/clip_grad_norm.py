@@ -1,0 +1,168 @@
+"""Rule for the method ``clip_grad_norm_``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.receivers import call_with, wrapped
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.values import bind
+
+
+class ClipGradNorm(Rule):
+    """Clipping by the norm of all gradients.
+
+    FSDP1 has a method for it, since its shards know nothing of each other. FSDP2's gradients are DTensors, so torch's
+    own `clip_grad_norm_` computes the global norm; it comes as a DTensor, and `.full_tensor()` makes it the number
+    that FSDP1 returned. Where plain parameters lie beside the sharded ones, or parameters are offloaded to a CPU that
+    the process group may not serve, `fsdp_compat.clip_grad_norm_` does what FSDP1's method did.
+
+    The two agree to about 1e-6 relative: they add the squares up in another order.
+    """
+
+    id = "FSDP201"
+    name = "clip-grad-norm"
+    visits = (cst.Call, cst.Attribute)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, batches, optimizer):
+    model = FSDP(model)
+    for batch in batches:
+        model(batch).sum().backward()
+        norm = model.clip_grad_norm_(1.0).item()
+        optimizer.step()
+        print(norm)
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def train(model, batches, optimizer):
+    fully_shard(model)
+    for batch in batches:
+        model(batch).sum().backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor().item()
+        optimizer.step()
+        print(norm)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """The method called, taken as a value, or asked for by name."""
+        if isinstance(node, cst.Attribute):
+            if node.attr.value == "clip_grad_norm_":
+                yield from self._value(node, file)
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            if node.func.attr.value == "clip_grad_norm_":
+                yield from self._call(node, node.func.value, file)
+        elif isinstance(node, cst.Call):
+            yield from self._asked_for(node, file)
+
+    def _call(self, call: cst.Call, receiver: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
+        held = wrapped(receiver, file)
+        if held is None or not _takes_a_norm(call, file):
+            return
+        name = file.code(receiver)
+        if held is not Certainty.YES and "clip_grad_norm_" in file.project.methods:
+            yield Diagnosis(
+                call,
+                Level.MANUAL,
+                f"{name} is the sharded model, or an object of this project with a clip_grad_norm_ of its own",
+                "for the model: torch.nn.utils.clip_grad_norm_(model.parameters(), ...).full_tensor()",
+            )
+            return
+        assumption = "" if held is Certainty.YES else f"{name} holds the sharded model; "
+        reason = self._needs_helper(file)
+        if reason is not None and not file.settings.helpers:
+            yield Diagnosis(
+                call,
+                Level.MANUAL,
+                f"needs fsdp_compat.clip_grad_norm_, which --no-helpers forbids: {reason}",
+                "allow helpers, or combine the norms of the sharded and the plain parameters by hand",
+            )
+            return
+        if reason is not None:
+            helper = file.ref("fsdp_compat.clip_grad_norm_")
+            level = Level.REVIEW if assumption else Level.SAFE
+            message = f"{assumption}clipped by fsdp_compat, since {reason}"
+            yield Diagnosis(
+                call,
+                level,
+                message,
+                edits=(Replace(call, lambda code: call_with(helper, code(receiver), call, code, file)),),
+            )
+            return
+        if "low_precision" in file.project.flags:
+            assumption += "parameters are fp32 (FSDP1 summed squares in fp32 for lower ones too); "
+        native = file.ref("torch.nn.utils.clip_grad_norm_")
+        used = not isinstance(file.parent(call), cst.Expr)
+
+        def build(code: Code) -> str:
+            text = call_with(native, f"{code(receiver)}.parameters()", call, code, file)
+            return f"{text}.full_tensor()" if used else text
+
+        yield Diagnosis(
+            call,
+            Level.REVIEW if assumption else Level.SAFE,
+            f"{assumption}torch's own clip_grad_norm_ gives the global norm of DTensors",
+            edits=(Replace(call, build),),
+        )
+
+    def _needs_helper(self, file: File) -> str | None:
+        if "ignored" in file.project.flags:
+            return "plain (ignored) and sharded parameters may be mixed"
+        if "offload" in file.project.flags:
+            return "offloaded gradients may need a norm that is reduced on another device"
+        return None
+
+    def _value(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        parent = file.parent(node)
+        if (isinstance(parent, cst.Call) and parent.func is node) or file.holds(node.value) is Certainty.NO:
+            return
+        if isinstance(parent, cst.AssignTarget):
+            message = "the model gets a clip_grad_norm_ of its own here, which is called instead of a rewritten one"
+            advice = "check that it handles DTensors, or drop it and clip with torch.nn.utils.clip_grad_norm_"
+        else:
+            message = "an FSDP2 model has no method clip_grad_norm_ that could be passed on"
+            advice = "pass functools.partial(fsdp_compat.clip_grad_norm_, model) instead"
+        yield Diagnosis(node, Level.MANUAL, message, advice)
+
+    def _asked_for(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
+        if not isinstance(node.func, cst.Name) or node.func.value not in ("hasattr", "getattr") or len(node.args) < 2:
+            return
+        subject, name = node.args[0].value, node.args[1].value
+        if not isinstance(name, cst.SimpleString) or name.evaluated_value != "clip_grad_norm_":
+            return
+        if wrapped(subject, file) is None:
+            return
+        if node.func.value == "getattr":
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "an FSDP2 model has no method clip_grad_norm_ to be found by getattr",
+                "call torch.nn.utils.clip_grad_norm_(model.parameters(), ...) for an FSDPModule",
+            )
+            return
+        spelled = file.ref("torch.distributed.fsdp.FSDPModule")
+        yield Diagnosis(
+            node,
+            Level.REVIEW,
+            "among this project's models only the sharded ones had a method clip_grad_norm_",
+            edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {spelled})"),),
+        )
+
+
+def _takes_a_norm(call: cst.Call, file: File) -> bool:
+    """Whether the arguments are those of FSDP1's method, and not the parameters that a function of that name takes."""
+    arguments = bind(call, ("max_norm", "norm_type"))
+    if arguments is None:
+        return all(argument.star for argument in call.args)
+    if "max_norm" not in arguments or not set(arguments) <= {"max_norm", "norm_type"}:
+        return False
+    return "param" not in file.code(arguments["max_norm"])
