@@ -90,7 +90,7 @@ def make_plan(
     refuses them, or where FSDP2 cannot do what they ask.
     """
     options.check(is_auto_wrapped=auto_wrap_policy is not None)
-    if _is_container(module):
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) and _is_container(module):
         raise ValueError(
             f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters. "
             "Shard each of its elements, or the module that holds it."

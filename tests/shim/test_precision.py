@@ -1,0 +1,160 @@
+"""Mixed precision against real FSDP1: same losses, same dtypes wherever a module can see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+import fsdp_compat
+from fsdp_compat import MixedPrecision, ModuleWrapPolicy
+from tests.pool import Pool
+from tests.shim.training import CPU, Case, assert_same, both, quiet_fsdp1
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        MixedPrecision(param_dtype=BF16, reduce_dtype=FP32),
+        MixedPrecision(param_dtype=BF16),
+        MixedPrecision(reduce_dtype=BF16),
+        MixedPrecision(param_dtype=BF16, cast_forward_inputs=True, cast_root_forward_inputs=False),
+    ],
+    ids=str,
+)
+def test_trains_as_fsdp1(pool: Pool, precision: MixedPrecision) -> None:
+    for theirs, ours in pool.run(both, 2, Case(arguments={"mixed_precision": precision})):
+        assert_same(theirs, ours)
+
+
+class Probe(nn.Module):
+    """Computes with a parameter and a buffer of its own, and notes the dtypes it meets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+        self.register_buffer("table", torch.linspace(0, 1, 3))
+        self.register_buffer("hidden", torch.linspace(1, 2, 3), persistent=False)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.seen: list[tuple[torch.dtype, ...]] = []
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+        given = x if position is None else position
+        self.seen.append((x.dtype, given.dtype, self.weight.dtype, self.table.dtype, self.hidden.dtype))
+        return (x.to(self.weight.dtype) @ self.weight) * self.table.to(self.weight.dtype)
+
+
+class Sub(Probe):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self, *, with_bn: bool) -> None:
+        super().__init__()
+        self.first = Sub()
+        self.bn = nn.BatchNorm1d(3) if with_bn else nn.Identity()
+        self.second = Probe()
+        self.last = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.bn(self.first(x, torch.arange(3, dtype=torch.float32)))
+        return self.last(self.second(x))
+
+
+def dtypes(rank: int, world_size: int, side: str, precision: Any, with_bn: bool) -> dict[str, Any]:
+    """Worker: what the modules of a net saw in two steps, what came out, and the dtypes in its state dict."""
+    torch.manual_seed(0)
+    net = Net(with_bn=with_bn)
+    keywords = {"auto_wrap_policy": ModuleWrapPolicy({Sub}), "mixed_precision": precision, "device_id": CPU}
+    if side == "fsdp1":
+        with quiet_fsdp1():
+            model: nn.Module = FSDP1(net, use_orig_params=True, **keywords)
+    else:
+        model = fsdp_compat.shard(net, **keywords)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outputs = []
+    for step in range(2):
+        generator = torch.Generator().manual_seed(10 * rank + step)
+        output = model(torch.randn(4, 3, generator=generator))
+        output.float().pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outputs.append(output.detach())
+    probes = [part for part in model.modules() if isinstance(part, Probe)]
+    with quiet_fsdp1():
+        saved = {name: value.dtype for name, value in model.state_dict().items()}
+    return {
+        "seen": [probe.seen for probe in probes],
+        "outputs": outputs,
+        "saved": saved,
+        "buffers": [buffer.dtype for buffer in model.buffers()],
+    }
+
+
+@pytest.mark.parametrize("with_bn", [False, True])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        MixedPrecision(param_dtype=BF16, reduce_dtype=FP32, buffer_dtype=BF16),
+        MixedPrecision(param_dtype=BF16, buffer_dtype=FP16),
+        MixedPrecision(buffer_dtype=BF16),
+        MixedPrecision(param_dtype=BF16, cast_forward_inputs=True),
+        MixedPrecision(param_dtype=BF16, cast_root_forward_inputs=False),
+    ],
+    ids=str,
+)
+def test_modules_see_the_dtypes_of_fsdp1(pool: Pool, precision: MixedPrecision, with_bn: bool) -> None:
+    for theirs, ours in zip(
+        pool.run(dtypes, 2, "fsdp1", precision, with_bn), pool.run(dtypes, 2, "compat", precision, with_bn), strict=True
+    ):
+        torch.testing.assert_close(ours.pop("outputs"), theirs.pop("outputs"), rtol=0, atol=0)
+        assert ours == theirs
+
+
+def test_an_fsdp2_policy_means_what_fsdp1_would(pool: Pool) -> None:
+    policy, precision = MixedPrecisionPolicy(BF16, FP32), MixedPrecision(param_dtype=BF16, reduce_dtype=FP32)
+    for theirs, ours in zip(
+        pool.run(dtypes, 2, "fsdp1", precision, True), pool.run(dtypes, 2, "compat", policy, True), strict=True
+    ):
+        torch.testing.assert_close(ours.pop("outputs"), theirs.pop("outputs"), rtol=0, atol=0)
+        assert ours == theirs
+
+
+def nested_by_hand(rank: int, world_size: int) -> list[list[tuple[torch.dtype, ...]]]:
+    """Worker: what modules see whose sharding was not known to be inside another one at the time."""
+    precision = MixedPrecision(param_dtype=BF16, buffer_dtype=BF16)
+    net = Net(with_bn=False)
+    net.first = fsdp_compat.shard(net.first, mixed_precision=precision, device_id=CPU)
+    fsdp_compat.shard(net, mixed_precision=precision, device_id=CPU)
+    net(torch.randn(4, 3)).sum().backward()
+    return [net.first.seen, net.second.seen]
+
+
+def test_a_module_sharded_by_hand_casts_no_inputs_once_inside_another(pool: Pool) -> None:
+    first, second = pool.run(nested_by_hand, 2)[0]
+    assert first == [(BF16, FP32, BF16, BF16, BF16)]
+    assert second == [(BF16, BF16, BF16, BF16, BF16)]
+
+
+@pytest.mark.parametrize(
+    ("precision", "error", "message"),
+    [
+        (MixedPrecision(keep_low_precision_grads=True), NotImplementedError, "keep_low_precision_grads=True has no"),
+        (torch.bfloat16, TypeError, "mixed_precision takes"),
+    ],
+)
+def test_what_fsdp2_cannot_do_is_refused(precision: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fsdp_compat.plan(nn.Linear(2, 2), mixed_precision=precision)
+
+
+def test_full_precision_in_eval_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1")
+    with pytest.raises(NotImplementedError, match="FSDP_USE_FULL_PREC_IN_EVAL"):
+        fsdp_compat.plan(nn.Linear(2, 2), mixed_precision=MixedPrecision(param_dtype=BF16))
