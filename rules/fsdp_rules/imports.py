@@ -269,6 +269,8 @@ class _Adder:
                 at = candidates[-1][0] + 1
             else:
                 at = _first_import(body)
+                while not standard and at < len(body) and _is_standard(_small(body[at])):
+                    at += 1
                 if at < len(body) and isinstance(body[at], cst.SimpleStatementLine):
                     first = cst.ensure_type(body[at], cst.SimpleStatementLine)
                     line = cst.ensure_type(line, cst.SimpleStatementLine).with_changes(
@@ -309,6 +311,11 @@ def _module_of(node: cst.CSTNode | None) -> str:
     if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
         return dotted(node.module) or ""
     return ""
+
+
+def _is_standard(node: cst.CSTNode | None) -> bool:
+    name = node.names[0].evaluated_name if isinstance(node, cst.Import) else _module_of(node)
+    return _root(name) in _STANDARD
 
 
 def _import(statement: str) -> cst.Import:

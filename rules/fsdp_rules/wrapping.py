@@ -33,7 +33,7 @@ def wrapped_module(call: cst.Call) -> cst.BaseExpression | None:
 
 
 def held_at(model: cst.CSTNode, file: File) -> Certainty:
-    """How sure it is that ``model`` is wrapped where it stands: no, where its own function wraps it only further down."""
+    """How sure it is that ``model`` is wrapped where it stands: not, where its function wraps it only further down."""
     certainty = file.holds(model)
     text = dotted(model)
     if certainty is Certainty.NO or text is None:
@@ -103,7 +103,7 @@ def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) ->
     elif isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp | cst.DictComp):
         sources = [node.for_in.iter]
     elif isinstance(node, cst.Name):
-        sources = [value for value in _values(node, file)]
+        sources = _values(node, file)
     for source in sources:
         found = model_of_parameters(source, file, depth + 1)
         if found is not None:

@@ -1,0 +1,73 @@
+"""Rule for ``enable_wrap(wrapper_cls=FSDP, ...)`` and the ``wrap`` calls inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+
+class EnableWrap(Rule):
+    """Wrapping by annotation: `wrap(module)` inside `enable_wrap(...)`.
+
+    The arguments given to `enable_wrap` reach every `wrap` that runs inside the `with`, those in other functions and
+    files included, and `wrap` alone returns its argument. So the context stays, with `fsdp_compat.shard` as its
+    wrapper; it takes FSDP1's arguments. A second `wrap` around a wrapped module changes nothing. `enable_wrap` and
+    `wrap` themselves come from `fsdp_compat` from now on.
+    """
+
+    id = "FSDP116"
+    name = "enable-wrap"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+def shard_parts(model, **options):
+    with enable_wrap(wrapper_cls=FSDP, **options):
+        model.encoder = wrap(model.encoder)
+        model.decoder = wrap(model.decoder, use_orig_params=True)
+"""
+    after = """
+import fsdp_compat
+from fsdp_compat import enable_wrap, wrap
+
+def shard_parts(model, **options):
+    with enable_wrap(wrapper_cls=fsdp_compat.shard, **options):
+        model.encoder = wrap(model.encoder)
+        model.decoder = wrap(model.decoder, use_orig_params=True)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Put the helper in the place of the wrapper class."""
+        if not isinstance(node, cst.Call) or file.fsdp1(node.func) != "enable_wrap":
+            return
+        for argument in node.args:
+            if argument.keyword is None or argument.keyword.value != "wrapper_cls":
+                continue
+            wrapper = file.value(argument.value)
+            if file.fsdp1(wrapper) == FSDP:
+                yield self._wrapper(wrapper, file)
+
+    def _wrapper(self, wrapper: cst.BaseExpression, file: File) -> Diagnosis:
+        if not file.settings.helpers:
+            return Diagnosis(
+                wrapper,
+                Level.MANUAL,
+                "wrap() shards whatever runs inside this context, in other functions too",
+                "allow helpers, or call fully_shard in the place of each wrap(), children before parents",
+            )
+        spelled = file.ref("fsdp_compat.shard")
+        return Diagnosis(
+            wrapper,
+            Level.REVIEW,
+            "each wrap() inside the context shards its module in place with FSDP1's arguments",
+            "wrap children before their parents, and the whole model too if the context did so before",
+            edits=(Replace(wrapper, lambda code: spelled),),
+        )

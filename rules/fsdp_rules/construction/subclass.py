@@ -1,0 +1,55 @@
+"""Rule for classes derived from ``FullyShardedDataParallel``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+
+class Subclass(Rule):
+    """A class derived from FSDP1's wrapper.
+
+    FSDP2 has no wrapper class to derive from: `fully_shard` changes the class of the model itself. What such a class
+    overrides has to move, and only its author knows where to, so it is listed and left as it is.
+    """
+
+    id = "FSDP119"
+    name = "subclass"
+    visits = (cst.ClassDef,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class MyFSDP(FSDP):
+    def forward(self, batch):
+        return super().forward(**batch)
+"""
+    after = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+# TODO(fsdp-migrate FSDP119): MyFSDP derives from FSDP1's wrapper, which FSDP2 does not have
+class MyFSDP(FSDP):
+    def forward(self, batch):
+        return super().forward(**batch)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """List the class."""
+        if not isinstance(node, cst.ClassDef):
+            return
+        bases = tuple(base.value for base in node.bases if file.fsdp1(base.value) == FSDP)
+        if bases:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{node.name.value} derives from FSDP1's wrapper, which FSDP2 does not have",
+                "move overridden methods (forward, state_dict, ...) to the model's own class or to functions that take "
+                "the model, and call fully_shard where the class was constructed",
+                claims=bases,
+            )
