@@ -97,9 +97,17 @@ def parse(data: bytes, path: str, has_marker: Callable[[bytes], bool]) -> Notebo
         raise NotebookError(f"could not parse: broken JSON at line {error.lineno}: {error.msg}") from error
     if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
         raise NotebookError("could not parse: no list of cells (only notebook format 4 is understood)")
+    for number, cell in enumerate(content["cells"], start=1):
+        if not isinstance(cell, dict) or not _is_source(cell.get("source", "")) or "cell_type" not in cell:
+            raise NotebookError(f"could not parse: cell {number} is not an object with a type and lines of source")
     if _language(content) != "python":
         return None
     return _Builder(path, has_marker).build(text, list(_code_cells(text)))
+
+
+def _is_source(value: object) -> bool:
+    lines = value if isinstance(value, list) else [value]
+    return all(isinstance(line, str) for line in lines)
 
 
 def _language(content: dict[str, object]) -> str:

@@ -20,6 +20,8 @@ Value = TypeVar("Value")
 MIN_ITEMS = 16
 MIN_BYTES = 256 * 1024
 
+_NO_MORE = "no more"
+
 
 def worker_count(asked: int | None, sizes: Sequence[int]) -> int:
     """How many processes suit these files: ``asked`` (None: all processors) at most, 1 where more do not pay."""
@@ -75,7 +77,7 @@ class Pool(Generic[Item, Value]):
                     if pending:
                         self._give(workers, worker or self._start(), items, pending)
                     elif worker:
-                        worker.connection.close()
+                        worker.connection.send(_NO_MORE)
                         worker.process.join()
         finally:
             for worker in workers.values():
@@ -86,7 +88,7 @@ class Pool(Generic[Item, Value]):
         # A forked process has the parser imported already. This process runs no threads, so a fork is safe.
         context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, self.task), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, ours, self.task), daemon=True)
         process.start()
         theirs.close()
         return _Worker(process, ours)
@@ -102,12 +104,16 @@ class Pool(Generic[Item, Value]):
             return
 
 
-def _serve(connection: Connection, task: Callable[[Any], Any]) -> None:
+def _serve(connection: Connection, parents: Connection, task: Callable[[Any], Any]) -> None:
     # Ctrl-C reaches the whole process group; the parent alone answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # While any process holds the parent's end, the end of the parent goes unnoticed here.
+    parents.close()
     while True:
         try:
             item = connection.recv()
         except EOFError:
+            return
+        if item == _NO_MORE:
             return
         connection.send(task(item))

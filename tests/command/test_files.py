@@ -1,0 +1,123 @@
+"""Which files are found, under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.files import NoSuchPath, discover
+from fsdp_migrate.gitstate import GitError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def make(root: Path, *names: str) -> None:
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+
+
+def shown(*paths: str) -> list[str]:
+    return [source.shown for source in discover(paths)]
+
+
+def test_names_are_as_the_user_gave_them(tmp_path: Path) -> None:
+    make(tmp_path, "src/b.py", "src/a.py", "src/n.ipynb", "src/c.txt", "script")
+    assert shown(".") == ["src/a.py", "src/b.py", "src/n.ipynb"]
+    assert shown("./src") == ["src/a.py", "src/b.py", "src/n.ipynb"]
+    assert shown("src/../src/a.py") == ["src/../src/a.py"]
+    assert shown(str(tmp_path / "src" / "a.py")) == [f"{tmp_path}/src/a.py"]
+    assert shown("script") == ["script"]
+
+
+def test_a_missing_path_is_refused_before_anything(tmp_path: Path) -> None:
+    make(tmp_path, "a.py")
+    with pytest.raises(NoSuchPath, match=r"no such file or directory: nowhere"):
+        discover([".", "nowhere"])
+
+
+def test_each_real_file_once(tmp_path: Path) -> None:
+    make(tmp_path, "z/real.py")
+    (tmp_path / "a_link.py").symlink_to("z/real.py")
+    (tmp_path / "z" / "other.py").symlink_to("real.py")
+    (tmp_path / "z" / "self").symlink_to(".")
+    assert shown(".", "z", "z/real.py", "a_link.py") == ["z/real.py"]
+    assert shown("a_link.py") == ["a_link.py"]
+    assert discover(["a_link.py"])[0].path == tmp_path.resolve() / "z" / "real.py"
+
+
+def test_a_directory_behind_a_link_is_entered_when_named(tmp_path: Path) -> None:
+    make(tmp_path, "real/a.py")
+    (tmp_path / "link").symlink_to("real")
+    assert shown("link") == ["link/a.py"]
+    assert shown(".") == ["real/a.py"]
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_ignored_and_foreign_directories(tmp_path: Path, in_git: bool, request: pytest.FixtureRequest) -> None:
+    if in_git:
+        request.getfixturevalue("git")
+    make(tmp_path, "a.py", ".venv/lib/x.py", "venv/x.py", "node_modules/x.py", "p/__pycache__/x.py", "build/x.py")
+    make(tmp_path, "p/gen_1.py", "p/gen_keep.py", "p/q/gen_2.py", "p/q/local.py", "p/top.py", "top.py", "p/build.py")
+    (tmp_path / ".gitignore").write_text("build/\ngen_*.py\n/top.py\n# comment\n!gen_keep.py\n")
+    (tmp_path / "p" / "q" / ".gitignore").write_text("local.py\n!gen_2.py\n")
+    assert shown(".") == ["a.py", "p/build.py", "p/gen_keep.py", "p/q/gen_2.py", "p/top.py"]
+    assert shown("build") == ["build/x.py"]
+    assert shown("top.py") == ["top.py"]
+
+
+def test_what_git_tracks_counts_wherever_it_lies(tmp_path: Path, git: Callable[..., str]) -> None:
+    make(tmp_path, "venv/tracked.py", "venv/not.py", "ignored.py", "deleted.py", "dir/new.py", "dir/é x.py")
+    (tmp_path / ".gitignore").write_text("ignored.py\n")
+    git("add", "--force", "venv/tracked.py", "ignored.py", "deleted.py")
+    (tmp_path / "deleted.py").unlink()
+    assert shown(".") == ["dir/new.py", "dir/é x.py", "ignored.py", "venv/tracked.py"]
+    assert shown("dir") == ["dir/new.py", "dir/é x.py"]
+
+
+def test_repositories_within_a_repository(tmp_path: Path, git: Callable[..., str]) -> None:
+    make(tmp_path, "a.py", "clone/b.py", "clone/ignored.py", "sub.module/c.py", "empty/.keep")
+    (tmp_path / "clone" / ".gitignore").write_text("ignored.py\n")
+    for name in ("clone", "sub.module"):
+        git("-C", name, "init", "--quiet")
+        git("-C", name, "add", "--all")
+        git("-C", name, "commit", "--quiet", "--message", "all")
+    git("add", "a.py")
+    git(
+        "update-index",
+        "--add",
+        "--cacheinfo",
+        f"160000,{git('-C', 'sub.module', 'rev-parse', 'HEAD').strip()},sub.module",
+    )
+    assert shown(".") == ["a.py", "clone/b.py", "sub.module/c.py"]
+
+
+def test_without_git_the_tree_is_walked(
+    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsdp_migrate import gitstate
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    make(tmp_path, "a.py", "ignored.py")
+    (tmp_path / ".gitignore").write_text("ignored.py\n")
+    monkeypatch.setattr(gitstate.subprocess, "run", fail)
+    assert shown(".") == ["a.py"]
+    with pytest.raises(GitError, match="git could not be started"):
+        gitstate.uncommitted([tmp_path / "a.py"])
+
+
+def test_a_hook_of_another_repository_does_not_mislead(
+    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "a.py")
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
+    assert shown(".") == ["a.py"]

@@ -1,0 +1,79 @@
+"""What surrounds the code in a file survives, and a file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate import writing
+from fsdp_migrate.cli import main
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(b"import a\r\nFSDP(x)\r\n", id="CRLF"),
+        pytest.param(b"import a\nFSDP(x)", id="no final newline"),
+        pytest.param(b"\xef\xbb\xbfFSDP(x)\n", id="BOM"),
+        pytest.param(b"# -*- coding: latin-1 -*-\ns = '\xe9\xff'\nFSDP(x)\n", id="latin-1"),
+        pytest.param(b"\n\n\tFSDP = 1\n".replace(b"\t", b"") + b"FSDP(x)\n\n\n", id="blank lines"),
+    ],
+)
+@pytest.mark.usefixtures("word_engine")
+def test_bytes_around_the_change_are_kept(source: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_bytes(source)
+    assert main(["rewrite", str(file)]) == 0
+    assert file.read_bytes() == source.replace(b"FSDP(", b"fully_shard(")
+
+
+@pytest.mark.usefixtures("word_engine")
+def test_mode_is_kept_and_a_link_stays_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code").mkdir()
+    file = tmp_path / "code" / "script.py"
+    file.write_text("#!/usr/bin/env python\nFSDP(x)\n")
+    file.chmod(0o751)
+    (tmp_path / "link.py").symlink_to("code/script.py")
+    assert main(["rewrite", "link.py"]) == 0
+    assert (tmp_path / "link.py").is_symlink()
+    assert file.read_text() == "#!/usr/bin/env python\nfully_shard(x)\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o751
+
+
+def test_new_files_obey_the_mask(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        writing.replace(tmp_path / "report.md", b"text")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "report.md").stat().st_mode) == 0o640
+    assert os.umask(old) == old
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync", "fdopen"])
+def test_a_failure_at_any_step_leaves_the_old_file_alone(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.py"
+    file.write_bytes(b"old")
+
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing.os, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        writing.replace(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_bytes(b"edited by somebody")
+    with pytest.raises(writing.ChangedMeanwhile, match="changed on disk"):
+        writing.replace(file, b"new", expected=b"old")
+    assert file.read_bytes() == b"edited by somebody"
