@@ -1,0 +1,204 @@
+"""Rule for the attribute ``module`` of a wrapped model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
+from fsdp_rules.finding import Level
+from fsdp_rules.guards import Guard, guard_of, tested
+from fsdp_rules.names import FSDP
+from fsdp_rules.project import Certainty
+from fsdp_rules.receivers import is_repeatable
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.values import elements, names_in
+from fsdp_rules.wrapping import held_at
+
+PRIVATE = "_fsdp_wrapped_module"
+
+
+class ModuleAccess(Rule):
+    """The model inside the wrapper.
+
+    FSDP2 has no wrapper: `model.module` and `model._fsdp_wrapped_module` are the model itself. Where a name may hold
+    the sharded model or one that DistributedDataParallel wrapped, `getattr(model, "module", model)` serves both. Code
+    that asks `hasattr(model, "module")` first is right as it stands.
+    """
+
+    id = "FSDP206"
+    name = "module-access"
+    visits = (cst.Attribute, cst.While)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, batch):
+    model = FSDP(model)
+    return model.module.config.loss_weight * model(batch)
+
+def unwrap(model):
+    return model.module if isinstance(model, FSDP) else model
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def train(model, batch):
+    fully_shard(model)
+    return model.config.loss_weight * model(batch)
+
+def unwrap(model):
+    return model
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """An access to the attribute, or a loop that strips all wrappers."""
+        if isinstance(node, cst.While):
+            yield from self._loop(node, file)
+        elif isinstance(node, cst.Attribute) and node.attr.value in ("module", PRIVATE) and not file.resolved(node):
+            yield from self._access(node, file)
+
+    def _access(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        receiver = node.value
+        subject = file.code(receiver)
+        if _in_stripping_loop(node, file):
+            return
+        guard = guard_of(node, subject, file)
+        held = held_at(receiver, file)
+        if guard is Guard.OTHER or (guard is Guard.NONE and held is Certainty.NO and node.attr.value != PRIVATE):
+            return
+        certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE
+        if guard is Guard.NONE and held is Certainty.YES:
+            certain = certain or "ddp" not in file.project.flags
+        if isinstance(file.parent(node), cst.AssignTarget | cst.AugAssign | cst.Del):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{subject} is sharded in place and has no {node.attr.value} to assign to or delete",
+                "exchange submodules of the model itself, before it is sharded",
+            )
+        elif node.attr.value == PRIVATE and guard is Guard.NONE and "fsdp1" not in file.project.flags:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{PRIVATE} exists on FSDP1's wrapper only, and this project's wrapping was not found",
+                f"under FSDP2 {subject} itself is the model",
+            )
+        elif certain:
+            edits = self._itself(node, file)
+            gone = edits[0].node
+            yield Diagnosis(
+                node,
+                Level.SAFE,
+                f"FSDP2 has no wrapper: {subject} is the model itself",
+                edits=edits,
+                claims=tuple(names_in(gone.test)) if isinstance(gone, cst.If) else (),
+            )
+        else:
+            yield from self._either(node, file)
+
+    def _either(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        receiver = node.value
+        subject = file.code(receiver)
+        if "module_attribute" in file.project.flags or not is_repeatable(receiver):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{subject} may be the sharded model, which has no wrapper and so no .module of FSDP1's",
+                f"use {subject} itself where it is sharded, and .module where another wrapper holds it",
+            )
+            return
+
+        def either(code: Code) -> str:
+            return f'getattr({code(receiver)}, "module", {code(receiver)})'
+
+        yield Diagnosis(
+            node,
+            Level.REVIEW,
+            f"{subject} is the sharded model or has a .module; the model has no attribute of that name of its own",
+            edits=self._instead(node, either, file),
+        )
+
+    def _itself(self, node: cst.Attribute, file: File) -> tuple[Edit, ...]:
+        subject = file.code(node.value)
+        whole = _conditional(node, subject, file) or node
+        statement = file.parent(whole)
+        if isinstance(statement, cst.Assign) and [file.code(entry.target) for entry in statement.targets] == [subject]:
+            return (remove(_only_statement_of(statement, subject, file) or statement),)
+        return self._instead(node, lambda code: code(node.value), file)
+
+    def _instead(self, node: cst.Attribute, build: Build, file: File) -> tuple[Edit, ...]:
+        whole = _conditional(node, file.code(node.value), file) or node
+        return (Replace(whole, build),)
+
+    def _loop(self, loop: cst.While, file: File) -> Iterator[Diagnosis]:
+        stripped = _stripped(loop, file)
+        if stripped is None:
+            return
+        guard = tested(loop.test, file.code(stripped), file)
+        if guard is Guard.FSDP1:
+            claims = tuple(names_in(loop.test))
+            yield Diagnosis(loop, Level.SAFE, "FSDP2 has no wrapper to take off", edits=(remove(loop),), claims=claims)
+            return
+        if guard is not Guard.MIXED or not isinstance(loop.test, cst.Call):
+            return
+        classes = elements(file.value(loop.test.args[1].value)) or []
+        others = [entry for entry in classes if file.fsdp1(entry) != FSDP]
+
+        def build(code: Code) -> str:
+            names = ", ".join(code(entry) for entry in others)
+            subject = code(stripped)
+            kinds = names if len(others) == 1 else f"({names})"
+            return f"while isinstance({subject}, {kinds}):\n    {subject} = {subject}.module"
+
+        yield Diagnosis(
+            loop,
+            Level.SAFE,
+            "FSDP2 has no wrapper to take off; the others are taken off as before",
+            edits=(ReplaceStatement(loop, build),),
+            claims=tuple(names_in(loop.test)),
+        )
+
+
+def _conditional(node: cst.Attribute, subject: str, file: File) -> cst.IfExp | None:
+    """The ``model.module if ... else model`` around ``node``, whose other arm is the model itself."""
+    parent = file.parent(node)
+    if not isinstance(parent, cst.IfExp) or guard_of(node, subject, file) is Guard.NONE:
+        return None
+    other = parent.orelse if parent.body is node else parent.body
+    simple = isinstance(parent.test, cst.Call | cst.Comparison | cst.UnaryOperation)
+    return parent if simple and file.code(other) == subject else None
+
+
+def _only_statement_of(statement: cst.Assign, subject: str, file: File) -> cst.If | None:
+    """The ``if isinstance(...)`` without any other content than ``statement``."""
+    block = file.parent(file.parent(statement) or statement)
+    owner = file.parent(block) if block is not None else None
+    if not isinstance(owner, cst.If) or owner.orelse is not None or isinstance(file.parent(owner), cst.If):
+        return None
+    if file.block(statement) != [statement] or not isinstance(owner.test, cst.Call | cst.Comparison):
+        return None
+    return owner if tested(owner.test, subject, file) is Guard.FSDP1 else None
+
+
+def _stripped(loop: cst.While, file: File) -> cst.BaseExpression | None:
+    """``model`` where the loop's only statement is ``model = model.module``."""
+    body = loop.body.body
+    line = body[0] if len(body) == 1 else None
+    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else line
+    if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Attribute) or loop.orelse is not None:
+        return None
+    inner = small.value
+    if inner.attr.value != "module" or [file.code(entry.target) for entry in small.targets] != [file.code(inner.value)]:
+        return None
+    return inner.value
+
+
+def _in_stripping_loop(node: cst.Attribute, file: File) -> bool:
+    return any(
+        isinstance(ancestor, cst.While)
+        and _stripped(ancestor, file) is not None
+        and tested(ancestor.test, file.code(node.value), file) in (Guard.FSDP1, Guard.MIXED)
+        for ancestor in file.ancestors(node)
+    )

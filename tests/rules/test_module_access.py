@@ -1,0 +1,163 @@
+"""FSDP206: the model inside the wrapper."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+SHARD = "from torch.distributed.fsdp import fully_shard\n"
+DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+
+
+def levels(source: str, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, **others) if found.rule == "FSDP206"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        DDP + "model = DDP(model)\nprint(model.module)\n",
+        "import model.module\n\nprint(model.module.x)\n",
+        "class A:\n    def f(self):\n        self.module = 1\n        return self.module\n",
+    ],
+)
+def test_without_fsdp1_nothing_happens(source: str) -> None:
+    check_noop(source)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "inner = model.module if hasattr(model, 'module') else model",
+        "if hasattr(model, 'module'):\n    model = model.module",
+        "inner = model.module if isinstance(model, DDP) else model",
+        "if isinstance(model, DDP) and model.module.ready:\n    print(1)",
+        "inner = model if not isinstance(model, DDP) else model.module",
+    ],
+)
+def test_guarded_uses_that_stay_right(use: str) -> None:
+    assert levels(WRAP + DDP + "model = FSDP(model)\n" + use + "\n") == []
+
+
+def test_before_the_model_is_wrapped_the_attribute_is_its_own() -> None:
+    assert levels(WRAP + "def build(net):\n    print(net.module)\n    net = FSDP(net)\n    return net\n") == []
+
+
+def test_a_statement_that_only_unwraps_goes() -> None:
+    check_rewrites(
+        WRAP
+        + """
+def save(model, path):
+    model = FSDP(model)
+    model = model.module
+    # keep this
+    print(model.module.config, path)
+""",
+        SHARD
+        + """
+def save(model, path):
+    fully_shard(model)
+    # keep this
+    print(model.config, path)
+""",
+    )
+
+
+def test_a_conditional_statement_that_only_unwraps_goes() -> None:
+    check_rewrites(
+        WRAP
+        + """
+def unwrap(model):
+    if isinstance(model, FSDP):
+        model = model.module
+    return model
+
+net = FSDP(net)
+""",
+        SHARD
+        + """
+def unwrap(model):
+    return model
+
+fully_shard(net)
+""",
+    )
+
+
+def test_loops_that_strip_wrappers_keep_ending() -> None:
+    check_rewrites(
+        WRAP
+        + DDP
+        + """
+def unwrap(model):
+    while isinstance(model, (DDP, FSDP)):
+        model = model.module
+    return model
+
+def unwrap_fsdp(model):
+    while isinstance(model, FSDP):
+        model = model.module
+    return model
+
+net = FSDP(net)
+""",
+        SHARD
+        + DDP
+        + """
+def unwrap(model):
+    while isinstance(model, DDP):
+        model = model.module
+    return model
+
+def unwrap_fsdp(model):
+    return model
+
+fully_shard(net)
+""",
+    )
+
+
+def test_a_name_that_may_hold_another_wrapper() -> None:
+    check_rewrites(
+        WRAP
+        + DDP
+        + """
+def build(model, kind):
+    model = DDP(model) if kind == "ddp" else FSDP(model)
+    return model.module.config
+""",
+        SHARD
+        + DDP
+        + """
+def build(model, kind):
+    model = DDP(model) if kind == "ddp" else fully_shard(model)
+    return getattr(model, "module", model).config
+""",
+    )
+
+
+def test_the_private_attribute() -> None:
+    check_rewrites(
+        WRAP + "\nnet = FSDP(net)\nprint([block._fsdp_wrapped_module.weight for block in (net.layers)])\n",
+        SHARD + "\nfully_shard(net)\nprint([block.weight for block in (net.layers)])\n",
+    )
+
+
+def test_the_private_attribute_where_nothing_is_wrapped() -> None:
+    assert levels("print(block._fsdp_wrapped_module.weight)\n") == ["manual"]
+
+
+def test_an_attribute_of_that_name_in_the_project_is_not_guessed_about() -> None:
+    source = WRAP + DDP + "class Box:\n    def __init__(self, module):\n        self.module = module\n"
+    assert levels(source + "net = FSDP(net)\nprint(net.module.config)\n") == ["manual"]
+
+
+def test_assigning_to_it() -> None:
+    assert levels(WRAP + "net = FSDP(net)\nnet.module = other\n") == ["manual"]
+
+
+def test_a_model_that_comes_from_another_file() -> None:
+    other = WRAP + "from example import save\n\ndef main(net):\n    net = FSDP(net)\n    save(net)\n"
+    assert levels("def save(model):\n    print(model.module)\n", main=other) in (["safe"], ["review"])
