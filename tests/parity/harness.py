@@ -81,8 +81,8 @@ def check(pool: Pool, program: Program, directory: Path, settings: Settings) -> 
         after_source = rewritten(program.source, settings)
     except NotRewrittenError as reason:
         return Outcome(program, Verdict.MANUAL, str(reason))
-    except RuntimeError as error:
-        return Outcome(program, Verdict.FAILED, f"the rewriter: {error}")
+    except Exception as error:
+        return Outcome(program, Verdict.FAILED, f"the rewriter raised {error!r}")
     try:
         before = run(pool, program, program.source, directory, fsdp1=True)
         after = run(pool, program, after_source, directory, fsdp1=False)

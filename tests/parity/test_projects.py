@@ -1,0 +1,95 @@
+"""Whole projects train the same after the command has rewritten them, and resume from what FSDP1 saved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parity.compare import NORM_TOLERANCE, differ
+from tests.parity.cpu import fsdp1_on_cpu
+from tests.pool import ROOT, Pool
+
+PROJECTS = sorted(path.parent for path in (ROOT / "fixtures" / "projects").glob("*/train.py"))
+#: FSDP1 accumulates in bf16 where it does not synchronise, FSDP2 in the dtype of the reduction.
+BF16_TOLERANCE = 2e-2
+
+
+@pytest.fixture(scope="module", params=PROJECTS, ids=lambda path: path.name)
+def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The train.py of a project before and after the command."""
+    original: Path = request.param
+    copy = tmp_path_factory.mktemp(original.name) / original.name
+    shutil.copytree(original, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "fsdp_migrate", "rewrite", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return original / "train.py", copy / "train.py"
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_fp32_is_the_same_bit_for_bit(pool: Pool, project: tuple[Path, Path], tmp_path: Path, world_size: int) -> None:
+    before, after = (
+        train(pool, script, world_size, tmp_path / name) for script, name in zip(project, "ab", strict=True)
+    )
+    assert list(unlike(before, after)) == []
+
+
+def test_bf16_is_the_same(pool: Pool, project: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ("--dtype", "bf16")
+    before, after = (
+        train(pool, script, 2, tmp_path / script.parent.name / str(index), *options)
+        for index, script in enumerate(project)
+    )
+    assert list(unlike(before, after, BF16_TOLERANCE)) == []
+
+
+def test_the_rewritten_resumes_from_what_fsdp1_saved(pool: Pool, project: tuple[Path, Path], tmp_path: Path) -> None:
+    first = train(pool, project[0], 2, tmp_path / "first", steps=2)
+    (checkpoint,) = first.glob("checkpoint*")
+    options = ("--resume", str(checkpoint))
+    before = train(pool, project[0], 2, tmp_path / "before", *options, steps=4)
+    after = train(pool, project[1], 2, tmp_path / "after", *options, steps=4)
+    assert [record["step"] for record in log(after)] == [2, 3]
+    assert list(unlike(before, after)) == []
+
+
+def train(pool: Pool, script: Path, world_size: int, out: Path, *options: str, steps: int = 4) -> Path:
+    """Train ``script``; the directory that holds its log and its checkpoint."""
+    out.mkdir(parents=True)
+    arguments = ["--out", str(out), "--steps", str(steps), *options]
+    # Lifting FSDP1's checks changes nothing for a script that has no FSDP1 in it any more.
+    pool.run_script(script, world_size, arguments, prelude=fsdp1_on_cpu)
+    return out
+
+
+def log(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def unlike(before: Path, after: Path, relative: float = 0.0) -> Iterator[str]:
+    """Where the logs and the saved tensors of two runs differ. Norms are given their tolerance."""
+    records = log(before), log(after)
+    assert len(records[0]) > 0
+    for norms in (False, True):
+        parts = [[{key: r[key] for key in r if ("norm" in key) is norms} for r in several] for several in records]
+        yield from differ("log", *parts, max(relative, NORM_TOLERANCE) if norms else relative)
+    files = [{str(file.relative_to(out)): file for file in out.rglob("*.pt")} for out in (before, after)]
+    assert len(files[0]) > 0
+    assert files[0].keys() == files[1].keys()
+    for name in files[0]:
+        yield from differ(name, load(files[0][name]), load(files[1][name]), relative)
+
+
+@cache
+def load(file: Path) -> Any:
+    import torch
+
+    return torch.load(file, weights_only=True)
