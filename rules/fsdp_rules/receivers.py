@@ -7,7 +7,8 @@ import re
 import libcst as cst
 
 from fsdp_rules.apply import comments
-from fsdp_rules.diagnosis import Code
+from fsdp_rules.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.finding import Level
 from fsdp_rules.project import Certainty
 from fsdp_rules.source import File
 
@@ -76,3 +77,30 @@ def call_with(function: str, first: str, call: cst.Call, code: Code, file: File)
         beside = [comment for comment in comments(argument) if comment not in inside]
         lines.append("  ".join([f"{text},", *beside]))
     return f"{function}(\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
+
+
+def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis | None:
+    """The verdict about ``hasattr(model, method)`` and ``getattr(model, method)``, None for any other call.
+
+    FSDP2's modules lack the method. ``ddp`` tells whether DDP, which may be in use as well, has it.
+    """
+    if not isinstance(node.func, cst.Name) or node.func.value not in ("hasattr", "getattr") or len(node.args) < 2:
+        return None
+    subject, name = node.args[0].value, node.args[1].value
+    if not isinstance(name, cst.SimpleString) or name.evaluated_value != method or wrapped(subject, file) is None:
+        return None
+    if node.func.value == "getattr":
+        return Diagnosis(
+            node,
+            Level.MANUAL,
+            f"an FSDP2 model has no method {method} to be found by getattr",
+            f"call fsdp_compat.{method}(model) where the model is an FSDPModule",
+        )
+    module = file.ref("torch.distributed.fsdp.FSDPModule")
+    kinds = f"({module}, {file.ref('torch.nn.parallel.DistributedDataParallel')})" if ddp else module
+    return Diagnosis(
+        node,
+        Level.REVIEW,
+        f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
+        edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {kinds})"),),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fsdp_rules.finding import Settings
 from tests.rules.helpers import check_noop, check_rewrites, findings
 

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.diagnosis import Code, Diagnosis, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.project import Certainty
-from fsdp_rules.receivers import call_with, wrapped
+from fsdp_rules.receivers import asked_for, call_with, wrapped
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.values import bind
@@ -62,7 +62,9 @@ def train(model, batches, optimizer):
             if node.func.attr.value == "clip_grad_norm_":
                 yield from self._call(node, node.func.value, file)
         elif isinstance(node, cst.Call):
-            yield from self._asked_for(node, file)
+            found = asked_for(node, "clip_grad_norm_", False, file)
+            if found is not None:
+                yield found
 
     def _call(self, call: cst.Call, receiver: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
         held = wrapped(receiver, file)
@@ -132,30 +134,6 @@ def train(model, batches, optimizer):
             message = "an FSDP2 model has no method clip_grad_norm_ that could be passed on"
             advice = "pass functools.partial(fsdp_compat.clip_grad_norm_, model) instead"
         yield Diagnosis(node, Level.MANUAL, message, advice)
-
-    def _asked_for(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
-        if not isinstance(node.func, cst.Name) or node.func.value not in ("hasattr", "getattr") or len(node.args) < 2:
-            return
-        subject, name = node.args[0].value, node.args[1].value
-        if not isinstance(name, cst.SimpleString) or name.evaluated_value != "clip_grad_norm_":
-            return
-        if wrapped(subject, file) is None:
-            return
-        if node.func.value == "getattr":
-            yield Diagnosis(
-                node,
-                Level.MANUAL,
-                "an FSDP2 model has no method clip_grad_norm_ to be found by getattr",
-                "call torch.nn.utils.clip_grad_norm_(model.parameters(), ...) for an FSDPModule",
-            )
-            return
-        spelled = file.ref("torch.distributed.fsdp.FSDPModule")
-        yield Diagnosis(
-            node,
-            Level.REVIEW,
-            "among this project's models only the sharded ones had a method clip_grad_norm_",
-            edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {spelled})"),),
-        )
 
 
 def _takes_a_norm(call: cst.Call, file: File) -> bool:

@@ -1,0 +1,229 @@
+"""Rule for the context manager ``no_sync``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+from libcst import matchers as m
+
+from fsdp_rules.diagnosis import Code, Diagnosis, Rebuild, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.negation import asserted, negated
+from fsdp_rules.project import Certainty
+from fsdp_rules.receivers import asked_for, is_repeatable, wrapped
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+FSDP_WORD = re.compile(r"fsdp|FullySharded", re.IGNORECASE)
+NO_SYNC = m.Attribute(attr=m.Name("no_sync"))
+SYNC_FLAG = m.Attribute(attr=m.Name("set_requires_gradient_sync"))
+BINDING = m.AssignTarget() | m.NamedExpr() | m.For() | m.AugAssign() | m.AnnAssign() | m.AsName()
+Statements = list[cst.SimpleStatementLine | cst.BaseCompoundStatement]
+
+
+@dataclass(frozen=True)
+class Item:
+    """The one item of a ``with`` that is ``no_sync``: under ``condition``, if any; ``otherwise`` when that is false."""
+
+    block: cst.With
+    position: int
+    condition: cst.BaseExpression | None = None
+    otherwise: bool = False
+
+    def synchronised(self, code: Code) -> str:
+        """Whether gradients are synchronised inside, as text."""
+        if self.condition is None:
+            return "False"
+        return asserted(self.condition, code) if self.otherwise else negated(self.condition, code)
+
+
+class NoSync(Rule):
+    """Backward passes that only accumulate.
+
+    FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, exceptions
+    included. A condition around `no_sync()` becomes the value of the flag. Where the context manager is stored, put on
+    an exit stack, nested in another one, or may be DDP's, `fsdp_compat.no_sync(model)` takes its place; it restores
+    what was set before.
+
+    Inside, FSDP2 keeps the sum in the dtype of the reduction, FSDP1 in the dtype that parameters have for computing:
+    the same in fp32, more precise where only the reduction is fp32.
+    """
+
+    id = "FSDP202"
+    name = "no-sync"
+    visits = (cst.Attribute, cst.Call)
+    before = """
+import contextlib
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, batches):
+    model = FSDP(model)
+    for micro, batch in enumerate(batches):
+        with model.no_sync() if micro < len(batches) - 1 else contextlib.nullcontext():
+            model(batch).sum().backward()
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def train(model, batches):
+    fully_shard(model)
+    for micro, batch in enumerate(batches):
+        model.set_requires_gradient_sync(micro >= len(batches) - 1)
+        try:
+            model(batch).sum().backward()
+        finally:
+            model.set_requires_gradient_sync(True)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """``X.no_sync``, called or not, and questions whether there is one."""
+        if isinstance(node, cst.Call):
+            found = asked_for(node, "no_sync", "ddp" in file.project.flags, file)
+            return () if found is None else (found,)
+        if isinstance(node, cst.Attribute) and node.attr.value == "no_sync":
+            return self._method(node, file)
+        return ()
+
+    def _method(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        receiver = node.value
+        parent = file.parent(node)
+        call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+        held = wrapped(receiver, file)
+        if held is None or (call is not None and call.args):
+            return
+        if call is None and (held is Certainty.NO or isinstance(parent, cst.AssignTarget)):
+            return
+        name = file.code(receiver)
+        may_be_ddp = held is not Certainty.YES and "ddp" in file.project.flags
+        if held is Certainty.NO and may_be_ddp and not FSDP_WORD.search(file.text):
+            yield Diagnosis(node, Level.INFO, f"{name} is taken for a DDP model, whose no_sync stays")
+            return
+        if held is not Certainty.YES and "no_sync" in file.project.methods:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{name} is the sharded model, or an object of this project with a no_sync of its own",
+                "for the model: fsdp_compat.no_sync(model), or model.set_requires_gradient_sync(...)",
+            )
+            return
+        assumptions = _assumptions(name, held, may_be_ddp, file)
+        level = Level.REVIEW if assumptions else Level.SAFE
+        item = None if may_be_ddp or call is None else _item(call, receiver, file)
+        if item is not None:
+            message = "; ".join([*assumptions, "FSDP2 has a flag for this, set around the block"])
+            yield Diagnosis(node, level, message, edits=(Rebuild(item.block, _flagged(item, receiver, file)),))
+            return
+        if not file.settings.helpers:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "needs fsdp_compat.no_sync, which --no-helpers forbids: no_sync stands where a flag cannot replace it",
+                f"call {name}.set_requires_gradient_sync(False) before and (True) after the backward passes",
+            )
+            return
+        helper = file.ref("fsdp_compat.no_sync")
+        if call is None:
+            partial = file.ref("functools.partial")
+            edit = Replace(node, lambda code: f"{partial}({helper}, {code(receiver)})")
+        else:
+            edit = Replace(call, lambda code: f"{helper}({code(receiver)})")
+        message = "; ".join([*assumptions, "fsdp_compat.no_sync is FSDP2's flag as a context manager"])
+        yield Diagnosis(node, level, message, edits=(edit,))
+
+
+def _assumptions(name: str, held: Certainty, may_be_ddp: bool, file: File) -> list[str]:
+    found = []
+    if held is not Certainty.YES:
+        found.append(f"{name} holds the sharded model" + (" or a DDP one" if may_be_ddp else ""))
+    if "mixed_precision" in file.project.flags:
+        found.append("sums are kept in reduce_dtype, where FSDP1 kept them in param_dtype")
+    return found
+
+
+def _item(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Item | None:
+    """How ``call`` stands in its ``with``, or None where no flag can be set in its place."""
+    parent = file.parent(call)
+    condition, otherwise = None, False
+    if isinstance(parent, cst.IfExp) and parent.test is not call:
+        otherwise = parent.orelse is call
+        other = parent.body if otherwise else parent.orelse
+        if not isinstance(other, cst.Call) or file.resolved(other.func) != "contextlib.nullcontext" or other.args:
+            return None
+        condition = parent.test
+        parent = file.parent(parent)
+    if not isinstance(parent, cst.WithItem) or parent.asname is not None:
+        return None
+    block = file.parent(parent)
+    if not isinstance(block, cst.With) or block.asynchronous is not None:
+        return None
+    position = list(block.items).index(parent)
+    if any(item.asname is not None for item in block.items[:position]):
+        return None
+    if sum(len(m.findall(item, NO_SYNC)) for item in block.items) > 1:
+        return None
+    if not is_repeatable(receiver) or _rebinds(block, receiver, file) or _nested(block, file):
+        return None
+    return Item(block, position, condition, otherwise)
+
+
+def _rebinds(block: cst.With, receiver: cst.BaseExpression, file: File) -> bool:
+    """Whether a binding inside the block may make ``receiver`` mean another object behind it."""
+    parts = {file.code(receiver)}
+    for node in m.findall(receiver, m.Name() | m.Attribute() | m.Subscript()):
+        parts.add(file.code(node))
+    for entry in m.findall(block.body, BINDING):
+        pending = [getattr(entry, "name" if isinstance(entry, cst.AsName) else "target")]
+        while pending:
+            target = pending.pop()
+            if isinstance(target, cst.Tuple | cst.List):
+                pending.extend(element.value for element in target.elements)
+            elif file.code(target) in parts:
+                return True
+    return False
+
+
+def _nested(block: cst.With, file: File) -> bool:
+    """Whether another ``no_sync`` or its flag lies around ``block`` or in it, whose state a plain True would undo."""
+    if m.findall(block.body, NO_SYNC | SYNC_FLAG):
+        return True
+    for ancestor in file.ancestors(block):
+        if isinstance(ancestor, cst.With) and any(m.findall(item, NO_SYNC) for item in ancestor.items):
+            return True
+        if isinstance(ancestor, cst.Try) and m.findall(ancestor.finalbody or cst.Pass(), SYNC_FLAG):
+            return True
+    return False
+
+
+def _flagged(
+    item: Item, receiver: cst.BaseExpression, file: File
+) -> Callable[[cst.BaseCompoundStatement, Code], Statements]:
+    def build(statement: cst.BaseCompoundStatement, code: Code) -> Statements:
+        block = cst.ensure_type(statement, cst.With)
+        text = code(receiver)
+        items = [entry for position, entry in enumerate(block.items) if position != item.position]
+        body: cst.BaseSuite = _indented(block.body)
+        if items:
+            items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            body = cst.IndentedBlock([block.with_changes(items=items)])
+        final = cst.Finally(cst.IndentedBlock([_set(text, "True", file)]))
+        return [_set(text, item.synchronised(code), file), cst.Try(body=body, finalbody=final)]
+
+    return build
+
+
+def _set(receiver: str, value: str, file: File) -> cst.SimpleStatementLine:
+    statement = cst.parse_statement(
+        f"{receiver}.set_requires_gradient_sync({value})", config=file.module.config_for_parsing
+    )
+    return cst.ensure_type(statement, cst.SimpleStatementLine)
+
+
+def _indented(body: cst.BaseSuite) -> cst.BaseSuite:
+    if isinstance(body, cst.SimpleStatementSuite):
+        line = cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)
+        return cst.IndentedBlock([line])
+    return body
