@@ -1,0 +1,144 @@
+"""Whether a ``with`` that sets the kind of state can go, because everything that depends on it is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.names import FSDP
+from fsdp_rules.source import File, dotted
+from fsdp_rules.state.calls import calls_in, state_call
+from fsdp_rules.state.context import Kind, context_items, governing_with, read_context
+from fsdp_rules.wrapping import SUMMON
+
+#: Methods of a model that neither read nor load its state.
+HARMLESS_METHODS = frozenset(
+    {"buffers", "children", "cuda", "eval", "modules", "named_buffers", "named_modules", "named_parameters"}
+    | {"parameters", "train", "to", "cpu"}
+)
+HARMLESS_FUNCTIONS = frozenset({"getattr", "hasattr", "id", "isinstance", "len", "print", "repr", "str", "type"})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a block stays as it is, and what to do about it. ``local``: it asks for LOCAL_STATE_DICT."""
+
+    message: str
+    advice: str
+    local: bool = False
+
+
+def block_problem(block: cst.With, file: File) -> Problem | None:
+    """What keeps ``block`` from being rewritten, or None."""
+    for item, call in context_items(block, file):
+        problem = _context_problem(item, call, file)
+        if problem is not None:
+            return problem
+    if any(SUMMON in file.code(item.item) for item in block.items):
+        return Problem(
+            "full parameters are gathered in the same statement, which changes what the state holds",
+            "take the state with get_model_state_dict(...) outside of summon_full_params",
+        )
+    for inner in calls_in(block.body):
+        found = state_call(inner, file)
+        if found is None or not found.problem or next(governing_with(inner, file))[0] is not block:
+            continue
+        return Problem(f"{found.name} cannot be rewritten: {found.problem}", _advice(found.name))
+    for _, call in context_items(block, file):
+        context = read_context(call, file)
+        if context is not None and context.subject is not None:
+            for user in _opaque(context.subject, block.body, file):
+                return Problem(
+                    f"{user} gets the model under {context.kind.value}, and what it does with the state is not seen "
+                    "here",
+                    "let it take the state as an argument: get_model_state_dict(model, options=...)",
+                )
+    return None
+
+
+def _context_problem(item: cst.WithItem, call: cst.Call, file: File) -> Problem | None:
+    context = read_context(call, file)
+    if context is None or item.asname is not None:
+        return Problem(
+            "the arguments of state_dict_type cannot be told apart",
+            "ask get_model_state_dict(model, options=StateDictOptions(...)) for the state instead",
+        )
+    if context.kind is Kind.UNKNOWN:
+        return Problem(
+            "the kind of state is only known at run time",
+            "choose between get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) for full "
+            "and get_model_state_dict(model) for sharded state",
+        )
+    if context.kind is Kind.LOCAL:
+        return Problem(
+            "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have",
+            "save sharded state with torch.distributed.checkpoint.save(get_model_state_dict(model), ...); files that "
+            "hold flat parameters have to be converted first",
+            local=True,
+        )
+    return None
+
+
+def _advice(name: str) -> str:
+    if "optim" in name:
+        return "use get_optimizer_state_dict and set_optimizer_state_dict of torch.distributed.checkpoint.state_dict"
+    return "use get_model_state_dict and set_model_state_dict of torch.distributed.checkpoint.state_dict"
+
+
+def _opaque(subject: cst.BaseExpression, body: cst.CSTNode, file: File) -> Iterator[str]:
+    """What in ``body`` gets hold of the model ``subject`` in a way that may read or load its state unseen."""
+    outer = dotted(subject)
+    if outer is None:
+        return
+    for call in calls_in(body):
+        if state_call(call, file) is not None or (file.fsdp1(call.func) or "").startswith(FSDP):
+            continue
+        name = dotted(call.func)
+        if _harmless(call, name, file):
+            continue
+        if name is not None and _reaches(name.rpartition(".")[0], outer):
+            if name.rpartition(".")[2] not in HARMLESS_METHODS and not _names_state(call):
+                yield name
+        elif any(_reaches(dotted(argument.value) or "", outer) for argument in call.args) and not _names_state(call):
+            yield name or file.code(call.func)
+
+
+def _reaches(text: str, outer: str) -> bool:
+    """Whether one can get from the object ``text`` to the model ``outer``."""
+    return bool(text) and (text == outer or text.startswith(f"{outer}.") or outer.startswith(f"{text}."))
+
+
+def _names_state(call: cst.Call) -> bool:
+    """Whether the call is handed the state (``save_pretrained(..., state_dict=...)``)."""
+    return any(
+        argument.keyword is not None
+        and argument.keyword.value == "state_dict"
+        and not (isinstance(argument.value, cst.Name) and argument.value.value == "None")
+        for argument in call.args
+    )
+
+
+def _harmless(call: cst.Call, name: str | None, file: File) -> bool:
+    if name is None:
+        return False
+    if name in HARMLESS_FUNCTIONS or (file.resolved(call.func) or "").startswith("torch."):
+        return True
+    function = _defined(name, file)
+    return function is not None and "state_dict" not in file.code(function)
+
+
+def _defined(name: str, file: File) -> cst.FunctionDef | None:
+    """The function or method of this file that ``name`` calls, where there is only one of that name."""
+    found: list[cst.FunctionDef] = []
+
+    class Collect(cst.CSTVisitor):
+        def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+            if node.name.value == name.rpartition(".")[2]:
+                found.append(node)
+
+    if "." in name and not name.startswith("self."):
+        return None
+    file.module.visit(Collect())
+    return found[0] if len(found) == 1 else None

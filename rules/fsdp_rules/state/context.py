@@ -1,0 +1,207 @@
+"""Which kind of state FSDP1 gives at a place: the settings of the ``state_dict_type`` that governs it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Code
+from fsdp_rules.names import FSDP
+from fsdp_rules.source import File, dotted
+from fsdp_rules.values import bind, is_none, literal_bool, names_in
+
+STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
+SET_STATE_DICT_TYPE = f"{FSDP}.set_state_dict_type"
+PARAMETERS = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
+
+
+class Kind(enum.Enum):
+    """FSDP1's three forms of a state, and what only the running program knows."""
+
+    FULL = "FULL_STATE_DICT"
+    SHARDED = "SHARDED_STATE_DICT"
+    LOCAL = "LOCAL_STATE_DICT"
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """A setting that the program computes: ``node``, or an attribute of what ``node`` gives."""
+
+    node: cst.BaseExpression
+    attribute: str = ""
+
+    def text(self, code: Code) -> str:
+        """The source text of the setting."""
+        return code(self.node) + self.attribute
+
+
+Setting = bool | Expression
+#: Assignments that go if nothing reads them any more, with the name that each of them binds.
+Consumed = tuple[tuple[cst.CSTNode, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """What a ``FullStateDictConfig`` or one of its relatives says."""
+
+    offload: Setting
+    rank0_only: Setting = False
+    given: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """The settings that govern a call. ``call`` sets them; None stands for the state that FSDP1 starts in."""
+
+    kind: Kind
+    model_config: Config
+    optim_config: Config
+    call: cst.Call | None = None
+    subject: cst.BaseExpression | None = None
+    consumes: Consumed = ()
+    sticky: bool = False
+
+
+DEFAULT = Context(Kind.FULL, Config(offload=False, given=False), Config(offload=True, given=False))
+
+
+def is_context_call(node: cst.CSTNode, file: File, name: str = STATE_DICT_TYPE) -> bool:
+    """Whether ``node`` calls ``FSDP.state_dict_type``, on the class or on an instance of it."""
+    if not isinstance(node, cst.Call):
+        return False
+    if file.fsdp1(node.func) == name:
+        return True
+    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != name.rpartition(".")[2]:
+        return False
+    arguments = bind(node, PARAMETERS)
+    kind = arguments.get("state_dict_type") if arguments else None
+    return kind is not None and _kind(kind, file) is not Kind.UNKNOWN
+
+
+def context_items(node: cst.With, file: File) -> Iterator[tuple[cst.WithItem, cst.Call]]:
+    """The context managers of a ``with`` that set the kind of state."""
+    for item in node.items:
+        if isinstance(item.item, cst.Call) and is_context_call(item.item, file):
+            yield item, item.item
+
+
+def read_context(call: cst.Call, file: File, sticky: bool = False) -> Context | None:
+    """What a call of ``state_dict_type`` or ``set_state_dict_type`` sets; None where its arguments cannot be told."""
+    arguments = bind(call, PARAMETERS)
+    if arguments is None or "module" not in arguments or "state_dict_type" not in arguments:
+        return None
+    consumes: list[tuple[cst.CSTNode, str]] = []
+    kind = _kind(arguments["state_dict_type"], file)
+    _consume(arguments["state_dict_type"], file, consumes)
+    model = _config(arguments.get("state_dict_config"), DEFAULT.model_config, call, file, consumes)
+    optim = _config(arguments.get("optim_state_dict_config"), DEFAULT.optim_config, call, file, consumes)
+    return Context(kind, model, optim, call, arguments["module"], tuple(consumes), sticky)
+
+
+def _kind(node: cst.BaseExpression, file: File) -> Kind:
+    known = file.fsdp1(file.value(node)) or ""
+    for kind in (Kind.FULL, Kind.SHARDED, Kind.LOCAL):
+        if known == f"StateDictType.{kind.value}":
+            return kind
+    return Kind.UNKNOWN
+
+
+def _config(
+    node: cst.BaseExpression | None,
+    default: Config,
+    call: cst.Call,
+    file: File,
+    consumes: list[tuple[cst.CSTNode, str]],
+) -> Config:
+    if node is None or is_none(node):
+        return default
+    value = file.value(node)
+    known = file.fsdp1(value.func) if isinstance(value, cst.Call) else None
+    arguments = bind(value, ("offload_to_cpu", "rank0_only")) if isinstance(value, cst.Call) else None
+    if known is None or not known.endswith("Config") or arguments is None:
+        return _unread(node)
+    settings = {
+        "offload_to_cpu": default.offload if known != "LocalOptimStateDictConfig" else False,
+        "rank0_only": False,
+    }
+    for name, argument in arguments.items():
+        literal = literal_bool(argument)
+        if literal is None and value is not node and not _means_the_same(argument, call, file):
+            return _unread(node)
+        settings[name] = Expression(argument) if literal is None else literal
+    _consume(node, file, consumes)
+    return Config(settings["offload_to_cpu"], settings["rank0_only"])
+
+
+def _unread(node: cst.BaseExpression) -> Config:
+    return Config(Expression(node, ".offload_to_cpu"), Expression(node, ".rank0_only"))
+
+
+def _means_the_same(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` has the value at ``place`` that it has where it stands."""
+    if any(isinstance(part, cst.Call) for part in _parts(node)):
+        return False
+    return all(_binding(name.value, node, file) == _binding(name.value, place, file) for name in names_in(node))
+
+
+def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield node
+    for child in node.children:
+        yield from _parts(child)
+
+
+def _binding(name: str, place: cst.CSTNode, file: File) -> tuple[str, int]:
+    scope = file.scope(place)
+    while True:
+        found = file.bindings.get((scope, name))
+        if found:
+            return scope, len(found)
+        if not scope:
+            return "", 0
+        scope = scope.rpartition(".")[0]
+
+
+def _consume(node: cst.BaseExpression, file: File, consumes: list[tuple[cst.CSTNode, str]]) -> None:
+    while isinstance(node, cst.Name):
+        found = file.binding(node)
+        if found is None or found.value is None:
+            return
+        consumes.append((found.statement, node.value))
+        node = found.value
+
+
+class Same(enum.Enum):
+    """Whether two expressions are the same model."""
+
+    YES = "yes"
+    NO = "no"
+    UNSURE = "unsure"
+
+
+def same_model(subject: cst.BaseExpression, model: cst.BaseExpression, file: File) -> Same:
+    """Whether ``model`` is ``subject``, or a part of it."""
+    subject, model = file.value(subject), file.value(model)
+    outer, inner = dotted(subject), dotted(model)
+    if outer is None or inner is None:
+        return Same.YES if file.code(subject) == file.code(model) else Same.UNSURE
+    if inner == outer or inner.startswith(f"{outer}.") or outer in (f"{inner}.module", f"{inner}._fsdp_wrapped_module"):
+        return Same.YES
+    if file.holds(model) is file.holds(model).NO:
+        return Same.NO
+    return Same.UNSURE
+
+
+def governing_with(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.With, cst.Call]]:
+    """The ``with`` statements of the same function that set a kind of state around ``node``, innermost first."""
+    inside: cst.CSTNode = node
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return
+        if isinstance(ancestor, cst.With) and inside is ancestor.body:
+            for _, call in reversed(list(context_items(ancestor, file))):
+                yield ancestor, call
+        inside = ancestor

@@ -1,0 +1,36 @@
+"""Rule for ``StateDictType.LOCAL_STATE_DICT``."""
+
+from __future__ import annotations
+
+from fsdp_rules.rule import Rule
+
+
+class LocalStateDict(Rule):
+    """Each rank's own flat parameters.
+
+    FSDP2 shards every parameter by itself, so that there is no flat parameter to save, and files that hold one do not
+    load. Sharded states take their place: `get_model_state_dict(model)` written by `torch.distributed.checkpoint`.
+    Old files have to be converted once.
+    """
+
+    id = "FSDP310"
+    name = "local-state-dict"
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+def save(model, rank):
+    with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+        torch.save(model.state_dict(), f"model_{rank}.pt")
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+def save(model, rank):
+    # TODO(fsdp-migrate FSDP310): LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have
+    with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+        torch.save(model.state_dict(), f"model_{rank}.pt")
+"""

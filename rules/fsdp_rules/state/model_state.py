@@ -1,0 +1,71 @@
+"""Rule for ``state_dict`` and ``load_state_dict`` of a wrapped model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.calls import state_call
+from fsdp_rules.state.verdicts import verdict
+
+
+class ModelState(Rule):
+    """A wrapped model's own `state_dict` and `load_state_dict`.
+
+    FSDP1 gathers: outside of any context every rank gets the full state. FSDP2's own methods deal in DTensors, so
+    `get_model_state_dict` and `set_model_state_dict` take their place, with the options that the context or FSDP1's
+    default stands for. A full state is sent from rank 0 to all others, which also keeps the check for missing names
+    that `full_state_dict=True` alone would lose. A model that is loaded before it is wrapped is left alone.
+    """
+
+    id = "FSDP309"
+    name = "model-state"
+    visits = (cst.Call,)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def main(path):
+    model = Net()
+    model.load_state_dict(torch.load("start.pt"))
+    model = FSDP(model)
+    state = model.state_dict()
+    model.load_state_dict(torch.load(path))
+    return state
+"""
+    after = """
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+def main(path):
+    model = Net()
+    model.load_state_dict(torch.load("start.pt"))
+    fully_shard(model)
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    set_model_state_dict(
+        model,
+        torch.load(path),
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+    )
+    return state
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call whose receiver is a wrapped model."""
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return
+        if node.func.attr.value not in ("state_dict", "load_state_dict"):
+            return
+        state = state_call(node, file)
+        found = verdict(state, file) if state is not None else None
+        if found is not None:
+            yield found

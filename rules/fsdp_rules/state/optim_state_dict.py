@@ -1,0 +1,60 @@
+"""Rule for ``FSDP.optim_state_dict``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.names import FSDP
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.calls import state_call
+from fsdp_rules.state.verdicts import verdict
+
+
+class OptimStateDict(Rule):
+    """The optimizer's state, keyed by parameter name.
+
+    `get_optimizer_state_dict` gives the same: full or sharded as the surrounding `state_dict_type` says, with the same
+    keys and the same parameter groups. FSDP1's default, the full state in CPU memory on every rank, has no option of
+    its own; where other ranks than 0 read it, `fsdp_compat.optim_state_dict` gives it. An optimizer that never made
+    a step has no state under FSDP1; here it gets the zeros that its first step would start from.
+    """
+
+    id = "FSDP304"
+    name = "optim-state-dict"
+    visits = (cst.Call,)
+    before = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def save(model, optimizer, path):
+    state = FSDP.optim_state_dict(model, optimizer)
+    if dist.get_rank() == 0:
+        torch.save(state, path)
+"""
+    after = """
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+def save(model, optimizer, path):
+    state = get_optimizer_state_dict(
+        model,
+        optimizer,
+        options=StateDictOptions(full_state_dict=True, cpu_offload=True),
+    )
+    if dist.get_rank() == 0:
+        torch.save(state, path)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call."""
+        if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.optim_state_dict":
+            state = state_call(node, file)
+            found = verdict(state, file) if state is not None else None
+            if found is not None:
+                yield found

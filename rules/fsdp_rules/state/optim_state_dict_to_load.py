@@ -1,0 +1,54 @@
+"""Rule for ``FSDP.optim_state_dict_to_load``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.names import FSDP
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.calls import state_call
+from fsdp_rules.state.verdicts import verdict
+
+
+class OptimStateDictToLoad(Rule):
+    """An optimizer's state on its way back.
+
+    FSDP1 turns a state by name into one that `optimizer.load_state_dict` takes; both steps become one
+    `set_optimizer_state_dict`. Where the state lies on rank 0 alone (`rank0_only=True`), `broadcast_from_rank0` sends
+    it. The arguments are taken in today's order and in that of torch 2.0, which had the state first. Where the result
+    goes another way than straight into the optimizer, `fsdp_compat.optim_state_dict_to_load` makes it.
+    """
+
+    id = "FSDP305"
+    name = "optim-state-dict-to-load"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def load(model, optimizer, saved):
+    flat = FSDP.optim_state_dict_to_load(model, optimizer, saved)
+    optimizer.load_state_dict(flat)
+"""
+    after = """
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
+def load(model, optimizer, saved):
+    set_optimizer_state_dict(
+        model,
+        optimizer,
+        optim_state_dict=saved,
+        options=StateDictOptions(full_state_dict=True),
+    )
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call."""
+        if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.optim_state_dict_to_load":
+            state = state_call(node, file)
+            found = verdict(state, file) if state is not None else None
+            if found is not None:
+                yield found

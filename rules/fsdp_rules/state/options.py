@@ -1,0 +1,93 @@
+"""From FSDP1's configurations to ``StateDictOptions``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Build
+from fsdp_rules.finding import Level
+from fsdp_rules.source import File
+from fsdp_rules.state.context import Config, Expression, Kind
+
+OPTIONS = "torch.distributed.checkpoint.state_dict.StateDictOptions"
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """How a state is asked for: its options ("" for none), and what is not the same as under FSDP1.
+
+    ``everywhere`` marks a full state that every rank wants in CPU memory, which no option gives.
+    """
+
+    options: Build
+    level: Level = Level.SAFE
+    note: str = ""
+    everywhere: bool = False
+
+
+def options_text(file: File, **settings: str) -> str:
+    """``options=StateDictOptions(...)``, or "" without any setting."""
+    if not settings:
+        return ""
+    values = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"options={file.ref(OPTIONS)}({values})"
+
+
+def gathering(kind: Kind, config: Config, rank_zero_reads: bool, file: File) -> Gathered:
+    """The options under which a state comes as FSDP1 gave it.
+
+    ``rank_zero_reads`` says that only rank 0 reads the result, so that the other ranks may as well have none.
+    """
+    if kind is Kind.SHARDED:
+        return _sharded(config, file)
+    offload, rank0 = config.offload, config.rank0_only
+    note = ""
+    everywhere = False
+    cpu: Expression | bool = False
+    if rank0 is True:
+        cpu = offload
+        if offload is False:
+            note = "every rank gets the state; FSDP1 gave it to rank 0 alone"
+        elif isinstance(offload, Expression):
+            note = f"where {_source(offload, file)} is false, every rank gets the state and not rank 0 alone"
+    elif rank0 is False:
+        cpu = offload if rank_zero_reads else False
+        everywhere = offload is True and not rank_zero_reads
+        if isinstance(offload, Expression) and not rank_zero_reads:
+            note = f"the state stays on its device, whatever {_source(offload, file)} says"
+    elif offload is False:
+        note = f"every rank gets the state, whatever {_source(rank0, file)} says"
+    elif offload is True:
+        cpu = rank0
+        note = f"where {_source(rank0, file)} is false, the state stays on its device"
+    else:
+        cpu = offload
+        if _source(offload, file) != _source(rank0, file):
+            note = f"{_source(offload, file)} and {_source(rank0, file)} are taken to be equal"
+    if rank_zero_reads:
+        note = ""
+    return Gathered(_build(cpu, file), Level.REVIEW if note else Level.SAFE, note, everywhere)
+
+
+def _build(cpu: Expression | bool, file: File) -> Build:
+    options_text(file, full_state_dict="True")
+    if cpu is False:
+        return lambda code: options_text(file, full_state_dict="True")
+    if cpu is True:
+        return lambda code: options_text(file, full_state_dict="True", cpu_offload="True")
+    return lambda code: options_text(file, full_state_dict="True", cpu_offload=cpu.text(code))
+
+
+def _sharded(config: Config, file: File) -> Gathered:
+    offload = config.offload
+    if offload is False or not config.given:
+        return Gathered(lambda code: "")
+    if offload is True:
+        return Gathered(lambda code: options_text(file, cpu_offload="True"))
+    return Gathered(lambda code: options_text(file, cpu_offload=offload.text(code)))
+
+
+def _source(setting: Expression, file: File) -> str:
+    return setting.text(lambda node: file.code(node) if isinstance(node, cst.CSTNode) else "")

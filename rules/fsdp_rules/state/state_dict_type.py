@@ -1,0 +1,152 @@
+"""Rule for the context manager ``FSDP.state_dict_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
+
+import libcst as cst
+
+from fsdp_rules.apply import removed_line
+from fsdp_rules.diagnosis import Code, Diagnosis, Rebuild
+from fsdp_rules.finding import Level
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.blocks import block_problem
+from fsdp_rules.state.context import context_items, is_context_call, read_context
+from fsdp_rules.state.local_state_dict import LocalStateDict
+from fsdp_rules.state.verdicts import shared_name, shared_options
+
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+class StateDictTypeContext(Rule):
+    """The context manager that says which kind of state `state_dict()` gives.
+
+    FSDP2 has no such mode: the functions of `torch.distributed.checkpoint.state_dict` are told at each call. The
+    `with` goes, its body stays, and each call in it gets the options that the context stood for:
+
+    | FSDP1 | options |
+    |---|---|
+    | `FULL_STATE_DICT` | `full_state_dict=True` |
+    | with `offload_to_cpu=True, rank0_only=True` | `full_state_dict=True, cpu_offload=True` (rank 0 alone gets it) |
+    | with `offload_to_cpu=True` | the full state on every rank, each tensor moved by `.cpu()` |
+    | `SHARDED_STATE_DICT` | none: the tensors are DTensors |
+
+    A block that hands the model to code that is not seen, or whose kind of state is only known at run time, is left
+    as it is.
+    """
+
+    id = "FSDP301"
+    name = "state-dict-type"
+    visits = (cst.With, cst.Call)
+    before = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def save(model, path):
+    policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+        state = model.state_dict()
+    if dist.get_rank() == 0:
+        torch.save(state, path)
+"""
+    after = """
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+def save(model, path):
+    state = get_model_state_dict(
+        model,
+        options=StateDictOptions(full_state_dict=True, cpu_offload=True),
+    )
+    if dist.get_rank() == 0:
+        torch.save(state, path)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for a ``with``, and one for a call that is no context manager of a ``with`` itself."""
+        if isinstance(node, cst.With):
+            yield from self._block(node, file)
+        elif isinstance(node, cst.Call) and is_context_call(node, file) and not self._is_item(node, file):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "state_dict_type is not entered where it is called, so what it governs is not seen",
+                "ask get_model_state_dict(model, options=StateDictOptions(...)) for the state instead",
+                claims=(node.func,),
+            )
+
+    def _is_item(self, call: cst.Call, file: File) -> bool:
+        item = file.parent(call)
+        return isinstance(item, cst.WithItem) and isinstance(file.parent(item), cst.With)
+
+    def _block(self, block: cst.With, file: File) -> Iterator[Diagnosis]:
+        items = list(context_items(block, file))
+        if not items:
+            return
+        problem = block_problem(block, file)
+        if problem is not None:
+            yield Diagnosis(
+                items[0][1],
+                Level.MANUAL,
+                problem.message,
+                problem.advice,
+                claims=tuple(_references(block, file)),
+                rule=LocalStateDict() if problem.local else None,
+            )
+            return
+        context = read_context(items[0][1], file)
+        assert context is not None
+        yield Diagnosis(
+            items[0][1],
+            Level.SAFE,
+            f"the kind of state ({context.kind.value}) is chosen by the options of each call",
+            edits=(Rebuild(block, _unwrapped(block, file)),),
+            claims=tuple(call.func for _, call in items),
+            consumes=context.consumes,
+        )
+
+
+def _references(block: cst.With, file: File) -> Iterator[cst.CSTNode]:
+    """Everything of FSDP1 in ``block``: one verdict speaks for all of it."""
+    found: list[cst.CSTNode] = []
+
+    class Collect(cst.CSTVisitor):
+        def visit_Attribute(self, node: cst.Attribute) -> None:
+            if file.fsdp1(node) is not None:
+                found.append(node)
+
+    block.visit(Collect())
+    yield from found
+
+
+def _unwrapped(block: cst.With, file: File) -> Callable[[cst.BaseCompoundStatement, Code], Sequence[Statement]]:
+    gone = {item for item, _ in context_items(block, file)}
+    shared = shared_options(block, file)
+
+    def build(updated: cst.BaseCompoundStatement, code: Code) -> Sequence[Statement]:
+        statement = cst.ensure_type(updated, cst.With)
+        first: list[Statement] = []
+        if shared:
+            line = f"{shared_name(block, file)} = {shared.removeprefix('options=')}"
+            first.append(cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine))
+        kept = [item for old, item in zip(block.items, statement.items, strict=True) if old not in gone]
+        if kept:
+            kept[-1] = kept[-1].with_changes(comma=statement.items[-1].comma)
+            return [*first, statement.with_changes(items=kept)]
+        body = statement.body
+        if isinstance(body, cst.SimpleStatementSuite):
+            return [*first, cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)]
+        return [*first, *cast("Sequence[Statement]", body.body), *_footer(body)]
+
+    return build
+
+
+def _footer(body: cst.BaseSuite) -> list[Statement]:
+    """A statement without content that hands the comments at the end of ``body`` to what follows."""
+    lines = [line for line in getattr(body, "footer", ()) if line.comment is not None]
+    return [removed_line(lines)] if lines else []
