@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
+TOO_DEEP = "too deeply nested to be analysed"
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -93,7 +95,11 @@ def why_unparsable(source: bytes) -> str:
         return f"could not parse as {version}: {place}{error.msg}"
     except ValueError as error:
         return f"could not parse as {version}: {error}"
-    return f"could not parse as {version}"
+    except MemoryError:
+        # What CPython's parser says when its stack is full.
+        return TOO_DEEP
+    # It does parse, so what failed was the walk over it.
+    return TOO_DEEP
 
 
 def _place(finding: Finding) -> tuple[int, int]:
@@ -110,12 +116,21 @@ def _contained(work: Callable[[], Value]) -> Value | Failed:
             return work()
     except notebooks.NotebookError as error:
         return Failed(str(error))
-    except RecursionError:
-        return Failed("too deeply nested to be analysed")
     except MemoryError:
         return Failed("too large for the memory of this machine")
     except Exception as error:  # whatever a rule did wrong, the file is named and the others are done
+        if _began_as_recursion(error):
+            return Failed(TOO_DEEP)
         return Failed(f"internal error: {type(error).__name__}: {_one_line(error)} ({_origin(error)})")
+
+
+def _began_as_recursion(error: BaseException | None) -> bool:
+    # libcst's own clean-up fails on the way out of a deep tree, and hides the first error behind others.
+    while error is not None:
+        if isinstance(error, RecursionError):
+            return True
+        error = error.__context__
+    return False
 
 
 def _one_line(error: Exception) -> str:
