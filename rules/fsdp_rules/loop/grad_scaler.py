@@ -1,0 +1,130 @@
+"""Rule for the class ``ShardedGradScaler``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.render import call_text
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.values import bind, is_none
+
+#: The parameters of ShardedGradScaler. Those of GradScaler have the two factors the other way round.
+PARAMETERS = (
+    "device",
+    "init_scale",
+    "backoff_factor",
+    "growth_factor",
+    "growth_interval",
+    "enabled",
+    "process_group",
+)
+
+
+class GradScaler(Rule):
+    """Loss scaling for fp16.
+
+    FSDP1 needed a scaler of its own to tell all ranks that one of them saw an infinite gradient. Gradients of FSDP2
+    are DTensors, for which `torch.amp.GradScaler` does that by itself, over the mesh of the parameters: `process_group`
+    goes away. Factors given by position are named, since the two classes have them in another order.
+    """
+
+    id = "FSDP204"
+    name = "sharded-grad-scaler"
+    visits = (cst.Call, cst.Name, cst.Attribute)
+    before = """
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+scaler = ShardedGradScaler(growth_interval=1000)
+"""
+    after = """
+import torch
+
+scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """The constructor, or the class as a value, an annotation, a base."""
+        if isinstance(node, cst.Call):
+            if file.fsdp1(node.func) == "ShardedGradScaler":
+                yield from self._call(node, file)
+        elif isinstance(node, cst.BaseExpression) and _is_reference(node, file):
+            yield from self._reference(node, file)
+
+    def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+        scaler = file.ref("torch.amp.GradScaler")
+        assumptions = _assumptions(file)
+        names = PARAMETERS[1:] if call.args and _is_number(call.args[0]) else PARAMETERS
+        arguments = bind(call, names)
+        if arguments is None:
+            if not all(argument.star == "**" or argument.keyword for argument in call.args):
+                yield _manual(call, "arguments by position may be the factors, which GradScaler has in another order")
+                return
+            assumptions.append("the dictionary holds no process_group")
+            edits = (Replace(call.func, lambda code: scaler),)
+        else:
+            group = arguments.pop("process_group", None)
+            if group is not None and not is_none(group):
+                assumptions.append("the process group is that of the model's mesh")
+            edits = (Replace(call, lambda code: _text(scaler, arguments, code)),)
+        yield Diagnosis(
+            call,
+            Level.REVIEW if assumptions else Level.SAFE,
+            "; ".join([*assumptions, "torch.amp.GradScaler looks at the gradients of all ranks by itself"]),
+            edits=edits,
+            claims=(call.func,),
+        )
+
+    def _reference(self, node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
+        parent = file.parent(node)
+        if isinstance(parent, cst.Arg) and isinstance(file.parent(parent), cst.ClassDef):
+            yield _manual(node, "a class that extends ShardedGradScaler may change what GradScaler does otherwise")
+            return
+        scaler = file.ref("torch.amp.GradScaler")
+        yield Diagnosis(
+            node,
+            Level.REVIEW,
+            "; ".join([*_assumptions(file), "torch.amp.GradScaler takes the place of ShardedGradScaler, its subclass"]),
+            edits=(Replace(node, lambda code: scaler),),
+        )
+
+
+def _assumptions(file: File) -> list[str]:
+    found = []
+    if "ignored" in file.project.flags:
+        found.append("ignored parameters have finite gradients, or the same on all ranks")
+    if "low_precision" in file.project.flags:
+        found.append("parameters are not fp16 themselves (GradScaler refuses fp16 gradients)")
+    if "offload" in file.project.flags:
+        found.append("the process group has a CPU backend, if gradients are offloaded")
+    return found
+
+
+def _manual(node: cst.CSTNode, message: str) -> Diagnosis:
+    return Diagnosis(node, Level.MANUAL, message, "write it against torch.amp.GradScaler", claims=(node,))
+
+
+def _is_number(argument: cst.Arg) -> bool:
+    """Whether an argument is a scale: before torch 2.3 it came first."""
+    return argument.keyword is None and isinstance(argument.value, cst.Integer | cst.Float | cst.BinaryOperation)
+
+
+def _is_reference(node: cst.BaseExpression, file: File) -> bool:
+    parent = file.parent(node)
+    if isinstance(parent, cst.Call) and parent.func is node:
+        return False
+    if isinstance(parent, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.Import):
+        return False
+    if isinstance(parent, cst.Arg) and parent.keyword is node:
+        return False
+    return file.fsdp1(node) == "ShardedGradScaler"
+
+
+def _text(scaler: str, arguments: dict[str, cst.BaseExpression], code: Code) -> str:
+    device = code(arguments["device"]) if "device" in arguments else '"cuda"'
+    rest = [f"{name}={code(value)}" for name, value in arguments.items() if name != "device"]
+    return call_text(scaler, [device, *rest])

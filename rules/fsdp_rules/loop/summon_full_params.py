@@ -1,0 +1,87 @@
+"""Rule for the static method ``summon_full_params``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+from libcst import matchers as m
+
+from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+
+class SummonFullParams(Rule):
+    """Whole parameters inside a block.
+
+    FSDP2 has no such context manager (`unshard()` gives parameters in the dtype of the computation, and what is
+    written to them is lost). `fsdp_compat.summon_full_params` takes the same arguments and does the same: parameters
+    in full precision under their own names, written back into the shards at the end unless `writeback=False`. FSDP1's
+    own static method would silently do nothing to an FSDP2 model.
+    """
+
+    id = "FSDP203"
+    name = "summon-full-params"
+    visits = (cst.Attribute,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def sample(model, tokens):
+    model = FSDP(model)
+    with FSDP.summon_full_params(model, writeback=False, recurse=False):
+        return model.generate(tokens)
+"""
+    after = """
+import fsdp_compat
+from torch.distributed.fsdp import fully_shard
+
+def sample(model, tokens):
+    fully_shard(model)
+    with fsdp_compat.summon_full_params(model, writeback=False, recurse=False):
+        return model.generate(tokens)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """The method in any form: called, passed on, or reached through an instance."""
+        if not isinstance(node, cst.Attribute) or node.attr.value != "summon_full_params":
+            return
+        held = self._held(node, file)
+        if held is Certainty.NO:
+            return
+        if not file.settings.helpers:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "needs fsdp_compat.summon_full_params, which --no-helpers forbids",
+                "read single parameters with param.full_tensor(); register other forward methods with "
+                "register_fsdp_forward_method",
+            )
+            return
+        helper = file.ref("fsdp_compat.summon_full_params")
+        message = "fsdp_compat gathers the parameters, with the same arguments"
+        if held is Certainty.MAYBE:
+            message = f"{file.code(node.value)} holds the sharded model; {message}"
+        yield Diagnosis(
+            node,
+            Level.SAFE if held is Certainty.YES else Level.REVIEW,
+            message,
+            edits=(Replace(node, lambda code: helper),),
+        )
+
+    def _held(self, node: cst.Attribute, file: File) -> Certainty:
+        """How sure it is that this is FSDP1's method."""
+        if file.fsdp1(node) == f"{FSDP}.summon_full_params":
+            return Certainty.YES
+        call = file.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node or not call.args:
+            return Certainty.NO
+        owner = node.value
+        if isinstance(owner, cst.Call) and m.matches(owner, m.Call(func=m.Name("type"), args=[m.Arg()])):
+            owner = owner.args[0].value
+        elif isinstance(owner, cst.Attribute) and owner.attr.value == "__class__":
+            owner = owner.value
+        return file.holds(owner)

@@ -1,0 +1,76 @@
+"""Rule FSDP204: the class ShardedGradScaler."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+HEAD = "import torch\nfrom torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n\n"
+REST = "import torch\n\n"
+
+
+def levels(source: str, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, **others) if found.rule == "FSDP204"]
+
+
+def test_noop_for_torch_and_fairscale() -> None:
+    check_noop("import torch\n\nscaler = torch.amp.GradScaler('cuda')\n")
+    check_noop("from fairscale.optim.grad_scaler import ShardedGradScaler\n\nscaler = ShardedGradScaler()\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "level"),
+    [
+        ("ShardedGradScaler()", 'torch.amp.GradScaler("cuda")', "safe"),
+        ("ShardedGradScaler(enabled=fp16)", 'torch.amp.GradScaler("cuda", enabled=fp16)', "safe"),
+        ("ShardedGradScaler('cpu')", "torch.amp.GradScaler('cpu')", "safe"),
+        ("ShardedGradScaler(enabled=fp16, device=device)", "torch.amp.GradScaler(device, enabled=fp16)", "safe"),
+        (
+            "ShardedGradScaler('cuda', 1024.0, 0.25, 4.0, 100, fp16)",
+            "torch.amp.GradScaler('cuda', init_scale=1024.0, backoff_factor=0.25, growth_factor=4.0, "
+            "growth_interval=100, enabled=fp16)",
+            "safe",
+        ),
+        ("ShardedGradScaler(2.0**10, 0.25)", None, "safe"),
+        ("ShardedGradScaler(process_group=None)", 'torch.amp.GradScaler("cuda")', "safe"),
+        ("ShardedGradScaler(process_group=group)", 'torch.amp.GradScaler("cuda")', "review"),
+        ("ShardedGradScaler(**options)", "torch.amp.GradScaler(**options)", "review"),
+    ],
+)
+def test_constructor(before: str, after: str | None, level: str) -> None:
+    if after is None:
+        after = 'torch.amp.GradScaler("cuda", init_scale=2.0**10, backoff_factor=0.25)'
+    if len(after) > 100:
+        function, _, arguments = after.removesuffix(")").partition("(")
+        after = f"{function}(\n" + "".join(f"    {argument},\n" for argument in arguments.split(", ")) + ")"
+    check_rewrites(f"{HEAD}scaler = {before}\n", f"{REST}scaler = {after}\n")
+    assert levels(f"{HEAD}scaler = {before}\n") == [level]
+
+
+@pytest.mark.parametrize("line", ["ShardedGradScaler(*options)", "ShardedGradScaler(1, 2, 3, 4, 5, 6, 7, 8)"])
+def test_manual_where_the_order_is_unknown(line: str) -> None:
+    assert levels(f"{HEAD}scaler = {line}\n") == ["manual"]
+
+
+def test_as_a_value() -> None:
+    before = HEAD + (
+        "def build(scaler: ShardedGradScaler | None, sharded, fp16):\n"
+        "    if isinstance(scaler, ShardedGradScaler):\n        return scaler\n"
+        "    return (ShardedGradScaler if sharded else torch.amp.GradScaler)(enabled=fp16)\n"
+    )
+    after = before.removeprefix(HEAD).replace("ShardedGradScaler", "torch.amp.GradScaler")
+    check_rewrites(before, REST + after)
+    assert levels(before) == ["review"] * 3
+
+
+def test_manual_as_a_base() -> None:
+    assert levels(f"{HEAD}class Scaler(ShardedGradScaler):\n    pass\n") == ["manual"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["FSDP(model, ignored_modules=[head])", "FSDP(model, cpu_offload=CPUOffload(True))", "FSDP(model.half())"],
+)
+def test_review_where_gradients_are_special(other: str) -> None:
+    assert levels(f"{HEAD}scaler = ShardedGradScaler()\n", other=other) == ["review"]
