@@ -94,11 +94,11 @@ class _Editor(cst.CSTTransformer):
         self, original_node: cst.CSTNode, updated_node: cst.CSTNode
     ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
         new: cst.CSTNode | cst.FlattenSentinel[cst.CSTNode] = updated_node
+        self.updated[original_node] = updated_node
         if original_node in self.expressions:
             new = self._expression(original_node, updated_node)
             self.updated[original_node] = cast("cst.CSTNode", new)
             return new
-        self.updated[original_node] = updated_node
         if isinstance(original_node, cst.SimpleStatementLine):
             new = self._line(original_node, cst.ensure_type(updated_node, cst.SimpleStatementLine))
         elif isinstance(original_node, cst.SimpleStatementSuite):
