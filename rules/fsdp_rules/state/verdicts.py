@@ -45,7 +45,7 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
     if block is None:
         if method and not _is_model(state, file, notes):
             return None
-        sticky = sticky_context(state.call, state.model, file)
+        sticky = sticky_context(state.call, state.model, file) if state.kind is None else None
         if isinstance(sticky, str):
             return _refuse(state, sticky)
         if sticky is not None:

@@ -1,0 +1,99 @@
+"""Rule for the first names of torch.distributed.checkpoint's save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Build, Code, Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.dcp import DCP, spell
+from fsdp_rules.values import bind
+
+PACKAGES = (DCP, "torch.distributed._shard.checkpoint")
+FUNCTIONS = {
+    "save_state_dict": ("save", "state_dict_saver", "storage_writer"),
+    "load_state_dict": ("load", "state_dict_loader", "storage_reader"),
+}
+
+
+class CheckpointFunctions(Rule):
+    """`save_state_dict` and `load_state_dict` of torch.distributed.checkpoint.
+
+    They are deprecated names of `save` and `load`, which take everything but the state by keyword. Only touched in a
+    project that uses FSDP1.
+    """
+
+    id = "FSDP307"
+    name = "checkpoint-functions"
+    visits = (cst.Call,)
+    before = """
+import torch.distributed.checkpoint as dist_cp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+def save(model, writer):
+    model = FSDP(model)
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        dist_cp.save_state_dict(model.state_dict(), writer)
+"""
+    after = """
+import torch.distributed.checkpoint as dist_cp
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+def save(model, writer):
+    fully_shard(model)
+    dist_cp.save(get_model_state_dict(model), storage_writer=writer)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call."""
+        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+            return
+        name = _function(node, file)
+        if name is None:
+            return
+        new, _, storage = FUNCTIONS[name]
+        names = ("state_dict", storage, "process_group", "coordinator_rank", "no_dist", "planner")
+        arguments = bind(node, names)
+        if arguments is None or file.code(arguments.get("coordinator_rank", cst.Integer("0"))) != "0":
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{name} of torch.distributed.checkpoint is deprecated, and its arguments do not fit {new}",
+                f"call torch.distributed.checkpoint.{new}(state_dict, {storage}=...)",
+            )
+            return
+        spelled = spell(new, node, file)
+        positional = [argument for argument in node.args if argument.keyword is None]
+        edit = (
+            Replace(node.func, lambda code: spelled)
+            if len(positional) <= 1 and "coordinator_rank" not in arguments
+            else Replace(node, _call(spelled, arguments))
+        )
+        yield Diagnosis(node, Level.SAFE, f"{name} is {new} today", edits=(edit,))
+
+
+def _function(node: cst.Call, file: File) -> str | None:
+    full = file.resolved(node.func)
+    for name, (_, module, _) in FUNCTIONS.items():
+        for package in PACKAGES:
+            if full in (f"{package}.{name}", f"{package}.{module}.{name}"):
+                return name
+    return None
+
+
+def _call(function: str, arguments: dict[str, cst.BaseExpression]) -> Build:
+    def build(code: Code) -> str:
+        parts = [
+            code(value) if name == "state_dict" else f"{name}={code(value)}"
+            for name, value in arguments.items()
+            if name != "coordinator_rank"
+        ]
+        return f"{function}({', '.join(parts)})"
+
+    return build

@@ -1,0 +1,77 @@
+"""Rule for the optimizer-state functions that FSDP1 itself deprecated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.calls import DEPRECATED, state_call
+from fsdp_rules.state.verdicts import verdict
+
+
+class DeprecatedOptimState(Rule):
+    """The older functions for an optimizer's state.
+
+    | FSDP1 | FSDP2 |
+    |---|---|
+    | `full_optim_state_dict(model, optim)` | `get_optimizer_state_dict`, full, on the CPU of rank 0 |
+    | `sharded_optim_state_dict(model, optim)` | `get_optimizer_state_dict` |
+    | `shard_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, full on every rank |
+    | `scatter_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, sent by rank 0 |
+    | `flatten_sharded_optim_state_dict(state, model, optim)` and the load | `set_optimizer_state_dict` |
+
+    They ask no context. A state that is made ready and never loaded is reported, not loaded: the program never did.
+    """
+
+    id = "FSDP306"
+    name = "deprecated-optim-state"
+    visits = (cst.Call,)
+    before = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def load(model, optimizer, path):
+    saved = torch.load(path) if dist.get_rank() == 0 else None
+    sharded = FSDP.scatter_full_optim_state_dict(saved, model)
+    optimizer.load_state_dict(sharded)
+"""
+    after = """
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
+def load(model, optimizer, path):
+    saved = torch.load(path) if dist.get_rank() == 0 else None
+    set_optimizer_state_dict(
+        model,
+        optimizer,
+        optim_state_dict=saved,
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+    )
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call."""
+        if not isinstance(node, cst.Call):
+            return
+        known = file.fsdp1(node.func)
+        if known == f"{FSDP}.rekey_optim_state_dict":
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "rekey_optim_state_dict changes between names and numbers, which only FSDP1's loading needed",
+                "load the state by name: set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...)",
+                claims=(node.func, *(argument.value for argument in node.args)),
+            )
+        elif known in DEPRECATED:
+            state = state_call(node, file)
+            found = verdict(state, file) if state is not None else None
+            if found is not None:
+                yield found

@@ -1,0 +1,142 @@
+"""Rule for ``load_sharded_optimizer_state_dict``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Build, Code, Diagnosis, ReplaceStatement
+from fsdp_rules.finding import Level
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.blocks import block_problem
+from fsdp_rules.state.calls import Action, StateCall, calls_in, state_call
+from fsdp_rules.state.context import governing_with
+from fsdp_rules.state.dcp import DCP, spell
+from fsdp_rules.state.loading import find_load
+from fsdp_rules.values import bind
+
+FUNCTION = "load_sharded_optimizer_state_dict"
+
+
+class ShardedOptimizer(Rule):
+    """Reading a sharded optimizer state from a checkpoint.
+
+    FSDP1's function builds ShardedTensors from the files alone. `torch.distributed.checkpoint.load` fills a state that
+    already has the right shape: the optimizer's own, from `get_optimizer_state_dict`. Checkpoints that FSDP1 wrote
+    load, since the names are the same.
+    """
+
+    id = "FSDP308"
+    name = "sharded-optimizer"
+    visits = (cst.Call,)
+    before = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+def load(model, optimizer, reader):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = load_sharded_optimizer_state_dict(model.state_dict(), "optimizer", reader)
+        flat = FSDP.optim_state_dict_to_load(model, optimizer, state["optimizer"])
+    optimizer.load_state_dict(flat)
+"""
+    after = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+
+def load(model, optimizer, reader):
+    state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
+    dcp.load(state, storage_reader=reader)
+    set_optimizer_state_dict(model, optimizer, optim_state_dict=state["optimizer"])
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call."""
+        if not isinstance(node, cst.Call):
+            return
+        if file.resolved(node.func) not in (f"{DCP}.{FUNCTION}", f"{DCP}.optimizer.{FUNCTION}"):
+            return
+        if any(block_problem(block, file) is not None for block, _ in governing_with(node, file)):
+            return
+        build = _build(node, file)
+        if build is None:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{FUNCTION} needs the optimizer under FSDP2, and which one is not certain here",
+                f'state = {{"optimizer": get_optimizer_state_dict(model, optimizer)}}; {DCP}.load(state, '
+                "storage_reader=...)",
+            )
+            return
+        yield Diagnosis(
+            node,
+            Level.SAFE,
+            "the checkpoint is read into the optimizer's own state",
+            edits=(ReplaceStatement(file.statement(node), build),),
+        )
+
+
+def _build(call: cst.Call, file: File) -> Build | None:
+    """The statements that take the place of the assignment of ``call``'s result, or None where they cannot be told."""
+    arguments = bind(call, ("model_state_dict", "optimizer_key", "storage_reader", "planner"))
+    place = _place(call, file)
+    consumer = _consumer(call, file)
+    if arguments is None or place is None or consumer is None:
+        return None
+    if "optimizer_key" not in arguments or "storage_reader" not in arguments:
+        return None
+    target, chosen = place
+    key, reader, planner = arguments["optimizer_key"], arguments["storage_reader"], arguments.get("planner")
+    if chosen is not None and file.code(chosen) != file.code(key):
+        return None
+    load = find_load(consumer, file)
+    optim = consumer.optim or (load.target if load is not None else None)
+    if optim is None:
+        return None
+    get = file.ref(Action.GET_OPTIM.full_name)
+    read = spell("load", call, file)
+
+    def build(code: Code) -> str:
+        lines = [
+            f"{target} = {{{code(key)}: {get}({code(consumer.model)}, {code(optim)})}}",
+            f"{read}({target}, storage_reader={code(reader)}{f', planner={code(planner)}' if planner else ''})",
+        ]
+        if chosen is not None:
+            lines.append(f"{target} = {target}[{code(key)}]")
+        return "\n".join(lines)
+
+    return build
+
+
+def _place(call: cst.Call, file: File) -> tuple[str, cst.BaseExpression | None] | None:
+    """The name that the result is assigned to, and the key that is taken out of it first."""
+    value: cst.BaseExpression = call
+    chosen: cst.BaseExpression | None = None
+    parent = file.parent(call)
+    if isinstance(parent, cst.Subscript) and len(parent.slice) == 1:
+        index = parent.slice[0].slice
+        if not isinstance(index, cst.Index):
+            return None
+        value, chosen = parent, index.value
+        parent = file.parent(parent)
+    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1 or parent.value is not value:
+        return None
+    target = parent.targets[0].target
+    return (target.value, chosen) if isinstance(target, cst.Name) else None
+
+
+def _consumer(call: cst.Call, file: File) -> StateCall | None:
+    """The call of the same function that makes a state ready for the optimizer, where all of them mean the same one."""
+    function = file.function(call)
+    if function is None:
+        return None
+    found = [state_call(entry, file) for entry in calls_in(function.body)]
+    states = [state for state in found if state is not None and state.action is Action.SET_OPTIM and not state.problem]
+    meant = {(file.code(state.model), file.code(state.optim) if state.optim is not None else "") for state in states}
+    return states[0] if len(meant) == 1 else None
