@@ -109,11 +109,9 @@ def _serve(connection: Connection, parents: Connection, task: Callable[[Any], An
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # While any process holds the parent's end, the end of the parent goes unnoticed here.
     parents.close()
-    while True:
-        try:
-            item = connection.recv()
-        except EOFError:
-            return
-        if item == _NO_MORE:
-            return
-        connection.send(task(item))
+    try:
+        while (item := connection.recv()) != _NO_MORE:
+            connection.send(task(item))
+    except (EOFError, OSError):
+        # The parent is gone; nobody is left to tell.
+        return

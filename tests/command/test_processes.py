@@ -1,0 +1,96 @@
+"""Work over several processes: order, deaths, and what is left behind (nothing)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.pool import MIN_BYTES, MIN_ITEMS, Pool, worker_count
+
+# Workers say that they have an item, then wait for a byte that only the test can give.
+BLOCKED = """
+import os, sys
+from fsdp_migrate import engine, pool
+from fsdp_migrate.cli import main
+from fsdp_rules.finding import Unchanged
+
+class Blocking:
+    def has_marker(self, data): return True
+    def index(self, path, data): return path
+    def build(self, facts): return list(facts)
+    def rewrite(self, data, path, project, settings):
+        os.write(1, b"ready\\n")
+        os.read(int(sys.argv[1]), 1)
+        return Unchanged()
+
+engine.RulesEngine = Blocking
+pool.MIN_ITEMS = pool.MIN_BYTES = 0
+os.cpu_count = lambda: 2
+sys.exit(main(["rewrite", "."]))
+"""
+
+
+def test_few_or_small_files_stay_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    large = MIN_BYTES // MIN_ITEMS
+    assert worker_count(None, [large] * MIN_ITEMS) == 1
+    assert worker_count(None, [1] * 1000) == 1
+    assert worker_count(None, [large] * 100) == 8
+    assert worker_count(3, [large] * 100) == 3
+    assert worker_count(100, [large] * 100) == 8
+    assert worker_count(1, [large] * 100) == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_values_are_in_the_order_of_the_items(jobs: int) -> None:
+    done: list[None] = []
+    pool = Pool(task=lambda item: item * 10, died=lambda item: -1, jobs=jobs)
+    assert pool.run(list(range(7)), [6, 2, 0, 1, 3, 5, 4], lambda: done.append(None)) == [0, 10, 20, 30, 40, 50, 60]
+    assert len(done) == 7
+    assert pool.run([], [], lambda: done.append(None)) == []
+
+
+def test_every_process_may_die() -> None:
+    pool = Pool(task=lambda item: os._exit(1), died=lambda item: f"lost {item}", jobs=2)
+    assert pool.run(["a", "b", "c"], [0, 1, 2], lambda: None) == ["lost a", "lost b", "lost c"]
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """A run whose two workers hold one file each, and the descriptor that lets them go on."""
+    for number in range(4):
+        (tmp_path / f"m{number}.py").write_text("x = 1\n")
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", BLOCKED, str(reader)]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[reader], start_new_session=True
+    )
+    os.close(reader)
+    assert process.stdout is not None
+    for _ in range(2):
+        assert process.stdout.readline() == b"ready\n"
+    return process, writer
+
+
+def test_an_interrupt_ends_all_processes_with_one_line(blocked: tuple[subprocess.Popen[bytes], int]) -> None:
+    process, writer = blocked
+    os.killpg(process.pid, signal.SIGINT)
+    # The pipes close only when the last process that holds them is gone.
+    _, err = process.communicate(timeout=20)
+    os.close(writer)
+    assert process.returncode == 130
+    assert err.decode().split() == ["interrupted:", "nothing", "was", "written"]
+
+
+def test_workers_do_not_outlive_their_parent(blocked: tuple[subprocess.Popen[bytes], int]) -> None:
+    process, writer = blocked
+    process.kill()
+    os.write(writer, b"xx")
+    _, err = process.communicate(timeout=20)
+    os.close(writer)
+    assert err == b""
