@@ -13,7 +13,7 @@ from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAG
 from fsdp_rules.source import File, dotted
 
 #: Modules whose names a rewrite may leave unused besides FSDP1's own.
-CLEANED = ("functools", "contextlib", "enum", FSDP_PACKAGE, CHECKPOINT_WRAPPER)
+CLEANED = ("functools", "contextlib", "enum", "torch.distributed.checkpoint", FSDP_PACKAGE, CHECKPOINT_WRAPPER)
 MOVED = CONFIG_NAMES | POLICY_NAMES
 LINE_LENGTH = 100
 
@@ -324,8 +324,39 @@ def _import(statement: str) -> cst.Import:
 
 
 _STANDARD = frozenset(
-    "argparse collections contextlib copy dataclasses datetime enum functools gc inspect io itertools json logging math "
-    "os pathlib pickle random re shutil string subprocess sys tempfile threading time typing types uuid warnings".split()
+    [
+        "argparse",
+        "collections",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "datetime",
+        "enum",
+        "functools",
+        "gc",
+        "inspect",
+        "io",
+        "itertools",
+        "json",
+        "logging",
+        "math",
+        "os",
+        "pathlib",
+        "pickle",
+        "random",
+        "re",
+        "shutil",
+        "string",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "typing",
+        "types",
+        "uuid",
+        "warnings",
+    ]
 )
 
 

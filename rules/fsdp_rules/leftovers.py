@@ -24,10 +24,8 @@ def unclaimed(file: File, diagnoses: list[Diagnosis]) -> Iterator[tuple[Rule, Di
         claimed.add(diagnosis.node)
         claimed.update(diagnosis.claims)
         claimed.update(edit.node for edit in diagnosis.edits)
-    collector = _References(file)
-    file.module.visit(collector)
     rule = UnknownUse()
-    for node, known in collector.found:
+    for node, known in _references(file):
         if node in claimed or any(entry in claimed for entry in _near(file, node)):
             continue
         yield rule, Diagnosis(node, Level.MANUAL, rule.message(known), rule.advice(known))
@@ -40,34 +38,16 @@ def _near(file: File, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield ancestor
 
 
-class _References(cst.CSTVisitor):
+def _references(file: File) -> Iterator[tuple[cst.CSTNode, str]]:
     """Every name or attribute chain that stands for something of FSDP1, imports and plain configuration left out."""
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self.found: list[tuple[cst.CSTNode, str]] = []
-
-    def _add(self, node: cst.CSTNode) -> bool:
-        known = self.file.fsdp1(node)
-        if known is None:
-            return True
-        if known.split(".")[0] not in CONFIG_NAMES | POLICY_NAMES:
-            self.found.append((node, known))
-        return False
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        return self._add(node)
-
-    def visit_Name(self, node: cst.Name) -> bool:
-        parent = self.file.parent(node)
-        if isinstance(parent, cst.Attribute) and parent.attr is node:
-            return False
-        if isinstance(parent, cst.Arg | cst.Param) and getattr(parent, "keyword", None) is node:
-            return False
-        return self._add(node)
-
-    def visit_Import(self, node: cst.Import) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        return False
+    for node in (*file.nodes(cst.Attribute), *file.nodes(cst.Name)):
+        parent = file.parent(node)
+        if isinstance(parent, cst.Attribute):
+            continue
+        if isinstance(parent, cst.Arg) and parent.keyword is node:
+            continue
+        known = file.fsdp1(node)
+        if known is None or known.split(".")[0] in CONFIG_NAMES | POLICY_NAMES:
+            continue
+        if not any(isinstance(entry, cst.Import | cst.ImportFrom) for entry in file.ancestors(node)):
+            yield node, known

@@ -7,13 +7,12 @@ import codecs
 import io
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterable
 
 import libcst as cst
 
 from fsdp_rules.apply import apply_edits
 from fsdp_rules.diagnosis import Diagnosis, Edit, remove
-from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings, Skipped, Unchanged
+from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
 from fsdp_rules.imports import tidy_imports
 from fsdp_rules.leftovers import unclaimed
 from fsdp_rules.project import Project
@@ -51,7 +50,12 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         return Failed("does not print back as it was parsed; it is left alone")
 
     diagnoses = _diagnose(file)
-    findings = tuple(_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses)
+    findings = tuple(
+        sorted(
+            (_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses),
+            key=lambda found: (found.line, found.column, found.rule),
+        )
+    )
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = _todos(file, diagnoses)
     module = apply_edits(file.module, edits, todos)
@@ -111,28 +115,15 @@ def _decode(data: bytes) -> tuple[str, str, bytes]:
     return data[len(bom) :].decode(encoding), encoding, bom
 
 
-class _Walk(cst.CSTVisitor):
-    def __init__(self, file: File, rules: Iterable[Rule]) -> None:
-        super().__init__()
-        self.file = file
-        self.by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
-        for rule in rules:
-            for visited in rule.visits:
-                self.by_type[visited].append(rule)
-        self.found: list[tuple[Rule, Diagnosis]] = []
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        for rule in self.by_type.get(type(node), ()):
-            for diagnosis in rule.visit(node, self.file):
-                self.found.append((diagnosis.rule or rule, diagnosis))
-        return True
-
-
 def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
     shim = file.settings.to == "shim"
-    walk = _Walk(file, [rule for rule in all_rules() if not shim or rule.id in SHIM_RULES])
-    file.module.visit(walk)
-    found = walk.found
+    found: list[tuple[Rule, Diagnosis]] = []
+    for rule in all_rules():
+        if shim and rule.id not in SHIM_RULES:
+            continue
+        for kind in rule.visits:
+            for node in file.nodes(kind):
+                found.extend((diagnosis.rule or rule, diagnosis) for diagnosis in rule.visit(node, file))
     if not shim:
         found += unclaimed(file, [diagnosis for _, diagnosis in found])
     return [

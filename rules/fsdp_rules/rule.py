@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Rule:
     """One FSDP1 concept: its docstring is its documentation, its example is its first test.
 
-    ``visits`` lists the node types that the engine shows to :meth:`visit`, in one walk shared by all rules.
+    ``visits`` lists the node types that the engine shows to :meth:`visit`; one walk of the tree serves all rules.
     """
 
     id: ClassVar[str]

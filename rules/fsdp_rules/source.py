@@ -8,13 +8,13 @@ import re
 import textwrap
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from fsdp_rules.finding import Settings, Span
 from fsdp_rules.gates import gated_lines
@@ -24,6 +24,7 @@ from fsdp_rules.project import Certainty, Project, module_name
 if TYPE_CHECKING:
     from fsdp_rules.plan import ShardPlan
 
+Node = TypeVar("Node", bound=cst.CSTNode)
 IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
 COMPOUND = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.With, cst.FunctionDef, cst.ClassDef, cst.Match)
 
@@ -47,6 +48,26 @@ def dotted(node: cst.CSTNode) -> str | None:
     return ".".join([node.value, *reversed(parts)])
 
 
+class _Index(cst.CSTVisitor):
+    """Parents and nodes by type, from one walk: libcst's providers would take a walk each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.by_type: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
+        self._stack: list[cst.CSTNode] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if self._stack:
+            self.parents[node] = self._stack[-1]
+        self._stack.append(node)
+        self.by_type[type(node)].append(node)
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        self._stack.pop()
+
+
 class File:
     """A parsed file and its facts. ``path`` is as the user named it, with forward slashes."""
 
@@ -55,14 +76,22 @@ class File:
         self.project = project
         self.settings = settings
         self.text = source
-        wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-        self.module = wrapper.module
-        resolved = wrapper.resolve_many([ParentNodeProvider, PositionProvider])
-        self._parents = resolved[ParentNodeProvider]
-        self._positions = resolved[PositionProvider]
+        self.module = cst.parse_module(source)
+        index = _Index()
+        self.module.visit(index)
+        self._parents = index.parents
+        self._nodes = index.by_type
         self.wanted_imports: dict[str, str] = {}
 
     # Places
+
+    def nodes(self, kind: type[Node]) -> list[Node]:
+        """All nodes of exactly the type ``kind``, in the order of the text."""
+        return cast("list[Node]", self._nodes.get(kind, []))
+
+    @cached_property
+    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
+        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node that ``node`` stands in, None for the module."""
@@ -219,9 +248,7 @@ class File:
     @cached_property
     def bindings(self) -> dict[tuple[str, str], list[Binding]]:
         """Every binding of every plain name, by (scope, name)."""
-        collector = _Bindings(self)
-        self.module.visit(collector)
-        return collector.found
+        return _Bindings(self).found
 
     def binding(self, name: cst.BaseExpression) -> Binding | None:
         """The one simple assignment that gives a plain name its value, or None when there is none or more than one."""
@@ -276,9 +303,23 @@ class File:
 
     @cached_property
     def _uses(self) -> dict[str, list[cst.Name]]:
-        collector = _Uses(self)
-        self.module.visit(collector)
-        return collector.found
+        found: dict[str, list[cst.Name]] = defaultdict(list)
+        for node in self.nodes(cst.Name):
+            if self._is_read(node):
+                found[node.value].append(node)
+        return found
+
+    def _is_read(self, node: cst.Name) -> bool:
+        parent = self.parent(node)
+        if isinstance(parent, cst.AssignTarget | cst.Param | cst.ImportAlias | cst.AsName | cst.NameItem):
+            return False
+        if isinstance(parent, cst.Attribute):
+            return parent.attr is not node
+        if isinstance(parent, cst.Arg):
+            return parent.keyword is not node
+        if isinstance(parent, cst.FunctionDef | cst.ClassDef):
+            return parent.name is not node
+        return not (isinstance(parent, cst.AnnAssign) and parent.target is node)
 
     def gated(self, node: cst.CSTNode) -> bool:
         """Whether ``node`` belongs to code that has its FSDP2 (or other torch version's) twin and is left alone."""
@@ -335,10 +376,29 @@ def _identifiers(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-class _Bindings(cst.CSTVisitor):
+class _Bindings:
+    """Every binding of every plain name, by (scope, name)."""
+
     def __init__(self, file: File) -> None:
         self.file = file
         self.found: dict[tuple[str, str], list[Binding]] = defaultdict(list)
+        for assign in file.nodes(cst.Assign):
+            for target in assign.targets:
+                self._add(target.target, assign, assign.value)
+        for annotated in file.nodes(cst.AnnAssign):
+            self._add(annotated.target, annotated, annotated.value)
+        for kind in (cst.AugAssign, cst.NamedExpr, cst.For, cst.CompFor):
+            for node in file.nodes(kind):
+                self._add(node.target, node, None)
+        for item in file.nodes(cst.WithItem):
+            if item.asname is not None:
+                self._add(item.asname.name, item, None)
+        for parameter in file.nodes(cst.Param):
+            self._parameter(parameter)
+        for declaration in file.nodes(cst.Global):
+            for name in declaration.names:
+                self.found[("", name.name.value)].append(Binding(declaration, None))
+                self.found[(file.scope(declaration), name.name.value)].append(Binding(declaration, None))
 
     def _add(self, target: cst.CSTNode, statement: cst.CSTNode, value: cst.BaseExpression | None) -> None:
         if isinstance(target, cst.Name):
@@ -349,57 +409,9 @@ class _Bindings(cst.CSTVisitor):
         elif isinstance(target, cst.Subscript | cst.StarredElement):
             self._add(target.value, statement, None)
 
-    def visit_Assign(self, node: cst.Assign) -> None:
-        for target in node.targets:
-            self._add(target.target, node, node.value)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        self._add(node.target, node, node.value)
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        self._add(node.target, node, None)
-
-    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-        self._add(node.target, node, None)
-
-    def visit_For(self, node: cst.For) -> None:
-        self._add(node.target, node, None)
-
-    def visit_CompFor(self, node: cst.CompFor) -> None:
-        self._add(node.target, node, None)
-
-    def visit_WithItem(self, node: cst.WithItem) -> None:
-        if node.asname is not None:
-            self._add(node.asname.name, node, None)
-
-    def visit_Param(self, node: cst.Param) -> None:
-        function = next(entry for entry in self.file.ancestors(node) if isinstance(entry, cst.FunctionDef | cst.Lambda))
-        if isinstance(function, cst.FunctionDef):
-            outer = self.file.scope(function)
-            scope = f"{outer}.{function.name.value}" if outer else function.name.value
+    def _parameter(self, node: cst.Param) -> None:
+        owner = next(entry for entry in self.file.ancestors(node) if isinstance(entry, cst.FunctionDef | cst.Lambda))
+        if isinstance(owner, cst.FunctionDef):
+            outer = self.file.scope(owner)
+            scope = f"{outer}.{owner.name.value}" if outer else owner.name.value
             self.found[(scope, node.name.value)].append(Binding(node, None))
-
-    def visit_Global(self, node: cst.Global) -> None:
-        for item in node.names:
-            self.found[("", item.name.value)].append(Binding(node, None))
-            self.found[(self.file.scope(node), item.name.value)].append(Binding(node, None))
-
-
-class _Uses(cst.CSTVisitor):
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self.found: dict[str, list[cst.Name]] = defaultdict(list)
-
-    def visit_Name(self, node: cst.Name) -> None:
-        parent = self.file.parent(node)
-        if isinstance(parent, cst.AssignTarget | cst.Param | cst.ImportAlias | cst.AsName | cst.NameItem):
-            return
-        if isinstance(parent, cst.Attribute) and parent.attr is node:
-            return
-        if isinstance(parent, cst.Arg) and parent.keyword is node:
-            return
-        if isinstance(parent, cst.FunctionDef | cst.ClassDef) and parent.name is node:
-            return
-        if isinstance(parent, cst.AnnAssign) and parent.target is node:
-            return
-        self.found[node.value].append(node)
