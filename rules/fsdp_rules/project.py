@@ -112,7 +112,8 @@ class _Indexer:
     ``var:<path>:<scope>:<text>`` a name or dotted name in a scope; ``attr:<name>`` an attribute of any object;
     ``ret:<path>:<function>[:<i>]`` what a function returns; ``param:<path>:<function>:<name>``;
     ``call:<path>:<dotted callee>[:<i>]`` and ``arg:<path>:<dotted callee>:<position or keyword>`` are joined
-    to functions of other files by :class:`Project`; ``seed`` is an ``FSDP(...)`` call.
+    to functions of other files by :class:`Project`; ``seed`` is an ``FSDP(...)`` call. A ``var`` that ends with ``~``
+    is the name above the line of its function that wraps it.
     """
 
     def __init__(self, path: str, module: str, gated: frozenset[int]) -> None:
@@ -124,6 +125,7 @@ class _Indexer:
         self.imported: set[str] = set()
         self.gated = gated
         self.flags: set[str] = set()
+        self.wrapped_from: dict[tuple[str, str], int] = {}
 
     def run(self, tree: ast.Module) -> None:
         for node in ast.walk(tree):
@@ -137,7 +139,32 @@ class _Indexer:
                 for alias in node.names:
                     self.aliases[alias.asname or alias.name] = f"{base}.{alias.name}"
                     self.imported.add(f"{base}.{alias.name}")
+        self._note_wraps(tree.body, "", 0)
         self._body(tree.body, "")
+
+    def _note_wraps(self, body: Iterable[ast.stmt], scope: str, loop: int) -> None:
+        """Note from which line on ``scope`` has each name wrapped; all of a loop counts as one line."""
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and self._known(node.value.func) == FSDP
+            ):
+                for target in node.targets:
+                    text = self._text(target)
+                    if text is not None:
+                        self.wrapped_from.setdefault((scope, text), loop or node.lineno)
+            inner = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.stmt):
+                    self._note_wraps([child], scope, inner)
+                elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                    self._note_wraps(child.body, scope, inner)
+
+    def _is_early(self, scope: str, text: str, line: int) -> bool:
+        return line < self.wrapped_from.get((scope, text), 0)
 
     def _absolute(self, module: str | None, level: int) -> str:
         if not level:
@@ -156,8 +183,11 @@ class _Indexer:
             arguments = node.args
             names = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
             self.functions[inner] = tuple(names)
+            self._note_wraps(node.body, inner, 0)
             for name in names:
                 self._flow(f"param:{self.path}:{inner}:{name}", self._var(inner, name))
+                if (inner, name) in self.wrapped_from:
+                    self._flow(f"param:{self.path}:{inner}:{name}", f"{self._var(inner, name)}~")
             self._body(node.body, inner)
             return
         if isinstance(node, ast.ClassDef):
@@ -205,6 +235,8 @@ class _Indexer:
         text = self._text(target)
         if text is not None:
             yield self._var(scope, text)
+            if self._is_early(scope, text, target.lineno):
+                yield f"{self._var(scope, text)}~"
         if isinstance(target, ast.Attribute):
             yield f"attr:{target.attr}"
 
@@ -230,7 +262,8 @@ class _Indexer:
         else:
             text = self._text(node)
             if text is not None:
-                self._flow(self._var(scope, text), place, sure)
+                early = "~" if self._is_early(scope, text, node.lineno) else ""
+                self._flow(self._var(scope, text) + early, place, sure)
             if text is not None and text.endswith(INNER):
                 self._flow(self._var(scope, text.rpartition(".")[0]), place, False)
 
