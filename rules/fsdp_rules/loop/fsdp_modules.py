@@ -1,0 +1,133 @@
+"""Rule for methods that look at a model as a whole: ``fsdp_modules``, ``check_is_root``, ``apply``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Code, Diagnosis, Replace, ReplaceStatement
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.project import Certainty
+from fsdp_rules.render import indent
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.values import bind, literal_bool
+from fsdp_rules.wrapping import held_at, is_summoned
+
+
+class FsdpModules(Rule):
+    """Listing a model's units, and running a function over its modules.
+
+    `FSDP.fsdp_modules(model)` finds nothing in an FSDP2 model and says nothing; its list is that of all `FSDPModule`s.
+    `model.apply(fn)` showed the function full parameters under FSDP1 and shows it shards under FSDP2, so it runs
+    inside `fsdp_compat.summon_full_params`, which writes changes back. `check_is_root` has no public FSDP2 form.
+    """
+
+    id = "FSDP208"
+    name = "fsdp-modules"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def count_units(model):
+    return len(FSDP.fsdp_modules(model))
+"""
+    after = """
+from torch.distributed.fsdp import FSDPModule
+
+def count_units(model):
+    return len([module for module in model.modules() if isinstance(module, FSDPModule)])
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Calls on the class, or on a model that is wrapped."""
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return
+        method = node.func.attr.value
+        static = file.fsdp1(node.func.value) == FSDP
+        if method == "fsdp_modules" and (static or held_at(node.func.value, file) is Certainty.YES):
+            yield from self._units(node, file)
+        elif method == "check_is_root" and (static or (not node.args and "fsdp1" in file.project.flags)):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "FSDP2 has no public question for the root of a sharded model",
+                "the root is the module that fully_shard was called on last: compare with that object",
+                claims=(node.func,),
+            )
+        elif method == "apply" and not is_summoned(node, file):
+            yield from self._apply(node, node.func.value, static, file)
+
+    def _units(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+        arguments = bind(call, ("module", "root_only"))
+        if arguments is None or "module" not in arguments:
+            return
+        module, root_only = arguments["module"], arguments.get("root_only")
+        if root_only is None or literal_bool(root_only) is False:
+            unit = file.fresh(call, "module", "unit", "fsdp_module")
+            kind = file.ref("torch.distributed.fsdp.FSDPModule")
+            yield Diagnosis(
+                call,
+                Level.SAFE,
+                "FSDP2's units are the modules that are FSDPModules, in the same order",
+                edits=(
+                    Replace(
+                        call,
+                        lambda code: f"[{unit} for {unit} in {code(module)}.modules() if isinstance({unit}, {kind})]",
+                    ),
+                ),
+                claims=(call.func,),
+            )
+        elif file.settings.helpers:
+            helper = file.ref("fsdp_compat.fsdp_modules")
+            yield Diagnosis(
+                call,
+                Level.SAFE,
+                "fsdp_compat finds the outermost units",
+                edits=(Replace(call, lambda code: f"{helper}({code(module)}, root_only={code(root_only)})"),),
+                claims=(call.func,),
+            )
+        else:
+            yield Diagnosis(
+                call,
+                Level.MANUAL,
+                "needs fsdp_compat.fsdp_modules, which --no-helpers forbids",
+                "walk model.children() and stop at each FSDPModule",
+                claims=(call.func,),
+            )
+
+    def _apply(self, call: cst.Call, model: cst.BaseExpression, static: bool, file: File) -> Iterator[Diagnosis]:
+        held = Certainty.NO if static else held_at(model, file)
+        if held is Certainty.NO:
+            return
+        name = file.code(model)
+        statement = file.statement(call)
+        if held is Certainty.MAYBE:
+            yield Diagnosis(
+                call,
+                Level.INFO,
+                f"if {name} is sharded here, the function sees shards of its parameters, not full ones",
+                "run it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
+            )
+        elif file.settings.helpers and isinstance(statement, cst.Expr | cst.Assign) and statement.value is call:
+            helper = file.ref("fsdp_compat.summon_full_params")
+
+            def build(code: Code) -> str:
+                return f"with {helper}({code(model)}):\n{indent(code(statement))}"
+
+            yield Diagnosis(
+                call,
+                Level.REVIEW,
+                f"the function sees the full parameters of {name}, all of which fit into memory at once",
+                "FSDP1 gathered unit after unit; run the function before the model is sharded if memory is short",
+                edits=(ReplaceStatement(statement, build),),
+            )
+        else:
+            yield Diagnosis(
+                call,
+                Level.MANUAL,
+                f"{name} is sharded: the function would see shards of its parameters",
+                "run it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
+            )

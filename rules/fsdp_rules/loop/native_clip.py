@@ -1,0 +1,83 @@
+"""Rule for ``torch.nn.utils.clip_grad_norm_`` on the parameters of an FSDP1 model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import canonical
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.wrapping import held_at, model_of_parameters
+
+CLIP = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_")
+
+
+class NativeClip(Rule):
+    """torch's own clipping, used on an FSDP1 model instead of the model's method.
+
+    FSDP1's gradients are plain local tensors, so every rank clipped by the norm of its own shards, each by another
+    factor. FSDP2's are DTensors: all ranks clip by the global norm. That is what was meant, but the numbers differ
+    whenever clipping is active. The norm that comes back is a DTensor, and `.full_tensor()` makes it a number on
+    every torch version.
+    """
+
+    id = "FSDP215"
+    name = "native-clip"
+    visits = (cst.Call,)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, loss):
+    model = FSDP(model)
+    loss(model).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    return norm
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def train(model, loss):
+    fully_shard(model)
+    loss(model).backward()
+    # TODO(fsdp-migrate FSDP215): FSDP1 clipped by each rank's own norm, FSDP2 clips by the global one
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+    return norm
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict about the numbers, and one about the norm where it is used."""
+        if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in CLIP:
+            return
+        model = model_of_parameters(node.args[0].value, file)
+        held = held_at(model, file) if model is not None else Certainty.NO
+        parent = file.parent(node)
+        if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
+            return
+        yield from self._numbers(node, held, file)
+        if isinstance(parent, cst.Expr) or (held is Certainty.MAYBE and "ddp" in file.project.flags):
+            return
+        yield Diagnosis(
+            node,
+            Level.SAFE if held is Certainty.YES else Level.REVIEW,
+            "the norm is a DTensor now; full_tensor() gives its value on every rank",
+            edits=(Replace(node, lambda code: f"{code(node)}.full_tensor()"),),
+        )
+
+    def _numbers(self, call: cst.Call, held: Certainty, file: File) -> Iterator[Diagnosis]:
+        advice = (
+            "the loss changes where clipping is active; the global norm is what FSDP1's model.clip_grad_norm_ gave, "
+            "so keep the line, and expect another curve than before"
+        )
+        if held is Certainty.YES and any(canonical(full) for full in file.aliases.values()):
+            message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global one"
+            yield Diagnosis(call, Level.MANUAL, message, advice)
+        else:
+            message = "if these parameters are sharded: FSDP1 clipped by each rank's own norm, FSDP2 by the global one"
+            yield Diagnosis(call, Level.INFO, message, advice)

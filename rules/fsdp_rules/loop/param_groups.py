@@ -1,0 +1,74 @@
+"""Rule for parameter groups that are told apart by the number of dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.wrapping import held_at, is_summoned, model_of_parameter
+
+
+class ParameterGroups(Rule):
+    """Weight decay for matrices alone, decided by `p.ndim` on a model that is wrapped already.
+
+    FSDP1's sharded parameters are all 1-D, so such a test put every one of them among the biases. FSDP2's keep their
+    shapes, and the matrices start to decay: what was meant, but not the same numbers. Groups made before the model is
+    wrapped, or inside `summon_full_params`, do not change.
+    """
+
+    id = "FSDP213"
+    name = "parameter-groups"
+    visits = (cst.Attribute, cst.Call)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    model = FSDP(model, use_orig_params=True)
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    return model, matrices
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    fully_shard(model)
+    # TODO(fsdp-migrate FSDP213): p.ndim was 1 for every FSDP1 parameter and is now that of the full tensor
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    return model, matrices
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """List questions for the dimensions of a wrapped model's parameters."""
+        parameter = _asked(node)
+        model = model_of_parameter(parameter, file) if parameter is not None else None
+        if model is None or held_at(model, file) is Certainty.NO or is_summoned(node, file):
+            return
+        yield Diagnosis(
+            node,
+            Level.MANUAL,
+            f"{file.code(node)} was 1 for every FSDP1 parameter and is now that of the full tensor",
+            "for the same numbers give all parameters the settings of the 1-D group (often weight_decay=0); keep the "
+            "line for the groups that were meant",
+        )
+
+
+def _asked(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """``p`` in ``p.ndim``, ``p.dim()``, ``p.ndimension()`` and ``len(p.shape)``."""
+    if isinstance(node, cst.Attribute):
+        return node.value if node.attr.value == "ndim" else None
+    if not isinstance(node, cst.Call):
+        return None
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("dim", "ndimension"):
+        return node.func.value
+    if isinstance(node.func, cst.Name) and node.func.value == "len" and len(node.args) == 1:
+        shape = node.args[0].value
+        shape = shape.func if isinstance(shape, cst.Call) else shape
+        if isinstance(shape, cst.Attribute) and shape.attr.value in ("shape", "size"):
+            return shape.value
+    return None

@@ -1,0 +1,68 @@
+"""Rule for gradient hooks on the parameters of a wrapped model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.wrapping import held_at, model_of_parameter
+
+MESSAGES = {
+    "register_hook": "a hook on a sharded parameter never runs under FSDP2",
+    "register_post_accumulate_grad_hook": "this hook runs once per parameter and backward under FSDP2",
+}
+ADVICE = {
+    "register_hook": "with use_orig_params=True it never ran under FSDP1 either: delete it to keep the numbers, or use "
+    "register_post_accumulate_grad_hook, which gets the parameter with its reduced gradient, to have it run",
+    "register_post_accumulate_grad_hook": "with use_orig_params=True it never ran under FSDP1, and for flat parameters "
+    "it ran once per unit: delete it to keep the numbers, or check what it does to a DTensor",
+}
+
+
+class ParameterHooks(Rule):
+    """Hooks on parameters.
+
+    Autograd never sees the sharded parameters of FSDP2, so a hook registered by `register_hook` does not run (nor did
+    it under FSDP1 with `use_orig_params=True`). `register_post_accumulate_grad_hook` runs under FSDP2, after the
+    gradient is reduced, where FSDP1 ran it for flat parameters alone.
+    """
+
+    id = "FSDP212"
+    name = "parameter-hooks"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model, clamp):
+    model = FSDP(model)
+    for parameter in model.parameters():
+        parameter.register_hook(clamp)
+    return model
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model, clamp):
+    fully_shard(model)
+    for parameter in model.parameters():
+        # TODO(fsdp-migrate FSDP212): a hook on a sharded parameter never runs under FSDP2
+        parameter.register_hook(clamp)
+    return model
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """List hooks on what runs over a wrapped model's parameters."""
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return
+        method = node.func.attr.value
+        if method not in MESSAGES:
+            return
+        model = model_of_parameter(node.func.value, file)
+        if model is not None and held_at(model, file) is not Certainty.NO:
+            yield Diagnosis(node, Level.MANUAL, MESSAGES[method], ADVICE[method])

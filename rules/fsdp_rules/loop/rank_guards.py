@@ -1,0 +1,113 @@
+"""Rule for reads of a wrapped model's parameters on some ranks only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.wrapping import held_at, is_summoned, model_of_parameter
+
+RANK = re.compile(r"\b\w*rank\b|\bis_(main|master|rank|chief|local_main)\w*|\bmain_process\b", re.IGNORECASE)
+#: Methods that need all ranks for a sharded tensor, and attributes on the way to them.
+COLLECTIVE = frozenset({"full_tensor", "item", "max", "mean", "min", "norm", "std", "sum", "tolist", "var"})
+LOCAL = frozenset({"numel", "nelement"})
+PASSED = frozenset({"abs", "cpu", "data", "detach", "float", "grad", "pow", "square", "view", "flatten"})
+
+
+class RankGuards(Rule):
+    """Looking at parameters on one rank.
+
+    FSDP1's sharded parameters are plain local tensors, so one rank alone may print a norm. FSDP2's are DTensors: a
+    norm, a sum or `.item()` of them asks all ranks, and hangs if only one comes. `p.numel()` counts the whole tensor
+    instead of the shard.
+    """
+
+    id = "FSDP214"
+    name = "rank-guards"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def report(model, rank):
+    model = FSDP(model)
+    if rank == 0:
+        for name, p in model.named_parameters():
+            print(name, p.norm())
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def report(model, rank):
+    fully_shard(model)
+    if rank == 0:
+        for name, p in model.named_parameters():
+            # TODO(fsdp-migrate FSDP214): p.norm() of a sharded parameter needs all ranks and hangs on some of them
+            print(name, p.norm())
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """List reads behind a test for the rank."""
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return
+        method = node.func.attr.value
+        if method not in COLLECTIVE | LOCAL:
+            return
+        model = model_of_parameter(_root(node.func.value), file)
+        if model is None or held_at(model, file) is Certainty.NO or is_summoned(node, file):
+            return
+        if method in LOCAL:
+            yield Diagnosis(
+                node,
+                Level.INFO,
+                f"{file.code(node)} counts the whole parameter; under FSDP1 it counted this rank's shard",
+                "p.to_local().numel() counts the shard",
+            )
+        elif _on_some_ranks(node, file):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{file.code(node)} of a sharded parameter needs all ranks and hangs on some of them",
+                "compute it on every rank and guard what is done with the result, or read p.to_local()",
+            )
+
+
+def _root(node: cst.BaseExpression) -> cst.BaseExpression:
+    while True:
+        if isinstance(node, cst.Call):
+            node = node.func
+        elif isinstance(node, cst.Attribute) and node.attr.value in PASSED | COLLECTIVE:
+            node = node.value
+        else:
+            return node
+
+
+def _on_some_ranks(node: cst.CSTNode, file: File) -> bool:
+    child = node
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.If | cst.IfExp) and child is not ancestor.test and _asks(ancestor.test, file):
+            return True
+        if isinstance(child, cst.BaseStatement) and isinstance(ancestor, cst.IndentedBlock):
+            before = ancestor.body[: list(ancestor.body).index(child)]
+            if any(isinstance(entry, cst.If) and _asks(entry.test, file) and _leaves(entry) for entry in before):
+                return True
+        if isinstance(ancestor, cst.FunctionDef):
+            return False
+        child = ancestor
+    return False
+
+
+def _asks(test: cst.BaseExpression, file: File) -> bool:
+    return RANK.search(file.code(test)) is not None
+
+
+def _leaves(guard: cst.If) -> bool:
+    last = guard.body.body[-1] if guard.body.body else None
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return guard.orelse is None and isinstance(small, cst.Return | cst.Continue | cst.Raise)

@@ -1,0 +1,63 @@
+"""FSDP215: torch's own clipping on an FSDP1 model."""
+
+from __future__ import annotations
+
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+CLIP = "torch.nn.utils.clip_grad_norm_"
+
+
+def levels(source: str, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, **others) if found.rule == "FSDP215"]
+
+
+def test_models_that_are_never_wrapped_are_left_alone() -> None:
+    check_noop(f"import torch\n\nnorm = {CLIP}(model.parameters(), 1.0)\n")
+
+
+def test_an_unused_norm_changes_nothing_in_the_line() -> None:
+    assert levels(WRAP + f"model = FSDP(model)\n{CLIP}(model.parameters(), 1.0)\n") == ["manual"]
+
+
+def test_a_norm_that_is_gathered_is_fsdp2_already() -> None:
+    assert levels(WRAP + f"model = FSDP(model)\nnorm = {CLIP}(model.parameters(), 1.0).full_tensor()\n") == []
+
+
+def test_another_model_of_the_same_function() -> None:
+    assert levels(WRAP + f"model = FSDP(model)\nnorm = {CLIP}(critic.parameters(), 1.0)\n") == []
+
+
+def test_edits_inside_the_call_are_kept() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.nn.utils import clip_grad_norm_
+
+        def step(model, parameters):
+            model = FSDP(model)
+            return clip_grad_norm_(
+                filter(trains, model.module.parameters()),
+                1.0,  # as in the paper
+            ).item()
+        """,
+        """
+        from torch.distributed.fsdp import fully_shard
+        from torch.nn.utils import clip_grad_norm_
+
+        def step(model, parameters):
+            fully_shard(model)
+            # TODO(fsdp-migrate FSDP215): FSDP1 clipped by each rank's own norm, FSDP2 clips by the global one
+            return clip_grad_norm_(
+                filter(trains, model.parameters()),
+                1.0,  # as in the paper
+            ).full_tensor().item()
+        """,
+    )
+
+
+def test_a_parameter_that_may_hold_the_model_of_another_file() -> None:
+    other = WRAP + "from torch.nn.parallel import DistributedDataParallel\n\nclass T:\n"
+    other += "    def __init__(self, net):\n        self.model = FSDP(net)\n"
+    source = f"import torch\n\ndef step(trainer):\n    {CLIP}(trainer.model.parameters(), 1.0)\n"
+    assert levels(source, trainer=other) == ["info"]

@@ -1,0 +1,46 @@
+"""FSDP213: parameter groups by number of dimensions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_noop, findings
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+
+
+def levels(source: str) -> list[str]:
+    return [found.level.value for found in findings(source) if found.rule == "FSDP213"]
+
+
+def test_models_that_are_never_wrapped_are_left_alone() -> None:
+    check_noop("matrices = [p for p in model.parameters() if p.ndim >= 2]\n")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "def build(model):\n    big = [p for p in model.parameters() if p.ndim > 1]\n    model = FSDP(model)\n",
+        "model = FSDP(model)\nwith FSDP.summon_full_params(model):\n    print([p.dim() for p in model.parameters()])\n",
+        "model = FSDP(model)\nprint([x.ndim for x in batches])\n",
+    ],
+)
+def test_full_shapes_are_left_alone(use: str) -> None:
+    assert levels(WRAP + use) == []
+
+
+@pytest.mark.parametrize("asked", ["p.ndim", "p.dim()", "p.ndimension()", "len(p.shape)", "len(p.size())"])
+def test_questions_for_the_dimensions(asked: str) -> None:
+    source = f"model = FSDP(model)\nbig = [p for n, p in model.named_parameters() if {asked} > 1]\n"
+    assert levels(WRAP + source) == ["manual"]
+
+
+def test_through_dictionaries() -> None:
+    source = """
+def groups(model):
+    model = FSDP(model)
+    found = {n: p for n, p in model.named_parameters()}
+    found = {n: p for n, p in found.items() if p.requires_grad}
+    return [p for p in found.values() if p.dim() < 2]
+"""
+    assert levels(WRAP + source) == ["manual"]

@@ -1,0 +1,53 @@
+"""FSDP214: reads of parameters on some ranks only."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_noop, findings
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+READ = "for p in model.parameters():\n    print(p.norm())\n"
+
+
+def levels(source: str) -> list[str]:
+    return [found.level.value for found in findings(source) if found.rule == "FSDP214"]
+
+
+def guarded(test: str, read: str) -> str:
+    return WRAP + f"if {test}:\n" + "".join(f"    {line}\n" for line in read.splitlines())
+
+
+def test_models_that_are_never_wrapped_are_left_alone() -> None:
+    check_noop(f"if rank == 0:\n    pass\n{READ}")
+
+
+def test_reads_on_all_ranks_are_left_alone() -> None:
+    assert levels(WRAP + READ) == []
+    assert levels(guarded("step % 10 == 0", READ)) == []
+
+
+@pytest.mark.parametrize(
+    "test", ["rank == 0", "dist.get_rank() == 0", "args.local_rank in (0, -1)", "is_main_process()"]
+)
+def test_reads_behind_a_guard(test: str) -> None:
+    assert levels(guarded(test, READ)) == ["manual"]
+
+
+def test_reads_behind_a_return() -> None:
+    source = """
+def report(rank):
+    if rank != 0:
+        return
+    print([p.data.abs().mean() for p in model.parameters()])
+"""
+    assert levels(WRAP + source) == ["manual"]
+
+
+def test_counting_is_local_but_another_number() -> None:
+    assert levels(WRAP + "print(sum(p.numel() for p in model.parameters()))\n") == ["info"]
+
+
+def test_full_parameters_may_be_read() -> None:
+    source = "with FSDP.summon_full_params(model):\n" + "".join(f"    {line}\n" for line in READ.splitlines())
+    assert levels(guarded("rank == 0", source)) == []
