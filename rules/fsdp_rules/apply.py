@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import libcst as cst
@@ -18,12 +18,19 @@ class EditConflictError(Exception):
     """Two rules want to rewrite the same node: a defect of the rules, never of the file."""
 
 
-def apply_edits(module: cst.Module, edits: Iterable[Edit], todos: dict[cst.CSTNode, list[str]]) -> cst.Module:
+def apply_edits(
+    module: cst.Module,
+    edits: Iterable[Edit],
+    todos: dict[cst.CSTNode, list[str]],
+    ancestors: Callable[[cst.CSTNode], Iterable[cst.CSTNode]],
+) -> cst.Module:
     """``module`` with all ``edits`` made and a comment for each of ``todos`` above its statement.
 
-    ``todos`` maps statement lines and compound statements to comment texts. Raises :class:`EditConflictError`.
+    ``todos`` maps statement lines and compound statements to comment texts; ``ancestors`` gives the nodes around one,
+    so that only the branches of the tree that change are walked. Raises :class:`EditConflictError`.
     """
     editor = _Editor(module, edits, todos)
+    editor.follow(ancestors)
     return cst.ensure_type(module.visit(editor), cst.Module)
 
 
@@ -66,6 +73,7 @@ class _Editor(cst.CSTTransformer):
         self.before: dict[cst.CSTNode, list[InsertBefore]] = defaultdict(list)
         self.after: dict[cst.CSTNode, list[InsertAfter]] = defaultdict(list)
         self.updated: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.branches: set[cst.CSTNode] = {module}
         for edit in edits:
             if isinstance(edit, InsertBefore):
                 self.before[edit.node].append(edit)
@@ -76,6 +84,15 @@ class _Editor(cst.CSTTransformer):
                 if edit.node in table:
                     raise EditConflictError(f"two edits of {module.code_for_node(edit.node).strip()[:80]!r}")
                 table[edit.node] = edit
+
+    def follow(self, ancestors: Callable[[cst.CSTNode], Iterable[cst.CSTNode]]) -> None:
+        """Mark the branches that lead to an edit."""
+        for node in (*self.expressions, *self.replaced, *self.before, *self.after, *self.todos):
+            self.branches.add(node)
+            self.branches.update(ancestors(node))
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return node in self.branches
 
     def _table(self, edit: Replace | ReplaceStatement | Rebuild) -> object:
         return self.expressions if isinstance(edit, Replace) else self.replaced

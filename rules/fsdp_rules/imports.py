@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable
 from typing import cast
 
@@ -73,7 +74,14 @@ def _bound_name(statement: str) -> str:
     return statement.split(" as ")[-1].split(" import ")[-1].removeprefix("import ").strip().partition(".")[0]
 
 
-class _Cleaner(cst.CSTTransformer):
+class _StatementTransformer(cst.CSTTransformer):
+    """Looks at statements, not into them."""
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
+        return False
+
+
+class _Cleaner(_StatementTransformer):
     """Takes unused names out of import statements; an emptied statement stays as a marker for :class:`_Adder`."""
 
     def __init__(self, before: File, used: set[str], used_before: set[str]) -> None:
@@ -323,41 +331,7 @@ def _import(statement: str) -> cst.Import:
     return cst.ensure_type(line.body[0], cst.Import)
 
 
-_STANDARD = frozenset(
-    [
-        "argparse",
-        "collections",
-        "contextlib",
-        "copy",
-        "dataclasses",
-        "datetime",
-        "enum",
-        "functools",
-        "gc",
-        "inspect",
-        "io",
-        "itertools",
-        "json",
-        "logging",
-        "math",
-        "os",
-        "pathlib",
-        "pickle",
-        "random",
-        "re",
-        "shutil",
-        "string",
-        "subprocess",
-        "sys",
-        "tempfile",
-        "threading",
-        "time",
-        "typing",
-        "types",
-        "uuid",
-        "warnings",
-    ]
-)
+_STANDARD = sys.stdlib_module_names
 
 
 def _root(name: str) -> str:
@@ -398,7 +372,7 @@ def _has_top_level_torch(module: cst.Module) -> bool:
     )
 
 
-class _LazyFiller(cst.CSTTransformer):
+class _LazyFiller(_StatementTransformer):
     """Gives each function whose own FSDP1 import went the new imports that this function uses."""
 
     def __init__(self, needed: list[str]) -> None:
@@ -435,7 +409,7 @@ class _LazyFiller(cst.CSTTransformer):
         return updated_node.with_changes(body=[*updated_node.body[:at], *new, *updated_node.body[at + 1 :]])
 
 
-class _Settle(cst.CSTTransformer):
+class _Settle(_StatementTransformer):
     """Drops the markers that are left, comments kept."""
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.CSTNode:

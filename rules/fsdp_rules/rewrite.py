@@ -17,6 +17,7 @@ from fsdp_rules.imports import tidy_imports
 from fsdp_rules.leftovers import unclaimed
 from fsdp_rules.project import Project
 from fsdp_rules.registry import all_rules
+from fsdp_rules.relevance import is_relevant
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.values import names_in
@@ -37,6 +38,8 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         return Failed(f"cannot be decoded: {error}")
     try:
         ast.parse(text)
+        if not is_relevant(text, path, project):
+            return Unchanged()
         file = File(text, path, project, settings)
     except SyntaxError as error:
         return Failed(f"line {error.lineno}: {error.msg}")
@@ -58,10 +61,10 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     )
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = _todos(file, diagnoses)
-    module = apply_edits(file.module, edits, todos)
+    module = apply_edits(file.module, edits, todos, file.ancestors)
     dead = _dead(file, module, [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes])
     if dead:
-        module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos)
+        module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos, file.ancestors)
     module = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
     output = module.code
     if output == text:

@@ -60,14 +60,7 @@ def _may_wrap(value: cst.BaseExpression, file: File) -> bool:
 
 def assignments(file: File) -> list[cst.Assign]:
     """Every assignment of the file, in order."""
-    found: list[cst.Assign] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Assign(self, node: cst.Assign) -> None:
-            found.append(node)
-
-    file.module.visit(Collect())
-    return found
+    return file.nodes(cst.Assign)
 
 
 def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:

@@ -131,14 +131,8 @@ def _harmless(call: cst.Call, name: str | None, file: File) -> bool:
 
 def _defined(name: str, file: File) -> cst.FunctionDef | None:
     """The function or method of this file that ``name`` calls, where there is only one of that name."""
-    found: list[cst.FunctionDef] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-            if node.name.value == name.rpartition(".")[2]:
-                found.append(node)
-
     if "." in name and not name.startswith("self."):
         return None
-    file.module.visit(Collect())
+    last = name.rpartition(".")[2]
+    found = [function for function in file.nodes(cst.FunctionDef) if function.name.value == last]
     return found[0] if len(found) == 1 else None

@@ -13,15 +13,7 @@ def settings_calls(file: File) -> list[cst.Call]:
     """Every call of ``set_state_dict_type`` in the file, in order."""
     if "set_state_dict_type" not in file.text:
         return []
-    found: list[cst.Call] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            if is_context_call(node, file, SET_STATE_DICT_TYPE):
-                found.append(node)
-
-    file.module.visit(Collect())
-    return found
+    return [call for call in file.nodes(cst.Call) if is_context_call(call, file, SET_STATE_DICT_TYPE)]
 
 
 def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Context | str | None:
@@ -52,20 +44,8 @@ def readers(setting: cst.Call, file: File) -> bool:
     """Whether the file has calls that ``setting`` may govern."""
     return any(
         isinstance(call.func, cst.Attribute) and "state_dict" in call.func.attr.value and call is not setting
-        for statement in file.module.body
-        for call in _all_calls(statement)
+        for call in file.nodes(cst.Call)
     )
-
-
-def _all_calls(node: cst.CSTNode) -> list[cst.Call]:
-    found: list[cst.Call] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            found.append(node)
-
-    node.visit(Collect())
-    return found
 
 
 def _about(

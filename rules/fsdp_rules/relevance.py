@@ -1,0 +1,31 @@
+"""The second cheap question, asked of facts: is there anything in this file that a rule could speak about?"""
+
+from __future__ import annotations
+
+import re
+
+from fsdp_rules.names import canonical
+from fsdp_rules.project import Project, module_name
+
+#: Spelled-out signs of FSDP1 that need no import in the file.
+DIRECT = re.compile(
+    r"torch\.distributed\.(fsdp|_shard)|fairscale|FullyShardedDataParallel|ShardedGradScaler|_fsdp_wrapped_module"
+    r"|_fpw_module|flat_param|summon_full_params|fsdp-migrate|optim_state_dict"
+)
+#: What a file without an FSDP import may do with a wrapped model that it is given.
+LOOP = re.compile(
+    r"clip_grad_norm_|\bno_sync\b|\.module\b|state_dict\b|\bFSDP\b|\.generate\(|deepcopy|register_(comm_)?hook"
+    r"|\.ndim\b|\.dim\(\)|\.shape\b|checkpoint_wrapper|\.apply\(|\.numel\(|\._handles?\b|\.process_group\b|_checkpointing\("
+)
+
+
+def is_relevant(text: str, path: str, project: Project) -> bool:
+    """Whether the file needs to be parsed by libcst. Errs on the side of yes."""
+    aliases = project.exports.get(module_name(path), {})
+    if any(canonical(project.resolve(target)) is not None for target in aliases.values()):
+        return True
+    if DIRECT.search(text):
+        return True
+    if not project.flags & {"fsdp1", "gated"}:
+        return False
+    return LOOP.search(text) is not None

@@ -1,0 +1,92 @@
+"""Where a class may stand that is only asked for: tests, unions and tuples of classes, annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+from libcst import matchers as m
+
+from fsdp_rules.source import File
+
+ISINSTANCE = m.Call(func=m.Name("isinstance") | m.Name("issubclass"), args=[m.Arg(), m.Arg()])
+
+
+def whole_of(node: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, cst.CSTNode | None]:
+    """The tuple, union or the like of classes that ``node`` is part of (or itself), and what that stands in."""
+    whole, parent = node, file.parent(node)
+    while True:
+        if isinstance(parent, cst.Element):
+            parent = file.parent(parent)
+        if isinstance(parent, cst.Tuple | cst.List | cst.Set) or (
+            isinstance(parent, cst.BinaryOperation) and isinstance(parent.operator, cst.BitOr)
+        ):
+            whole, parent = parent, file.parent(parent)
+        else:
+            return whole, parent
+
+
+def is_tested(whole: cst.BaseExpression, parent: cst.CSTNode | None, file: File) -> bool:
+    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
+    return isinstance(call, cst.Call) and m.matches(call, ISINSTANCE) and call.args[1].value is whole
+
+
+def is_alias(whole: cst.BaseExpression, parent: cst.CSTNode | None, file: File) -> bool:
+    """Whether ``whole`` gets a name that is only used to test with, or to annotate."""
+    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+        return False
+    target = parent.targets[0].target
+    if not isinstance(target, cst.Name) or file.project.imports_from(file.path, target.value):
+        return False
+    uses = file.uses(target.value)
+    tested = [use for use in uses if is_tested(*whole_of(use, file), file) or in_annotation(use, file)]
+    return bool(uses) and len(tested) == len(uses)
+
+
+def in_annotation(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` stands for a type: in an annotation, a type argument of typing, or the type of a cast."""
+    inside: cst.CSTNode = node
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.Subscript):
+            generic = file.code(ancestor.value).rpartition(".")[2]
+            if generic in ("Literal", "Annotated"):
+                return False
+            if (file.resolved(ancestor.value) or "").startswith("typing."):
+                return True
+        elif isinstance(ancestor, cst.Annotation):
+            return True
+        elif isinstance(ancestor, cst.Call):
+            called = file.resolved(ancestor.func)
+            return called in ("typing.cast", "typing.TypeVar") and inside in (ancestor.args[0], *ancestor.args[-1:])
+        elif isinstance(ancestor, cst.BaseStatement | cst.BaseSmallStatement | cst.Lambda):
+            return False
+        inside = ancestor
+    return False
+
+
+def other_tests(call: cst.Call, subject: str, file: File) -> Iterator[cst.Call]:
+    """The other tests of the same object, in the same condition or in another arm of the same ``if``."""
+    tests: list[cst.CSTNode] = [call]
+    for ancestor in file.ancestors(call):
+        if isinstance(ancestor, cst.BooleanOperation | cst.UnaryOperation):
+            tests[0] = ancestor
+        elif isinstance(ancestor, cst.If) and ancestor.test is tests[0]:
+            tests += _arms(ancestor, file)
+            break
+        else:
+            break
+    for test in tests:
+        for other in m.findall(test, ISINSTANCE):
+            if other is not call and isinstance(other, cst.Call) and file.code(other.args[0].value) == subject:
+                yield other
+
+
+def _arms(arm: cst.If, file: File) -> Iterator[cst.BaseExpression]:
+    first = arm
+    while isinstance(outer := file.parent(first), cst.If) and outer.orelse is first:
+        first = outer
+    current: cst.If | cst.Else | None = first
+    while isinstance(current, cst.If):
+        if current is not arm:
+            yield current.test
+        current = current.orelse
