@@ -1,0 +1,190 @@
+"""Rule for tests of whether something is an FSDP1 module, and for annotations that say so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.class_names import name_test, negation, subject_of_class
+from fsdp_rules.diagnosis import Code, Diagnosis, Edit, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP, canonical, expand
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.type_places import in_annotation, is_alias, is_tested, other_tests, whole_of
+
+MODULE = "torch.distributed.fsdp.FSDPModule"
+#: Classes that wrap a model or a block, and so are never the class of a sharded module itself.
+WRAPPERS = re.compile(r"DDP|Parallel|OptimizedModule|Engine|CheckpointWrapper|FSDP")
+DOTTED = re.compile(r"[A-Za-z_][\w.]*")
+
+
+class TypeChecks(Rule):
+    """Asking whether a module is sharded.
+
+    `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class
+    asks for that one, and so does a test of the class's name. A missed one is silent: whole code paths are no longer
+    taken. FSDP1's wrapper and the module in it were two objects; now one object is both, which matters where a test
+    looks for another class of the same object as well.
+    """
+
+    id = "FSDP205"
+    name = "type-check"
+    visits = (cst.Name, cst.Attribute, cst.Comparison, cst.SimpleString)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def unwrapped(model: "FSDP"):
+    if not isinstance(model, FSDP) or type(model).__name__ != "FullyShardedDataParallel":
+        raise TypeError("not sharded")
+"""
+    after = """
+from torch.distributed.fsdp import FSDPModule
+
+def unwrapped(model: "FSDPModule"):
+    if not isinstance(model, FSDPModule) or not isinstance(model, FSDPModule):
+        raise TypeError("not sharded")
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """A reference to the class where it is only asked for, its name in a comparison or in an annotation."""
+        if isinstance(node, cst.Comparison):
+            yield from self._name_test(node, file)
+        elif isinstance(node, cst.SimpleString):
+            yield from self._string(node, file)
+        elif isinstance(node, cst.Name | cst.Attribute) and _is_class(node, file):
+            yield from self._reference(node, file)
+
+    def _name_test(self, node: cst.Comparison, file: File) -> Iterator[Diagnosis]:
+        test = name_test(node)
+        if test is None:
+            return
+        subject = file.code(test.subject)
+        if "fsdp1" not in file.project.flags and FSDP not in map(canonical, file.aliases.values()):
+            yield Diagnosis(node, Level.INFO, f"the class of {subject} has another name under FSDP2")
+        elif not test.certain:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"FSDP2's classes have other names, and {subject} cannot be evaluated twice",
+                "give it a name, and ask isinstance(..., FSDPModule) beside the other names",
+            )
+        else:
+            module = file.ref(MODULE)
+            yield Diagnosis(
+                node,
+                Level.SAFE,
+                "FSDP2's classes have other names; all extend FSDPModule",
+                edits=(Replace(node, lambda code: test.text(module, code)),),
+            )
+
+    def _string(self, node: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
+        if not in_annotation(node, file):
+            return
+        found = {word for word in DOTTED.findall(node.raw_value) if canonical(expand(word, file.aliases)) == FSDP}
+        if not found:
+            return
+        module = file.ref(MODULE)
+        text = DOTTED.sub(lambda match: module if match.group() in found else match.group(), node.value)
+        yield Diagnosis(
+            node, Level.SAFE, "a sharded module is an FSDPModule", edits=(Replace(node, lambda code: text),)
+        )
+
+    def _reference(self, node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
+        whole, parent = whole_of(node, file)
+        if isinstance(parent, cst.MatchClass):
+            yield self._pattern(node, parent, file)
+        elif isinstance(parent, cst.Comparison | cst.ComparisonTarget):
+            yield from self._comparison(node, whole, parent, file)
+        elif parent is not None and is_tested(whole, parent, file):
+            yield self._isinstance(node, whole, parent, file)
+        elif in_annotation(node, file) or is_alias(whole, parent, file):
+            yield _replaced(node, Level.SAFE, "a sharded module is an FSDPModule", file)
+
+    def _pattern(self, node: cst.BaseExpression, pattern: cst.MatchClass, file: File) -> Diagnosis:
+        if pattern.patterns or pattern.kwds:
+            return Diagnosis(
+                node,
+                Level.MANUAL,
+                "this pattern looks at attributes of FSDP1's wrapper, which an FSDPModule has not",
+                "match FSDPModule() and read what is needed from the model itself",
+            )
+        return _replaced(node, Level.SAFE, "a sharded module is an FSDPModule", file)
+
+    def _comparison(
+        self, node: cst.BaseExpression, whole: cst.BaseExpression, parent: cst.CSTNode, file: File
+    ) -> Iterator[Diagnosis]:
+        comparison = parent if isinstance(parent, cst.Comparison) else file.parent(parent)
+        if not isinstance(comparison, cst.Comparison) or len(comparison.comparisons) != 1:
+            return
+        target = comparison.comparisons[0]
+        subject = subject_of_class(target.comparator if whole is comparison.left else comparison.left)
+        if subject is None:
+            return
+        module = file.ref(MODULE)
+
+        def build(code: Code) -> str:
+            kinds = code(whole)
+            if isinstance(whole, cst.List | cst.Set):
+                kinds = f"({', '.join(code(element.value) for element in whole.elements)},)"
+            return f"{negation(target.operator)}isinstance({code(subject)}, {kinds})"
+
+        yield Diagnosis(
+            node,
+            Level.SAFE if whole is node else Level.REVIEW,
+            "the class of a sharded module extends FSDPModule"
+            + ("" if whole is node else "; the other classes have no subclasses that should not count"),
+            edits=(Replace(node, lambda code: module), Replace(comparison, build)),
+        )
+
+    def _isinstance(
+        self, node: cst.BaseExpression, whole: cst.BaseExpression, parent: cst.CSTNode, file: File
+    ) -> Diagnosis:
+        call = cst.ensure_type(file.parent(parent), cst.Call)
+        subject = file.code(call.args[0].value)
+        others = list(other_tests(call, subject, file))
+        if any("FSDPModule" in file.code(other.args[1].value) for other in others):
+            return Diagnosis(
+                node, Level.INFO, f"{subject} is tested for FSDPModule as well, and FSDP1's part is no longer taken"
+            )
+        message = "a sharded module is an FSDPModule"
+        if "FSDPModule" in file.code(whole):
+            return Diagnosis(node, Level.SAFE, message, edits=_without(node, whole, call, file), claims=(node,))
+        level = Level.SAFE
+        for other in others:
+            kinds = file.code(other.args[1].value)
+            if not WRAPPERS.search(kinds):
+                level = Level.REVIEW
+                message += f"; {subject} can now be that and {kinds} at once, which FSDP1's wrapper was not"
+                break
+        return _replaced(node, level, message, file)
+
+
+def _replaced(node: cst.BaseExpression, level: Level, message: str, file: File) -> Diagnosis:
+    module = file.ref(MODULE)
+    return Diagnosis(node, level, message, edits=(Replace(node, lambda code: module),))
+
+
+def _is_class(node: cst.Name | cst.Attribute, file: File) -> bool:
+    parent = file.parent(node)
+    if isinstance(parent, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.Import):
+        return False
+    if isinstance(parent, cst.Arg) and parent.keyword is node:
+        return False
+    return file.fsdp1(node) == FSDP
+
+
+def _without(node: cst.BaseExpression, whole: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Edit, ...]:
+    """Take ``node`` out of ``whole``, which names FSDPModule already."""
+    if isinstance(whole, cst.Tuple):
+        kept = [element.value for element in whole.elements if element.value is not node]
+        if len(kept) == 1:
+            return (Replace(call, lambda code: f"{code(call.func)}({code(call.args[0].value)}, {code(kept[0])})"),)
+        return (Replace(whole, lambda code: f"({', '.join(code(entry) for entry in kept)})"),)
+    union = file.parent(node)
+    if isinstance(union, cst.BinaryOperation):
+        other = union.right if union.left is node else union.left
+        return (Replace(union, lambda code: code(other)),)
+    return ()
