@@ -38,17 +38,19 @@ def apply_edits(
 _REMOVED = "__removed_by_fsdp_migrate__"
 
 
-def removed_line(leading: Sequence[cst.EmptyLine]) -> cst.SimpleStatementLine:
-    """What stands for a removed statement until its block is settled; keeps the comments above it."""
-    return cst.SimpleStatementLine([cst.Expr(cst.Name(_REMOVED))], leading_lines=leading)
+def removed_line(leading: Sequence[cst.EmptyLine], what: str = "") -> cst.SimpleStatementLine:
+    """What stands for a removed statement (``what``, a name) until its block is settled; keeps the comments above."""
+    return cst.SimpleStatementLine([cst.Expr(cst.Name(_REMOVED + what))], leading_lines=leading)
 
 
-def is_removed(entry: cst.CSTNode) -> bool:
-    """Whether ``entry`` was made by :func:`removed_line`."""
+def is_removed(entry: cst.CSTNode, what: str = "") -> bool:
+    """Whether ``entry`` was made by :func:`removed_line`, for ``what`` where that is given."""
     if not isinstance(entry, cst.SimpleStatementLine) or len(entry.body) != 1:
         return False
     small = entry.body[0]
-    return isinstance(small, cst.Expr) and isinstance(small.value, cst.Name) and small.value.value == _REMOVED
+    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Name):
+        return False
+    return small.value.value == _REMOVED + what if what else small.value.value.startswith(_REMOVED)
 
 
 def comments(node: cst.CSTNode) -> list[str]:

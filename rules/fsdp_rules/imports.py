@@ -17,6 +17,8 @@ from fsdp_rules.source import File, dotted
 CLEANED = ("functools", "contextlib", "enum", "torch.distributed.checkpoint", FSDP_PACKAGE, CHECKPOINT_WRAPPER)
 MOVED = CONFIG_NAMES | POLICY_NAMES
 LINE_LENGTH = 100
+#: Marks where an FSDP1 import stood, which is where FSDP2's belongs.
+FSDP1_IMPORT = "fsdp1_import"
 
 
 def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> cst.Module:
@@ -142,7 +144,7 @@ class _Cleaner(_StatementTransformer):
             return line
         if not kept:
             self.emptied = True
-            return removed_line(line.leading_lines)
+            return removed_line(line.leading_lines, FSDP1_IMPORT if module.startswith(FSDP_PACKAGE) else "")
         return _regenerated(line, node, module, [self._spelled(alias) for alias in kept])
 
     def _plain(self, line: cst.SimpleStatementLine, node: cst.Import) -> cst.SimpleStatementLine:
@@ -251,7 +253,7 @@ class _Adder:
         for node in froms:
             at = self._position(body, node)
             line = cst.SimpleStatementLine([node])
-            if at < len(body) and is_removed(body[at]):
+            if at < len(body) and is_removed(body[at], FSDP1_IMPORT):
                 body[at] = line.with_changes(leading_lines=getattr(body[at], "leading_lines", ()))
             else:
                 body.insert(at, line)
@@ -295,7 +297,7 @@ class _Adder:
         known = [(position, _module_of(_small(entry))) for position, entry in enumerate(body)]
         similar = [(position, name) for position, name in known if name and _root(name) == _root(mine)]
         later = [position for position, name in similar if name > mine]
-        markers = [position for position, entry in enumerate(body) if is_removed(entry)]
+        markers = [position for position, entry in enumerate(body) if is_removed(entry, FSDP1_IMPORT)]
         if similar and not later:
             return similar[-1][0] + 1
         if later and not any(marker < later[0] for marker in markers):
