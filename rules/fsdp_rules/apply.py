@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import libcst as cst
 
 from fsdp_rules.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+Line = TypeVar("Line", bound=cst.CSTNode)
 
 
 class EditConflictError(Exception):
@@ -136,7 +137,7 @@ class _Editor(cst.CSTTransformer):
             new = cst.parse_expression(text, config=self.module.config_for_parsing)
         except cst.ParserSyntaxError:
             new = cst.parse_expression(f"({text})", config=self.module.config_for_parsing)
-        old = cst.ensure_type(updated, cst.BaseExpression)
+        old = cast("cst.BaseExpression", updated)
         if old.lpar and not new.lpar:
             return new.with_changes(lpar=old.lpar, rpar=old.rpar)
         return new
@@ -204,7 +205,7 @@ class _Editor(cst.CSTTransformer):
         elif isinstance(updated, cst.BaseSmallStatement):
             statements.append(cst.SimpleStatementLine([_bare(updated)]))
         else:
-            statements.append(cst.ensure_type(updated, cst.BaseCompoundStatement))
+            statements.append(cast("cst.BaseCompoundStatement", updated))
         for after in self.after.get(original, ()):
             statements.extend(self._parse(after.build(self.code)))
         return statements
@@ -218,7 +219,7 @@ class _Editor(cst.CSTTransformer):
         if indent != "    ":
             text = "\n".join(_reindent(line, indent) for line in text.split("\n"))
         parsed = cst.parse_module(self._newlines(text), config=self.module.config_for_parsing)
-        statements = [cast("Statement", statement) for statement in parsed.body]
+        statements = [*parsed.body]
         if statements and parsed.header:
             statements[0] = _with_leading(statements[0], list(parsed.header))
         return statements
@@ -242,7 +243,7 @@ def _bare(small: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
     return small.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
 
 
-def _with_leading(node: cst.CSTNode, lines: Sequence[cst.EmptyLine], own: bool = True) -> cst.CSTNode:
+def _with_leading(node: Line, lines: Sequence[cst.EmptyLine], own: bool = True) -> Line:
     existing = [*getattr(node, "leading_lines", ())]
     return node.with_changes(leading_lines=[*existing, *lines] if own else [*lines, *existing])
 
@@ -260,7 +261,7 @@ def settle(block: cst.IndentedBlock | cst.Module) -> cst.IndentedBlock | cst.Mod
         if waiting:
             own = list(getattr(entry, "leading_lines", ()))
             kept = waiting if not own else [line for line in waiting if line.comment is not None]
-            entry = cast("cst.BaseStatement", entry.with_changes(leading_lines=[*kept, *own]))
+            entry = entry.with_changes(leading_lines=[*kept, *own])
             waiting = []
         body.append(entry)
     footer = [*[line for line in waiting if line.comment is not None], *block.footer]

@@ -1,10 +1,10 @@
-"""The import lines of a rewritten file: what is no longer used goes, what the output needs comes, in the file's style."""
+"""The import lines of a rewritten file: what is no longer used goes, what the output needs comes."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import libcst as cst
@@ -313,6 +313,10 @@ class _Adder:
         return (torch or imports or [_first_import(body) - 1])[-1] + 1
 
 
+def _text(statements: Sequence[cst.BaseStatement]) -> str:
+    return cst.Module(cast("Sequence[cst.SimpleStatementLine]", statements)).code
+
+
 def _small(entry: cst.BaseStatement) -> cst.CSTNode | None:
     return entry.body[0] if isinstance(entry, cst.SimpleStatementLine) and len(entry.body) == 1 else None
 
@@ -389,7 +393,7 @@ class _LazyFiller(_StatementTransformer):
         if not markers:
             return updated_node
         without = [entry for entry in updated_node.body if not is_removed(entry)]
-        names = _used(ast.parse(cst.Module([*without]).code)) if without else set()
+        names = _used(ast.parse(_text(without))) if without else set()
         mine = [statement for statement in self.needed if _bound_name(statement) in names]
         self.placed.update(mine)
         grouped: dict[str, list[str]] = {}
@@ -414,8 +418,10 @@ class _LazyFiller(_StatementTransformer):
 class _Settle(_StatementTransformer):
     """Drops the markers that are left, comments kept."""
 
-    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.CSTNode:
-        return settle(updated_node)
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        return cst.ensure_type(settle(updated_node), cst.IndentedBlock)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         return cst.ensure_type(settle(updated_node), cst.Module)

@@ -29,7 +29,7 @@ class Precision:
 
 @dataclass
 class Device:
-    """Where ``device_id`` puts the model. ``kind`` is ``cuda``, ``cpu`` or ``unknown``; ``index`` sets the current GPU."""
+    """Where ``device_id`` puts the model. ``kind`` is ``cuda``, ``cpu``, ``unknown`` or ``unset``."""
 
     kind: str = "unset"
     value: cst.BaseExpression | None = None
@@ -42,7 +42,8 @@ class ShardPlan:
     """One wrapped model. Rules fill it in; :mod:`fsdp_rules.render` turns it into code.
 
     ``selector`` is a test on the loop variable ``{module}`` (called ``unit`` where the test names it) that picks the
-    units under the root, None for the root alone. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value``), ``hybrid`` or ``no_shard``.
+    units under the root, None for the root alone. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value``),
+    ``hybrid`` or ``no_shard``.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call.
     """
 

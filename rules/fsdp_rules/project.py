@@ -411,7 +411,7 @@ class Project:
         module = module_name(path)
         tail = module.rpartition(".")[2]
         return any(
-            entry == f"{module}.{name}" or entry.endswith(f"{tail}.{name}") or entry.endswith(f"{tail}.*")
+            entry == f"{module}.{name}" or entry.endswith((f"{tail}.{name}", f"{tail}.*"))
             for entry in self.imported
             if not entry.startswith("torch.")
         )

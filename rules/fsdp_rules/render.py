@@ -68,7 +68,7 @@ class _Renderer:
     def __init__(self, plan: ShardPlan, file: File) -> None:
         self.plan = plan
         self.file = file
-        self.module = plan.arguments["module"] if "module" in plan.arguments else None
+        self.module = plan.arguments.get("module")
         self.fully_shard = file.ref("torch.distributed.fsdp.fully_shard")
         self.buffer_dtype = plan.precision.fields.get("buffer_dtype") if plan.precision else None
         device = plan.device

@@ -387,9 +387,14 @@ class _Bindings:
                 self._add(target.target, assign, assign.value)
         for annotated in file.nodes(cst.AnnAssign):
             self._add(annotated.target, annotated, annotated.value)
-        for kind in (cst.AugAssign, cst.NamedExpr, cst.For, cst.CompFor):
-            for node in file.nodes(kind):
-                self._add(node.target, node, None)
+        for augmented in file.nodes(cst.AugAssign):
+            self._add(augmented.target, augmented, None)
+        for walrus in file.nodes(cst.NamedExpr):
+            self._add(walrus.target, walrus, None)
+        for loop in file.nodes(cst.For):
+            self._add(loop.target, loop, None)
+        for comprehension in file.nodes(cst.CompFor):
+            self._add(comprehension.target, comprehension, None)
         for item in file.nodes(cst.WithItem):
             if item.asname is not None:
                 self._add(item.asname.name, item, None)

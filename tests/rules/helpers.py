@@ -32,7 +32,9 @@ def check_noop(source: str, settings: Settings | None = None, **others: str) -> 
     assert result == Unchanged(), result
 
 
-def check_findings(source: str, expected: set[tuple[str, str]], settings: Settings | None = None, **others: str) -> None:
+def check_findings(
+    source: str, expected: set[tuple[str, str]], settings: Settings | None = None, **others: str
+) -> None:
     """``source`` has exactly these (rule, level) findings."""
     assert {(found.rule, found.level.value) for found in findings(source, settings, **others)} == expected
 

@@ -55,7 +55,7 @@ def build(cfg):
                 return any("Module" in file.code(base.value) for base in ancestor.bases)
         parent = file.parent(call)
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-            target = parent.targets[0].target
+            target: cst.BaseExpression = parent.targets[0].target
             while isinstance(target, cst.Subscript):
                 target = target.value
             owner = file.code(target).rpartition(".")[0]
