@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import dropwhile
 from typing import TypeVar, cast
 
 import libcst as cst
@@ -254,15 +255,19 @@ def settle(block: cst.IndentedBlock | cst.Module) -> cst.IndentedBlock | cst.Mod
         return block
     body: list[cst.BaseStatement] = []
     waiting: list[cst.EmptyLine] = []
+    removed = False
     for entry in block.body:
         if is_removed(entry):
             waiting.extend(getattr(entry, "leading_lines", ()))
+            removed = True
             continue
-        if waiting:
+        if removed:
             own = list(getattr(entry, "leading_lines", ()))
-            kept = waiting if not own else [line for line in waiting if line.comment is not None]
+            if not body:
+                own = list(dropwhile(lambda line: line.comment is None, own))
+            kept = waiting if not body or not own else [line for line in waiting if line.comment is not None]
             entry = entry.with_changes(leading_lines=[*kept, *own])
-            waiting = []
+            waiting, removed = [], False
         body.append(entry)
     footer = [*[line for line in waiting if line.comment is not None], *block.footer]
     if not body and isinstance(block, cst.IndentedBlock):
