@@ -8,6 +8,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp_rules.construction.kwargs import gather
+from fsdp_rules.construction.optimizer_first import early_optimizers
 from fsdp_rules.diagnosis import Diagnosis, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.names import FSDP
@@ -75,6 +76,8 @@ def build(model):
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
+        early = [entry.name for entry in early_optimizers(call, file) if not entry.moves]
+        plan.helper.extend(f"{name} is built before and has to be given the new parameters" for name in early)
         verdicts: list[Diagnosis] = []
         for name, value in gathered.arguments.items():
             rule = argument_rules().get(name)

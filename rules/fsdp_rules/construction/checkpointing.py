@@ -1,0 +1,113 @@
+"""Rule for activation checkpointing: its order, and an argument that torch took away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import CHECKPOINT_WRAPPER
+from fsdp_rules.project import Certainty
+from fsdp_rules.render import call_text
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.values import is_partial, literal_bool
+from fsdp_rules.wrapping import held_at
+
+WRAPPER = f"{CHECKPOINT_WRAPPER}.checkpoint_wrapper"
+OFFLOAD = f"{CHECKPOINT_WRAPPER}.offload_wrapper"
+APPLY = f"{CHECKPOINT_WRAPPER}.apply_activation_checkpointing"
+
+
+class ActivationCheckpointing(Rule):
+    """Activation checkpointing on a model that is sharded already, and `checkpoint_wrapper(offload_to_cpu=...)`.
+
+    Checkpointing after wrapping runs under FSDP2 with the same numbers, so it stays where it is. The units then lie
+    inside the checkpoints and are gathered once more in the recomputation; checkpointing first avoids that. The
+    argument `offload_to_cpu` is gone from `checkpoint_wrapper`: torch hands it to the module's forward, which fails.
+    """
+
+    id = "FSDP118"
+    name = "activation-checkpointing"
+    visits = (cst.Call,)
+    before = """
+from functools import partial
+
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model, check):
+    model = FSDP(model)
+    wrapper = partial(checkpoint_wrapper, offload_to_cpu=False)
+    apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrapper, check_fn=check)
+    return model
+"""
+    after = """
+from functools import partial
+
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.distributed.fsdp import fully_shard
+
+def build(model, check):
+    fully_shard(model)
+    wrapper = partial(checkpoint_wrapper)
+    apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrapper, check_fn=check)
+    return model
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Look at calls of torch's checkpoint wrappers in a project that uses FSDP1."""
+        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or not node.args:
+            return
+        full = file.resolved(node.func)
+        if full == APPLY and held_at(node.args[0].value, file) is not Certainty.NO:
+            yield Diagnosis(
+                node,
+                Level.INFO,
+                "checkpointing is applied to a sharded model: same numbers, and units are gathered again to recompute",
+                "apply it before the model is sharded",
+            )
+        is_bound = is_partial(node, file) and file.resolved(node.args[0].value) == WRAPPER
+        if full == WRAPPER or is_bound:
+            yield from self._offload(node, is_bound, file)
+
+    def _offload(self, call: cst.Call, is_bound: bool, file: File) -> Iterator[Diagnosis]:
+        flag = next((entry for entry in call.args if entry.keyword and entry.keyword.value == "offload_to_cpu"), None)
+        if flag is None:
+            return
+        value = literal_bool(file.value(flag.value))
+        others = [entry for entry in call.args if entry is not flag]
+        if value is None or (value and is_bound):
+            yield Diagnosis(
+                call,
+                Level.MANUAL,
+                "checkpoint_wrapper no longer takes offload_to_cpu and hands it to the module's forward",
+                "leave it out for False; for True put offload_wrapper around checkpoint_wrapper(module)",
+            )
+            return
+        offload = file.ref(OFFLOAD) if value else ""
+
+        def build(code: Code) -> str:
+            text = call_text(code(call.func), [_argument(entry, code) for entry in others])
+            return f"{offload}({text})" if value else text
+
+        yield Diagnosis(
+            call,
+            Level.SAFE,
+            "checkpoint_wrapper no longer takes offload_to_cpu"
+            + ("; offload_wrapper keeps what it saves on the CPU" if value else ", and False is what it does"),
+            edits=(Replace(call, build),),
+        )
+
+
+def _argument(argument: cst.Arg, code: Code) -> str:
+    text = code(argument.value)
+    return f"{argument.keyword.value}={text}" if argument.keyword is not None else f"{argument.star}{text}"

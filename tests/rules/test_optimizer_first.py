@@ -1,0 +1,127 @@
+"""FSDP117: optimizers built before the model is wrapped."""
+
+from __future__ import annotations
+
+from fsdp_rules.finding import Settings
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+HEAD = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+
+
+def found(source: str, settings: Settings | None = None) -> list[tuple[str, str]]:
+    return [(one.level.value, one.message) for one in findings(HEAD + source, settings) if one.rule == "FSDP117"]
+
+
+def test_without_fsdp1_nothing_happens() -> None:
+    check_noop("import torch\n\noptimizer = torch.optim.SGD(model.parameters())\nmodel = shard(model)\n")
+
+
+def test_an_optimizer_built_afterwards_is_left_alone() -> None:
+    assert found("model = FSDP(model)\noptimizer = torch.optim.SGD(model.parameters())\n") == []
+
+
+def test_an_optimizer_of_another_model_is_left_alone() -> None:
+    assert found("optimizer = torch.optim.SGD(critic.parameters())\nmodel = FSDP(model)\n") == []
+
+
+def test_schedulers_are_not_optimizers() -> None:
+    assert found("s = torch.optim.lr_scheduler.LambdaLR(get(model), f)\nmodel = FSDP(model)\n") == []
+
+
+def test_attributes_and_libraries_of_their_own() -> None:
+    check_rewrites(
+        """
+        import bitsandbytes as bnb
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = bnb.optim.AdamW8bit([p for p in self.model.parameters() if p.requires_grad])
+                self.steps = 0
+                self.model = FSDP(self.model, use_orig_params=True)
+        """,
+        """
+        import bitsandbytes as bnb
+        from torch.distributed.fsdp import fully_shard
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.steps = 0
+                fully_shard(self.model)
+                self.optimizer = bnb.optim.AdamW8bit([p for p in self.model.parameters() if p.requires_grad])
+        """,
+    )
+
+
+def test_a_scheduler_between_the_two_needs_the_optimizer_where_it_is() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model):
+            groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}]
+            optimizer = torch.optim.SGD(groups, lr=0.1)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+            model = FSDP(model, use_orig_params=True)
+            return model, optimizer, scheduler
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def build(model):
+            groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}]
+            optimizer = torch.optim.SGD(groups, lr=0.1)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+            model = fsdp_compat.shard(model, use_orig_params=True)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer, scheduler
+        """,
+    )
+
+
+def test_parts_wrapped_one_by_one_in_a_loop() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i, layer in enumerate(model.layers):
+                model.layers[i] = FSDP(layer, use_orig_params=True)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def build(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i, layer in enumerate(model.layers):
+                model.layers[i] = fsdp_compat.shard(layer, use_orig_params=True)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer
+        """,
+    )
+
+
+def test_flat_parameters_never_trained_this_way_and_that_is_said() -> None:
+    ((level, message),) = found("optimizer = torch.optim.SGD(model.parameters())\nmodel = FSDP(model)\n")
+    assert level == "review"
+    assert "trained nothing" in message
+
+
+def test_a_wrapped_model_that_is_returned_at_once() -> None:
+    source = (
+        "def build(model):\n    optimizer = torch.optim.SGD(model.parameters())\n    return FSDP(model), optimizer\n"
+    )
+    assert [level for level, _ in found(source)] == ["manual"]
+
+
+def test_without_helpers_nothing_is_relinked() -> None:
+    source = "if fast:\n    optimizer = torch.optim.SGD(model.parameters())\nmodel = FSDP(model)\n"
+    assert [level for level, _ in found(source, Settings(helpers=False))] == ["manual"]
