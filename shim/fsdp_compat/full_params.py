@@ -80,7 +80,7 @@ def _summon(
         _register(one.managed.places, one.full)
     _summoned.add(id(unit))
     try:
-        with torch_internals.forward_without_gather(unit) if summoned else contextlib.nullcontext():
+        with torch_internals.left_alone(unit) if summoned else contextlib.nullcontext():
             yield
     finally:
         _summoned.discard(id(unit))

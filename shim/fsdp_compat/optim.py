@@ -60,7 +60,8 @@ def optim_state_dict_to_load(model: nn.Module, optim: Optimizer, optim_state_dic
     """What ``optim.load_state_dict`` takes, made from a state keyed by parameter name.
 
     The tensors in ``optim_state_dict`` are whole (on every rank) or DTensors. Values of the groups are matched by
-    the names of their parameters. No collective for whole tensors.
+    the names of their parameters. The result shares no memory with ``optim_state_dict``. No collective for whole
+    tensors.
 
     Raises ValueError, naming what does not fit, for state of parameters that ``optim`` does not hold, groups made
     up differently, tensors of another shape, or a state that is empty on this rank; NotImplementedError for
@@ -194,12 +195,12 @@ def _imported(value: Any, param: torch.Tensor, what: str) -> Any:
     if value.dim() == 0 or value.shape != param.shape:
         if value.dim() > 0 and value.numel() > 1 and value.numel() == param.numel():
             raise ValueError(f"{what} has shape {tuple(value.shape)}, the parameter {tuple(param.shape)}")
-        return value
+        return value.clone()
     if not isinstance(param, DTensor):
-        return full_tensor(value) if isinstance(value, DTensor) else value
+        return full_tensor(value) if isinstance(value, DTensor) else value.clone()
     if isinstance(value, DTensor):
         if value.device_mesh == param.device_mesh and value.placements == param.placements:
-            return value
+            return value.clone()
         value = full_tensor(value)
     return shard_like(value, param)
 

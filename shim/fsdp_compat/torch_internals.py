@@ -99,24 +99,35 @@ def gradient_sync_off(units: Iterable[nn.Module]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def forward_without_gather(module: nn.Module) -> Iterator[None]:
-    """Inside, ``module``'s own forward neither gathers nor frees its parameters nor casts its inputs.
+def left_alone(module: nn.Module) -> Iterator[None]:
+    """Inside, FSDP2 leaves what ``module``'s unit registers as parameters as it is.
 
-    What the module registers as parameters at entry is what its forward computes with. The unit must be sharded
-    (:meth:`FSDPModule.reshard`) at entry and is so again at exit, apart from who is registered as parameter.
+    The unit's forward neither gathers nor frees nor casts its inputs; ``state_dict``, ``load_state_dict`` and ``to``
+    work on what is registered. The unit must be sharded (:meth:`FSDPModule.reshard`) at entry and counts as sharded
+    again at exit; whoever exchanges the registered parameters puts the sharded ones back.
     """
     groups = param_groups(module)
-    before = [(group, group._sharded_state, group.post_forward_mesh_info) for group in groups]
-    cast_before = set_input_cast(module, False)
+    states = [group._sharded_state for group in groups]
+    cast = set_input_cast(module, False)
+    # Attributes of the instances, which hide the methods of the same name until they are deleted.
+    hidden = [(group, name) for group in groups for name in ("_to_sharded", "_to_sharded_post_forward")]
+    hidden += [(param, "reset_sharded_param") for group in groups for param in group.fsdp_params]
     try:
         for group in groups:
             group._sharded_state = type(group._sharded_state).UNSHARDED
-            group.post_forward_mesh_info = None
+        for owner, name in hidden:
+            setattr(owner, name, _do_nothing)
         yield
     finally:
-        set_input_cast(module, cast_before)
-        for group, sharded_state, post_forward_mesh_info in before:
-            group._sharded_state, group.post_forward_mesh_info = sharded_state, post_forward_mesh_info
+        for owner, name in hidden:
+            delattr(owner, name)
+        for group, state in zip(groups, states, strict=True):
+            group._sharded_state = state
+        set_input_cast(module, cast)
+
+
+def _do_nothing() -> None:
+    return None
 
 
 def prepare(module: nn.Module) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.fsdp import ShardingStrategy
@@ -98,8 +99,7 @@ def train_compat(rank: int, case: Case) -> Outcome:
         functools.partial(fsdp_compat.no_sync, model),
         functools.partial(fsdp_compat.clip_grad_norm_, model),
     )
-    weights = {name: whole(param) for name, param in model.named_parameters()}
-    return Outcome(losses, norms, weights)
+    return Outcome(losses, norms, weights_of(model))
 
 
 def _initial(rank: int, case: Case) -> nn.Module:
@@ -128,9 +128,26 @@ def _train(
     return losses, norms
 
 
-def whole(param: torch.Tensor) -> torch.Tensor:
-    """All of a parameter, cloned."""
-    return (param.full_tensor() if isinstance(param, DTensor) else param).detach().clone()
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters, whole, put together from what each rank holds; one collective, however many they are."""
+    return whole(dict(model.named_parameters()))
+
+
+def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The whole of each tensor, put together from what each rank holds. Does not use DTensor's own gathering."""
+    local = {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, {name: tensor.detach().clone() for name, tensor in local.items()})
+    found = {}
+    for name, tensor in tensors.items():
+        ranks = _ranks_with_parts(tensor) if isinstance(tensor, DTensor) else [dist.get_rank()]
+        found[name] = torch.cat([parts[rank][name] for rank in ranks]) if tensor.dim() else parts[ranks[0]][name]
+    return found
+
+
+def _ranks_with_parts(tensor: DTensor) -> list[int]:
+    rows = tensor.device_mesh.mesh.view(-1, tensor.device_mesh.size(-1)).tolist()
+    return next(row for row in rows if dist.get_rank() in row)
 
 
 def clean(name: str) -> str:

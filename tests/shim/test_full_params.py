@@ -1,0 +1,247 @@
+"""summon_full_params: whole, full-precision parameters inside, shards with the changes after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+import fsdp_compat
+from fsdp_compat import MixedPrecision, ShardingStrategy, summon_full_params
+from tests.pool import Pool
+from tests.shim.models import Model, build, loss_of, tokens
+from tests.shim.training import CPU, POLICIES, weights_of
+
+
+def sharded(*, tied: bool = False, **keywords: Any) -> Model:
+    return fsdp_compat.shard(
+        build(tied=tied), auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, use_orig_params=True, **keywords
+    )
+
+
+def summoned(rank: int, world_size: int, tied: bool, strategy: str, trained: bool) -> None:
+    """Worker: values, types and identities inside and outside, with and without writeback, before and after steps."""
+    model, reference = sharded(tied=tied, sharding_strategy=ShardingStrategy[strategy]), build(tied=tied)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if trained:
+        loss_of(model, rank, 0).backward()
+        optimizer.step()
+        reference.load_state_dict(weights_of(model), strict=False)
+        with torch.no_grad():
+            model(tokens(rank, 1))
+    shards = optimizer.param_groups[0]["params"]
+    with summon_full_params(model, writeback=False):
+        inside = dict(model.named_parameters())
+        for name, param in reference.named_parameters():
+            assert type(inside[name]) is nn.Parameter
+            assert torch.equal(inside[name], param)
+        assert (model.head.weight is model.embed.weight) is tied
+        with torch.no_grad():
+            model.norm.weight.fill_(9.0)
+    assert all(param is shard for param, shard in zip(model.parameters(), shards, strict=True))
+    with summon_full_params(model), torch.no_grad():
+        assert model.norm.weight.ne(9.0).all()
+        for param, plain in zip(model.parameters(), reference.parameters(), strict=True):
+            param.mul_(1.25)
+            plain.mul_(1.25)
+    assert all(param is shard for param, shard in zip(model.parameters(), shards, strict=True))
+    expected = dict(reference.named_parameters())
+    weights = weights_of(model)
+    for name, weight in weights.items():
+        assert torch.equal(weight, expected[name]), name
+    # A step after the writeback: lost if the forward computed with, or the optimizer wrote to, something else.
+    loss = loss_of(model, rank, 2)
+    assert loss.item() == loss_of(reference, rank, 2).item()
+    loss.backward()
+    optimizer.step()
+    assert not any(torch.equal(weight, weights[name]) for name, weight in weights_of(model).items())
+
+
+@pytest.mark.parametrize(
+    ("world_size", "tied", "strategy", "trained"),
+    [
+        (2, False, "FULL_SHARD", False),
+        (2, False, "FULL_SHARD", True),
+        (2, True, "FULL_SHARD", True),
+        (2, False, "SHARD_GRAD_OP", True),
+        (2, True, "NO_SHARD", True),
+        (3, True, "FULL_SHARD", False),
+    ],
+)
+def test_changes_survive_and_identities_stay(
+    pool: Pool, world_size: int, tied: bool, strategy: str, trained: bool
+) -> None:
+    pool.run(summoned, world_size, tied, strategy, trained)
+
+
+def in_half_precision(rank: int, world_size: int) -> None:
+    model = sharded(mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16))
+    model(tokens(rank, 0))
+    with summon_full_params(model):
+        for param, plain in zip(model.parameters(), build().parameters(), strict=True):
+            assert torch.equal(param, plain)
+
+
+def test_parameters_are_in_full_precision(pool: Pool) -> None:
+    pool.run(in_half_precision, 2)
+
+
+def own_unit_only(rank: int, world_size: int, strategy: str) -> None:
+    """Worker: recurse=False gives the root's parameters whole, and a forward inside gathers the others."""
+    model = sharded(sharding_strategy=ShardingStrategy[strategy])
+    reference = build()
+    with summon_full_params(model, recurse=False, writeback=False):
+        assert type(model.head.weight) is nn.Parameter
+        assert isinstance(model.blocks[0].up.weight, DTensor)
+        for step in range(2):
+            with torch.no_grad():
+                assert torch.equal(model(tokens(rank, step)), reference(tokens(rank, step)))
+            assert type(model.head.weight) is nn.Parameter
+    assert isinstance(model.head.weight, DTensor)
+    block = model.blocks[1]
+    with summon_full_params(block, recurse=False):
+        assert type(block.up.weight) is nn.Parameter
+        assert isinstance(model.head.weight, DTensor)
+        with torch.no_grad():
+            assert torch.equal(model(tokens(rank, 0)), reference(tokens(rank, 0)))
+            block.up.weight.zero_()
+            reference.blocks[1].up.weight.zero_()
+    with torch.no_grad():
+        assert torch.equal(model(tokens(rank, 0)), reference(tokens(rank, 0)))
+    loss_of(model, rank, 0).backward()
+    assert all(isinstance(param.grad, DTensor) for param in model.parameters())
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+def test_forward_works_where_only_the_root_is_summoned(pool: Pool, strategy: str) -> None:
+    pool.run(own_unit_only, 2, strategy)
+
+
+def state_inside(rank: int, world_size: int) -> None:
+    """Worker: what reads or replaces the model's state inside meets whole tensors, and changes are kept."""
+    model, other = sharded(), build(seed=5)
+    with summon_full_params(model):
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(other.state_dict())
+        model.to(torch.float32)
+        model.apply(lambda module: None)
+    for name, value in build().state_dict().items():
+        assert type(state[name]) is torch.Tensor
+        assert torch.equal(state[name], value)
+    for name, weight in weights_of(model).items():
+        assert torch.equal(weight, other.get_parameter(name))
+    loss = loss_of(model, rank, 0)
+    assert loss.item() == loss_of(other, rank, 0).item()
+    loss.backward()
+    assert all(isinstance(param.grad, DTensor) for param in model.parameters())
+
+
+def test_state_is_whole_inside(pool: Pool) -> None:
+    pool.run(state_inside, 2)
+
+
+def gradients(rank: int, world_size: int) -> None:
+    """Worker: gradients come whole and averaged, and changes to them reach the shards."""
+    model, reference = sharded(), build()
+    for other in range(world_size):
+        (loss_of(reference, other, 0) / world_size).backward()
+    loss_of(model, rank, 0).backward()
+    with summon_full_params(model, with_grads=True):
+        for name, param in reference.named_parameters():
+            torch.testing.assert_close(model.get_parameter(name).grad, param.grad, rtol=1e-6, atol=1e-7)
+        model.head.weight.grad.fill_(3.0)
+        model.norm.bias.grad = None
+    assert model.head.weight.grad.to_local().eq(3.0).all()
+    assert model.norm.bias.grad is None
+
+
+def test_gradients_are_summoned_and_written_back(pool: Pool) -> None:
+    pool.run(gradients, 2)
+
+
+def on_one_rank(rank: int, world_size: int) -> None:
+    model = sharded()
+    with summon_full_params(model, rank0_only=True, writeback=False, offload_to_cpu=True):
+        kind = nn.Parameter if rank == 0 else DTensor
+        assert all(type(param) is kind or isinstance(param, kind) for param in model.parameters())
+    assert all(isinstance(param, DTensor) for param in model.parameters())
+
+
+def test_other_ranks_keep_their_shards_with_rank0_only(pool: Pool) -> None:
+    pool.run(on_one_rank, 2)
+
+
+def after_an_error(rank: int, world_size: int) -> None:
+    model = sharded()
+    with contextlib.suppress(KeyError), summon_full_params(model), torch.no_grad():
+        model.norm.weight.fill_(5.0)
+        raise KeyError
+    assert model.norm.weight.to_local().eq(5.0).all()
+    with summon_full_params(model, writeback=False):
+        assert type(model.norm.weight) is nn.Parameter
+
+
+def test_an_error_inside_restores_the_shards(pool: Pool) -> None:
+    pool.run(after_an_error, 2)
+
+
+def test_a_plain_module_is_left_alone() -> None:
+    model = build()
+    before = dict(model.named_parameters())
+    with summon_full_params(model), summon_full_params(model, recurse=False):
+        assert all(param is before[name] for name, param in model.named_parameters())
+
+
+def refused(rank: int, world_size: int, action: Callable[[Model], None]) -> str:
+    model = sharded()
+    try:
+        action(model)
+    except (RuntimeError, NotImplementedError) as error:
+        assert all(isinstance(param, DTensor) for param in model.parameters())
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def summon_twice(model: Model) -> None:
+    with summon_full_params(model), summon_full_params(model.blocks[0]):
+        pass
+
+
+def exchange(model: Model) -> None:
+    with summon_full_params(model):
+        model.norm.weight = nn.Parameter(torch.ones(2))
+
+
+def train_inside(model: Model) -> None:
+    with summon_full_params(model):
+        loss_of(model, 0, 0).backward()
+
+
+def write_from_one_rank(model: Model) -> None:
+    with summon_full_params(model, rank0_only=True):
+        pass
+
+
+def gradients_on_the_cpu(model: Model) -> None:
+    with summon_full_params(model, with_grads=True, offload_to_cpu=True):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (summon_twice, "RuntimeError: the parameters of this FSDPBlock are summoned already"),
+        (exchange, "RuntimeError: summon_full_params cannot write back LayerNorm.weight"),
+        (train_inside, "RuntimeError: a backward ran inside summon_full_params"),
+        (write_from_one_rank, "NotImplementedError: writeback=True needs rank0_only=False"),
+        (gradients_on_the_cpu, "NotImplementedError: with_grads=True needs offload_to_cpu=False"),
+    ],
+)
+def test_what_would_lose_something_is_refused(pool: Pool, action: Callable[[Model], None], message: str) -> None:
+    for answer in pool.run(refused, 2, action):
+        assert answer.startswith(message)

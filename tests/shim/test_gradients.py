@@ -1,0 +1,170 @@
+"""clip_grad_norm_ and no_sync, against real FSDP1 and against an unsharded model that sees every rank's data."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import fsdp_compat
+from fsdp_compat import ShardingStrategy, clip_grad_norm_, no_sync
+from tests.pool import Pool
+from tests.shim.models import Block, Model, build, loss_of
+from tests.shim.training import CPU, POLICIES, Case, assert_same, both, quiet_fsdp1, whole
+
+
+def sharded(**keywords: Any) -> Model:
+    return fsdp_compat.shard(build(), **{"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, **keywords})
+
+
+def averaged(world_size: int, step: int = 0) -> Model:
+    """An unsharded model with the gradients that data-parallel training gives."""
+    model = build()
+    for rank in range(world_size):
+        (loss_of(model, rank, step) / world_size).backward()
+    return model
+
+
+def clipped(rank: int, world_size: int, strategy: str, norm_type: float, max_norm: float) -> None:
+    """Worker: norm and clipped gradients as those of an unsharded model."""
+    arguments: dict[str, Any] = {"sharding_strategy": ShardingStrategy[strategy]}
+    if strategy == "HYBRID_SHARD":
+        arguments["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    model, reference = sharded(**arguments), averaged(world_size)
+    loss_of(model, rank, 0).backward()
+    expected = nn.utils.clip_grad_norm_(reference.parameters(), max_norm, norm_type)
+    norm = clip_grad_norm_(model, max_norm, norm_type)
+    assert type(norm) is torch.Tensor
+    torch.testing.assert_close(norm, expected, rtol=1e-5, atol=0)
+    gradients = whole({name: param.grad for name, param in model.named_parameters()})
+    for name, param in reference.named_parameters():
+        torch.testing.assert_close(gradients[name], param.grad, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("max_norm", [1e-2, 1e3])
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.5, math.inf])
+def test_norm_and_gradients_are_those_of_an_unsharded_model(pool: Pool, norm_type: float, max_norm: float) -> None:
+    pool.run(clipped, 2, "FULL_SHARD", norm_type, max_norm)
+
+
+@pytest.mark.parametrize(("strategy", "world_size"), [("NO_SHARD", 2), ("SHARD_GRAD_OP", 3), ("HYBRID_SHARD", 4)])
+@pytest.mark.parametrize("norm_type", [2.0, math.inf])
+def test_replicas_count_once(pool: Pool, strategy: str, world_size: int, norm_type: float) -> None:
+    pool.run(clipped, world_size, strategy, norm_type, 1e-2)
+
+
+def test_training_with_active_clipping_follows_fsdp1(pool: Pool) -> None:
+    for theirs, ours in pool.run(both, 2, Case(max_norm=0.1)):
+        assert_same(theirs, ours, rounding=1e-5)
+
+
+def with_ignored(rank: int, world_size: int, side: str) -> tuple[float, list[torch.Tensor]]:
+    """Worker: clip a model with parameters that are not sharded and whose gradients differ between ranks."""
+    model = build()
+    arguments = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, "ignored_modules": [model.head]}
+    if side == "fsdp1":
+        with quiet_fsdp1():
+            wrapped = FSDP1(model, use_orig_params=True, **arguments)
+        loss_of(wrapped, rank, 0).backward()
+        norm = wrapped.clip_grad_norm_(0.05)
+    else:
+        loss_of(fsdp_compat.shard(model, **arguments), rank, 0).backward()
+        norm = clip_grad_norm_(model, 0.05)
+    return norm.item(), [model.head.weight.grad]
+
+
+def test_ignored_parameters_count_as_in_fsdp1(pool: Pool) -> None:
+    for theirs, ours in zip(pool.run(with_ignored, 2, "fsdp1"), pool.run(with_ignored, 2, "compat"), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+def norm_details(rank: int, world_size: int) -> None:
+    """Worker: dtype of the norm, gradients that only some ranks hold, none at all, and a part of a model."""
+    model = fsdp_compat.shard(build().bfloat16(), device_id=CPU)
+    loss_of(model, rank, 0).backward()
+    assert clip_grad_norm_(model, 1.0).dtype == torch.bfloat16
+    for param in model.parameters():
+        param.grad = None
+    assert clip_grad_norm_(model, 1.0).item() == 0.0
+    model = sharded()
+    loss_of(model, rank, 0).backward()
+    for param in model.parameters():
+        param.grad = param.grad if param is model.norm.weight and rank == 1 else None
+    expected = model.norm.weight.grad.to_local().norm() if rank == 1 else torch.zeros(())
+    dist.broadcast(expected, src=1)
+    torch.testing.assert_close(clip_grad_norm_(model, 1.0).float(), expected)
+    with pytest.raises(RuntimeError, match="clip_grad_norm_ works on the whole model"):
+        clip_grad_norm_(model.blocks[0], 1.0)
+    with pytest.raises(RuntimeError, match="no_sync works on the whole model"), no_sync(model.blocks[0]):
+        pass
+    with pytest.raises(ValueError, match="norm_type must be positive"):
+        clip_grad_norm_(model, 1.0, 0.0)
+
+
+def test_norm_details(pool: Pool) -> None:
+    pool.run(norm_details, 2)
+
+
+def flags(model: nn.Module) -> list[tuple[bool, bool]]:
+    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in fsdp_compat.fsdp_modules(model)]
+    return [(group.reduce_grads, group.all_reduce_grads) for group in groups]
+
+
+def accumulated(rank: int, world_size: int) -> None:
+    """Worker: what no_sync leaves behind, nested, after errors, and with flags that were set before."""
+    model = sharded()
+    with no_sync(model):
+        with no_sync(model):
+            loss_of(model, rank, 0).backward()
+        assert flags(model) == [(False, False)] * 4
+        assert all(param.grad is None for param in model.parameters())
+    assert flags(model) == [(True, True)] * 4
+    loss_of(model, rank, 1).backward()
+    first, second = averaged(world_size, 0), averaged(world_size, 1)
+    gradients = whole({name: param.grad for name, param in model.named_parameters()})
+    for name, grad in gradients.items():
+        both_steps = first.get_parameter(name).grad + second.get_parameter(name).grad
+        torch.testing.assert_close(grad, both_steps, rtol=1e-5, atol=1e-7)
+    model.blocks[1].set_requires_gradient_sync(False)
+    model.blocks[2].set_requires_all_reduce(False)
+    before = flags(model)
+    with contextlib.suppress(KeyError), no_sync(model):
+        raise KeyError
+    assert flags(model) == before
+    assert len(set(before)) == 3
+
+
+def test_no_sync_nests_and_restores(pool: Pool) -> None:
+    pool.run(accumulated, 2)
+
+
+def around_other_modules(rank: int, world_size: int) -> None:
+    """Worker: DDP keeps its own no_sync; a plain module around FSDP2 units is served; a plain one is refused."""
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    with no_sync(ddp):
+        assert not ddp.require_backward_grad_sync
+    assert ddp.require_backward_grad_sync
+    holder = nn.Sequential(Block(3, 5), Block(3, 5))
+    for block in holder:
+        fully_shard(block, mesh=init_device_mesh("cpu", (world_size,)))
+    with no_sync(holder):
+        holder(torch.ones(2, 3)).sum().backward()
+    assert all(param.grad is None for param in holder.parameters())
+    holder(torch.ones(2, 3)).sum().backward()
+    assert all(isinstance(param.grad, DTensor) for param in holder.parameters())
+    with pytest.raises(TypeError, match="no_sync needs a module sharded with FSDP2"), no_sync(nn.Linear(1, 1)):
+        pass
+
+
+def test_no_sync_on_what_fsdp_compat_did_not_shard(pool: Pool) -> None:
+    pool.run(around_other_modules, 2)
