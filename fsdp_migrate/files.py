@@ -47,11 +47,15 @@ def discover(paths: Sequence[str]) -> list[Source]:
         if not (root.exists() or root.is_symlink()):
             raise NoSuchPath(f"no such file or directory: {root}")
     found: dict[Path, tuple[bool, str]] = {}
+    # Resolving a path asks the system about every part of it; most files share their directory with others.
+    directories: dict[Path, Path] = {}
     for root in roots:
         for place in _files_under(root, set()) if root.is_dir() else [root]:
             is_link = place.is_symlink()
             name = (is_link, place.as_posix())
-            real = _resolve(place)
+            if not is_link and place.parent not in directories:
+                directories[place.parent] = _resolve(place.parent)
+            real = _resolve(place) if is_link else directories[place.parent] / place.name
             # A file that is reached by its own name and by links goes by its own name.
             found[real] = min(found.get(real, name), name)
     return sorted(Source(shown, real) for real, (_, shown) in found.items())
