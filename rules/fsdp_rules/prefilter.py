@@ -13,6 +13,8 @@ MARKERS: tuple[bytes, ...] = (
     b"ShardedGradScaler",
     b"ShardedTensor",
     b".module",
+    b"model.forward(",
+    b"model.generate(",
 )
 
 

@@ -17,6 +17,11 @@ LOOP = re.compile(
     r"clip_grad_norm_|\bno_sync\b|\.module\b|state_dict\b|\bFSDP\b|\.generate\(|deepcopy|register_(comm_)?hook"
     r"|\.ndim\b|\.dim\(\)|\.shape\b|checkpoint_wrapper|\.apply\(|\.numel\(|\._handles?\b|\.process_group\b|_checkpointing\("
 )
+#: Entry points of a model besides its call, which only matter where the file surely holds a wrapped one.
+ENTRY = re.compile(
+    r"\.forward\b|\.\w*(generate|sample|rollout|encode|decode|predict|infer|embed|score|logits|loss|logprobs?)\w*\("
+    r"|\.(forward|compute)_\w+\(|\.get_\w+\(|\.\w+_(forward|step)\("
+)
 
 
 def is_relevant(text: str, path: str, project: Project) -> bool:
@@ -28,4 +33,9 @@ def is_relevant(text: str, path: str, project: Project) -> bool:
         return True
     if not project.flags & {"fsdp1", "gated"}:
         return False
-    return LOOP.search(text) is not None
+    if LOOP.search(text):
+        return True
+    return ENTRY.search(text) is not None and any(
+        place.startswith(f"var:{path}:") or (place.startswith("attr:") and f".{place[5:]}.forward(" in text)
+        for place in project.held
+    )

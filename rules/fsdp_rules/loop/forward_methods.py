@@ -1,0 +1,159 @@
+"""Rule for calls of a wrapped model that are not ``model(...)``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+from libcst import matchers as m
+
+from fsdp_rules.diagnosis import Diagnosis, InsertAfter, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+#: Methods that compute with parameters, by the names that people give them.
+COMPUTES = re.compile(
+    r"generate|sample|rollout|encode|decode|predict|infer|embed|score|logits"
+    r"|(generate|sample|encode|decode|predict|forward|infer|embed|compute|score)_\w+"
+    r"|get_(loss|logits|embeddings?|log_?probs?|\w+_features)|\w+_(forward|loss|step)"
+)
+SUMMON = m.Attribute(attr=m.Name("summon_full_params"))
+
+
+class ForwardMethods(Rule):
+    """Entry points besides the call of the model.
+
+    FSDP2 gathers parameters in hooks of the module's call. FSDP1's wrapper also gathered them in `model.forward(...)`,
+    so that becomes `model(...)`. Any other method, such as `generate`, went past the wrapper to the module inside:
+    under `summon_full_params` it still works, and as long as it only calls the module. Where it uses parameters of
+    the root by itself, `register_fsdp_forward_method` makes it an entry point of its own; this is put behind the
+    wrapping where that stands in the same file. It changes no numbers.
+    """
+
+    id = "FSDP210"
+    name = "forward-methods"
+    visits = (cst.Attribute,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def sample(model, tokens):
+    model = FSDP(model)
+    model.forward(tokens)
+    return model.generate(tokens)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+def sample(model, tokens):
+    fully_shard(model)
+    register_fsdp_forward_method(model, "generate")
+    model(tokens)
+    return model.generate(tokens)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """``model.forward`` in any form, and calls of methods that compute."""
+        if not isinstance(node, cst.Attribute):
+            return
+        name = node.attr.value
+        if name == "forward":
+            yield from self._forward(node, file)
+        elif COMPUTES.fullmatch(name):
+            call = file.parent(node)
+            if isinstance(call, cst.Call) and call.func is node:
+                yield from self._method(node, call, file)
+
+    def _forward(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        held = file.holds(node.value)
+        if held is Certainty.NO:
+            return
+        name = file.code(node.value)
+        message = "FSDP2 gathers parameters when the module is called, not in forward itself"
+        call = file.parent(node)
+        if isinstance(call, cst.Call) and call.func is node:
+            if held is Certainty.MAYBE:
+                message = f"{name} holds the sharded model, or has no hooks that forward should leave out; {message}"
+            level = Level.SAFE if held is Certainty.YES else Level.REVIEW
+            yield Diagnosis(node, level, message, edits=(Replace(node, lambda code: code(node.value)),))
+        elif held is Certainty.YES and not _inspected(node, file):
+            yield Diagnosis(node, Level.MANUAL, message, f"use {name} itself, or change forward before it is sharded")
+        else:
+            yield Diagnosis(node, Level.INFO, f"{name}.forward is the model's own now, not that of FSDP1's wrapper")
+
+    def _method(self, node: cst.Attribute, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+        model = node.value
+        if isinstance(model, cst.Attribute) and model.attr.value == "module":
+            model = model.value
+        if file.holds(model) is not Certainty.YES:
+            return
+        name = node.attr.value
+        if _summoned(call, file):
+            yield Diagnosis(node, Level.INFO, f"{name} finds whole parameters, since it runs under summon_full_params")
+            return
+        advice = f'register_fsdp_forward_method(model, "{name}") behind the sharding makes it gather parameters itself'
+        wrapping = _wrapping(model, file)
+        if wrapping is None or "summon_full_params" in file.text:
+            message = f"{name} works under FSDP2 as long as it uses parameters by calling the module only"
+            yield Diagnosis(node, Level.INFO, message, advice)
+        elif _first(node, model, file):
+            register = file.ref("torch.distributed.fsdp.register_fsdp_forward_method")
+            target = file.code(model)
+            line = f'{register}({target}, "{name}")'
+            yield Diagnosis(
+                node,
+                Level.REVIEW,
+                f"{name} runs outside the model's call; registered, so that it gathers the parameters of the root",
+                edits=(InsertAfter(wrapping, lambda code: line),),
+            )
+
+
+def _inspected(node: cst.Attribute, file: File) -> bool:
+    """Whether only what ``forward`` looks like is asked for: its signature, its name."""
+    parent = file.parent(node)
+    if isinstance(parent, cst.Attribute):
+        return True
+    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
+    return isinstance(call, cst.Call) and (file.resolved(call.func) or "").startswith("inspect.")
+
+
+def _summoned(call: cst.Call, file: File) -> bool:
+    return any(
+        isinstance(ancestor, cst.With) and any(m.findall(item, SUMMON) for item in ancestor.items)
+        for ancestor in file.ancestors(call)
+    )
+
+
+def _wrapping(model: cst.BaseExpression, file: File) -> cst.Assign | None:
+    """The one statement of the file that wraps ``model`` under the same name, in reach of ``model``."""
+    target = file.code(model)
+    owner = file.scope(model)
+    if target.startswith("self."):
+        owner = owner.rpartition(".")[0]
+    found = []
+    for entry in m.findall(file.module, m.Assign(value=m.Call())):
+        statement = cst.ensure_type(entry, cst.Assign)
+        value = cst.ensure_type(statement.value, cst.Call)
+        if file.fsdp1(value.func) != FSDP or len(statement.targets) != 1:
+            continue
+        scope = file.scope(statement)
+        if target.startswith("self."):
+            scope = scope.rpartition(".")[0]
+        if file.code(statement.targets[0].target) == target and scope == owner:
+            found.append(statement)
+    return found[0] if len(found) == 1 else None
+
+
+def _first(node: cst.Attribute, model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is the first place of its scope that calls this method of ``model``."""
+    name, target, wrapping = node.attr.value, file.code(model), _wrapping(model, file)
+    for entry in m.findall(file.module, m.Call(func=m.Attribute(attr=m.Name(name)))):
+        other = cst.ensure_type(cst.ensure_type(entry, cst.Call).func, cst.Attribute).value
+        if isinstance(other, cst.Attribute) and other.attr.value == "module":
+            other = other.value
+        if file.code(other) == target and _wrapping(other, file) is wrapping:
+            return entry is file.parent(node)
+    return True

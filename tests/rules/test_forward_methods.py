@@ -1,0 +1,119 @@
+"""Rule FSDP210: entry points of a wrapped model besides its call."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+WRAP = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def wrap(model):
+    return FSDP(model)
+"""
+HEAD = "import inspect\n\nfrom w import wrap\n\n\ndef step(net, x, hook):\n    model = wrap(net)\n    "
+
+
+def levels(source: str, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, **others) if found.rule == "FSDP210"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "net.forward(x)",
+        "net.generate(x)",
+        "super().forward(x)",
+        "self.forward(x)",
+        "model.eval()",
+        "model.parameters()",
+        "model.config.generate",
+        "model.gradient_checkpointing_enable()",
+    ],
+)
+def test_noop(line: str) -> None:
+    check_noop(HEAD + line + "\n", w=WRAP)
+
+
+def test_forward_called() -> None:
+    before = HEAD + "return model.forward(\n        x,  # why\n        y=hook(model.forward(x)),\n    )\n"
+    check_rewrites(before, before.replace("model.forward", "model"), w=WRAP)
+    assert levels(before, w=WRAP) == ["safe", "safe"]
+    other = "\nfrom w import wrap\n\ndef make(state, net):\n    state.model = wrap(net)\n"
+    maybe = "def step(trainer, x):\n    return trainer.model.forward(x)\n"
+    check_rewrites(maybe, maybe.replace("model.forward", "model"), w=WRAP, o=other)
+    assert levels(maybe, w=WRAP, o=other) == ["review"]
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("hook(model.forward, x)", "manual"),
+        ("model.forward = hook", "manual"),
+        ("inspect.signature(model.forward)", "info"),
+        ("model.forward.__name__", "info"),
+    ],
+)
+def test_forward_as_a_value(line: str, level: str) -> None:
+    assert levels(HEAD + line + "\n", w=WRAP) == [level]
+
+
+@pytest.mark.parametrize("name", ["generate", "encode_text", "get_text_features", "compute_loss", "validation_step"])
+def test_methods_wrapped_elsewhere(name: str) -> None:
+    source = HEAD + f"return model.{name}(x)\n"
+    assert levels(source, w=WRAP) == ["info"]
+    check_rewrites(source, source, w=WRAP)
+
+
+def test_registered_once_behind_the_wrapping() -> None:
+    before = """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    kept = fully_shard, register_fsdp_forward_method
+
+    class Trainer:
+        def __init__(self, net, shard):
+            if shard:
+                self.model = FSDP(net)
+
+        def sample(self, x):
+            return self.model.generate(x), self.model.encode(x)
+
+        def score(self, x):
+            return self.model.generate(x)
+    """
+    after = """
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    kept = fully_shard, register_fsdp_forward_method
+
+    class Trainer:
+        def __init__(self, net, shard):
+            if shard:
+                self.model = fully_shard(net)
+                register_fsdp_forward_method(self.model, "generate")
+                register_fsdp_forward_method(self.model, "encode")
+
+        def sample(self, x):
+            return self.model.generate(x), self.model.encode(x)
+
+        def score(self, x):
+            return self.model.generate(x)
+    """
+    check_rewrites(before, after)
+    assert levels(before) == ["review", "review"]
+
+
+def test_under_summon_full_params() -> None:
+    source = WRAP + (
+        "\ndef sample(net, x):\n    model = FSDP(net)\n    with FSDP.summon_full_params(model, recurse=False):\n"
+        "        return model.generate(x)\n"
+    )
+    assert levels(source) == ["info"]
+    later = WRAP + (
+        "\ndef sample(net, x):\n    model = FSDP(net)\n    context = lambda: FSDP.summon_full_params(model)\n"
+        "    with context():\n        return model.generate(x)\n"
+    )
+    assert levels(later) == ["info"]
