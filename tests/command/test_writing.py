@@ -77,3 +77,34 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(writing.ChangedMeanwhile, match="changed on disk"):
         writing.replace(file, b"new", expected=b"old")
     assert file.read_bytes() == b"edited by somebody"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "newline", "cookie"),
+    [
+        ("utf-8", "\r\n", ""),
+        ("utf-8-sig", "\n", ""),
+        ("utf-8-sig", "\r\n", "# coding: utf-8\n"),
+        ("latin-1", "\n", "# -*- coding: latin-1 -*-\n"),
+        ("cp1252", "\r\n", "#!/usr/bin/env python\n# vim: set fileencoding=cp1252 :\n"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["\n", ""])
+def test_the_real_rules_keep_encodings_and_newlines(
+    encoding: str, newline: str, cookie: str, ending: str, tmp_path: Path
+) -> None:
+    source = (
+        f"{cookie}from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        f"name = 'é'\nmodel = FSDP(model)\nprint(model, name){ending}"
+    )
+    file = tmp_path / "train.py"
+    file.write_bytes(source.replace("\n", newline).encode(encoding))
+    assert main(["rewrite", str(file)]) == 0
+    new = file.read_bytes().decode(encoding)
+    assert new.startswith(cookie.replace("\n", newline))
+    assert new.count("\n") == new.count(newline)
+    assert "fully_shard(model)" in new
+    assert f"{newline}name = 'é'{newline}" in new
+    assert new.endswith("print(model, name)" + ending.replace("\n", newline))
+    assert file.read_bytes().startswith(b"\xef\xbb\xbf") is (encoding == "utf-8-sig")
+    compile(file.read_bytes(), "train.py", "exec")
