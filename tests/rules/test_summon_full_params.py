@@ -27,7 +27,7 @@ IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     ["module.summon_full_params()", "FSDP.summon_full_params(module)", "trainer.strategy.summon_full_params(module)"],
 )
 def test_noop_for_other_classes(line: str) -> None:
-    check_noop(f"from fairscale.nn import FullyShardedDataParallel as FSDP\n\ndef step(module, trainer):\n    {line}\n")
+    check_noop(f"from elsewhere import FullyShardedDataParallel as FSDP\n\ndef step(module, trainer):\n    {line}\n")
 
 
 @pytest.mark.parametrize("name", ["FSDP", "torch.distributed.fsdp.FullyShardedDataParallel"])

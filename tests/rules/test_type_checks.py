@@ -20,7 +20,7 @@ def levels(source: str, **others: str) -> list[str]:
 @pytest.mark.parametrize(
     "source",
     [
-        "from fairscale.nn import FullyShardedDataParallel as FSDP\n\ntest = isinstance(model, FSDP)\n",
+        "from elsewhere import FullyShardedDataParallel as FSDP\n\ntest = isinstance(model, FSDP)\n",
         "from torch.distributed.fsdp import FSDPModule\n\ntest = isinstance(model, FSDPModule)\n",
         'test = type(model).__name__ == "DistributedDataParallel"\n',
         'names = ["FullyShardedDataParallel"]\n',
