@@ -1,0 +1,177 @@
+"""Rule for FSDP1's private functions and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.guards import Guard, guard_of
+from fsdp_rules.names import canonical
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.values import is_simple, literal_bool
+from fsdp_rules.wrapping import held_at
+
+PARAMETERS = (
+    "iterate model.parameters(): each is a DTensor, its shard is p.to_local() and its full value p.full_tensor()"
+)
+UNITS = "the units are the modules for which isinstance(module, FSDPModule) holds"
+NAMES = "FSDP2 leaves parameter names as they are; only _checkpoint_wrapped_module. and _orig_mod. may stand in them"
+STATE = "FSDPModule.unshard() and .reshard() are the public calls; FSDP2 keeps its own state otherwise"
+
+#: Advice for names in FSDP1's private modules.
+FUNCTIONS = {
+    "FLAT_PARAM": NAMES,
+    "FSDP_PREFIX": NAMES,
+    "FSDP_WRAPPED_MODULE": NAMES,
+    "FlatParamHandle": PARAMETERS,
+    "FlatParameter": PARAMETERS,
+    "_get_fsdp_handles": PARAMETERS,
+    "_get_fsdp_states": UNITS,
+    "_get_fsdp_states_with_modules": UNITS,
+    "_get_module_fsdp_state": UNITS,
+    "_init_intra_and_inter_node_groups": "a 2-D init_device_mesh, replicate before shard",
+    "_is_fsdp_flattened": PARAMETERS,
+    "_lazy_init": "FSDP2 initialises itself at the first forward: delete the call",
+    "_post_backward_hook": "param.register_post_accumulate_grad_hook(fn) runs after a gradient is reduced",
+    "_reshard": "module.reshard()",
+    "_root_pre_forward": "FSDP2's own forward hooks do this: call the module itself, not its forward method",
+    "_unshard": "module.unshard()",
+    "clean_tensor_name": NAMES,
+}
+#: Advice for private attributes of FSDP1's wrapper, and of what hangs on it.
+ATTRIBUTES = {
+    "_all_handles": PARAMETERS,
+    "_flat_param": PARAMETERS,
+    "_handle": PARAMETERS,
+    "_handles": PARAMETERS,
+    "flat_param": PARAMETERS,
+}
+#: Advice for public attributes of FSDP1's wrapper that FSDP2 does not have; asked of wrapped models alone.
+PUBLIC = {
+    "compute_device": "next(model.parameters()).device",
+    "mixed_precision": "keep the MixedPrecisionPolicy that was given to fully_shard",
+    "process_group": "keep the mesh that was given to fully_shard: mesh.get_group('shard')",
+    "sharding_strategy": "keep what was given to fully_shard: reshard_after_forward and the shape of the mesh",
+}
+
+
+class PrivateApi(Rule):
+    """FSDP1's machinery: private modules, handles, flat parameters, and attributes of the wrapper.
+
+    None of it exists on an FSDP2 model. Each use is listed with the public call that does the same where there is one;
+    freeing a unit's parameters by hand is `reshard()`.
+    """
+
+    id = "FSDP902"
+    name = "private-api"
+    visits = (cst.Attribute, cst.Name, cst.Call)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp._runtime_utils import _reshard
+
+def free(model):
+    for unit in FSDP.fsdp_modules(model):
+        _reshard(unit, unit._handle, True)
+"""
+    after = """
+from torch.distributed.fsdp import FSDPModule
+
+def free(model):
+    for unit in [module for module in model.modules() if isinstance(module, FSDPModule)]:
+        unit.reshard()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """List names of private modules, and attributes that only FSDP1's wrapper has."""
+        if isinstance(node, cst.Call):
+            yield from self._reshard(node, file)
+        elif _is_reshard_part(node, file) or _is_inner(node, file):
+            return
+        elif isinstance(node, cst.Attribute | cst.Name) and (file.fsdp1(node) or "").startswith("."):
+            yield from self._function(node, file)
+        elif isinstance(node, cst.Attribute):
+            yield from self._attribute(node, file)
+
+    def _reshard(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+        unit = _resharded(call, file)
+        if unit is not None:
+            yield Diagnosis(
+                call,
+                Level.SAFE,
+                "reshard() is FSDP2's public call for it",
+                edits=(Replace(call, lambda code: f"{code(unit)}.reshard()"),),
+                claims=(call.func,),
+            )
+
+    def _function(self, node: cst.Attribute | cst.Name, file: File) -> Iterator[Diagnosis]:
+        known = (file.fsdp1(node) or "").lstrip(".")
+        last = next((part for part in reversed(known.split(".")) if part in FUNCTIONS), "")
+        yield Diagnosis(
+            node,
+            Level.MANUAL,
+            f"torch.distributed.fsdp.{known} is FSDP1's own machinery",
+            FUNCTIONS.get(last, STATE),
+        )
+
+    def _attribute(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        name = node.attr.value
+        if name in ATTRIBUTES:
+            if not _may_be_fsdp1(node, file):
+                return
+            advice = ATTRIBUTES[name]
+        elif name in PUBLIC:
+            sure = held_at(node.value, file) is Certainty.YES
+            if not sure and guard_of(node, file.code(node.value), file) is not Guard.FSDP1:
+                return
+            advice = PUBLIC[name]
+        else:
+            return
+        yield Diagnosis(node, Level.MANUAL, f"{file.code(node)}: only FSDP1's wrapper has a .{name}", advice)
+
+
+def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
+    """Whether an attribute with a spelling that others use too is FSDP1's: by what it hangs on, or by the imports."""
+    inner = node.value
+    while isinstance(inner, cst.Attribute | cst.Subscript):
+        if isinstance(inner, cst.Attribute) and inner.attr.value in ATTRIBUTES:
+            return False
+        inner = inner.value
+    if held_at(node.value, file) is not Certainty.NO:
+        return True
+    return any(canonical(full) is not None for full in file.aliases.values())
+
+
+def _is_inner(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` is a part of a longer chain, an imported name, or the name of an attribute or a keyword."""
+    parent = file.parent(node)
+    if isinstance(parent, cst.ImportAlias | cst.AsName | cst.ImportFrom | cst.Import):
+        return True
+    if isinstance(parent, cst.Attribute) and isinstance(node, cst.Name):
+        return parent.attr is node or file.fsdp1(parent) is not None
+    if isinstance(parent, cst.Arg | cst.Param):
+        return getattr(parent, "keyword", None) is node or getattr(parent, "name", None) is node
+    return isinstance(parent, cst.Attribute) and (file.fsdp1(parent) or "").startswith(".")
+
+
+def _resharded(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """``m`` in ``_reshard(m, m._handle, True)``."""
+    if not (file.fsdp1(call.func) or "").endswith("._reshard") or len(call.args) != 3:
+        return None
+    unit, handle, free = (argument.value for argument in call.args)
+    if not is_simple(unit) or file.code(handle) != f"{file.code(unit)}._handle" or literal_bool(free) is not True:
+        return None
+    return unit
+
+
+def _is_reshard_part(node: cst.CSTNode, file: File) -> bool:
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.Call):
+            return _resharded(ancestor, file) is not None
+        if isinstance(ancestor, cst.BaseStatement):
+            return False
+    return False

@@ -1,0 +1,152 @@
+"""Rule for the prefixes that FSDP1 puts into parameter names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+PREFIX = re.compile(r"_fsdp_wrapped_module|_fpw_module|_flat_param\b|_flat_param_")
+#: Calls that take a part out of a name, and leave a name without it alone.
+REMOVING = frozenset(
+    {"lstrip", "partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "split", "sub", "subn"}
+)
+TALKING = re.compile(r"print|debug|info|warn|warning|error|exception|critical|log|\w*Error|\w*Warning|\w*Exception")
+
+
+class NameSurgery(Rule):
+    """Code that takes FSDP1's prefixes out of parameter names, or counts on them.
+
+    FSDP2 leaves names as they are. Taking out `_fsdp_wrapped_module.` finds nothing any more and does no harm (old
+    checkpoints may still carry it). Code that looks for the prefix to decide something, or that puts it in front of a
+    name, takes another way than before. `_checkpoint_wrapped_module.` stays in names under FSDP2.
+    """
+
+    id = "FSDP207"
+    name = "name-surgery"
+    visits = (cst.SimpleString, cst.FormattedStringText)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def names(model):
+    model = FSDP(model)
+    clean = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_parameters()]
+    inner = [name for name in clean if name.startswith("_fsdp_wrapped_module.blocks")]
+    return clean, inner
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def names(model):
+    fully_shard(model)
+    clean = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_parameters()]
+    # TODO(fsdp-migrate FSDP207): names of FSDP2 parameters have no "_fsdp_wrapped_module", which this line counts on
+    inner = [name for name in clean if name.startswith("_fsdp_wrapped_module.blocks")]
+    return clean, inner
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Tell harmless uses of a prefix from those that count on it."""
+        if not isinstance(node, cst.SimpleString | cst.FormattedStringText):
+            return
+        found = PREFIX.search(node.value)
+        level = _level(node, file) if found is not None else None
+        if found is None or level is None:
+            return
+        prefix = found.group().rstrip("_")
+        if level is Level.MANUAL and "fsdp1" in file.project.flags:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f'names of FSDP2 parameters have no "{prefix}", which this line counts on',
+                "write the name without it; keep the line if it reads old checkpoints only",
+            )
+        else:
+            yield Diagnosis(
+                node,
+                Level.INFO,
+                f'names of FSDP2 parameters have no "{prefix}"',
+                "nothing is left to take out; the line may go once no old checkpoint is read",
+            )
+
+
+def _level(node: cst.CSTNode, file: File, depth: int = 0) -> Level | None:
+    """None where the text is only shown to people, info where its absence does no harm, else manual."""
+    parent = file.parent(node)
+    if isinstance(parent, cst.Expr):
+        return None
+    if isinstance(parent, cst.FormattedString):
+        return None if _is_talk(parent, file) else Level.MANUAL
+    if isinstance(parent, cst.ConcatenatedString):
+        return _level(parent, file, depth)
+    if isinstance(parent, cst.Arg):
+        return _argument(parent, file)
+    if isinstance(parent, cst.ComparisonTarget | cst.Comparison):
+        return Level.INFO if _guards_removal(node, file) else Level.MANUAL
+    if isinstance(parent, cst.Element | cst.DictElement | cst.Param):
+        return Level.INFO
+    if isinstance(parent, cst.Assign | cst.AnnAssign) and depth < 3:
+        targets = [entry.target for entry in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
+        if all(isinstance(target, cst.Name) for target in targets):
+            names = [target.value for target in targets if isinstance(target, cst.Name)]
+            uses = [_level(use, file, depth + 1) for name in names for use in file.uses(name)]
+            return Level.MANUAL if Level.MANUAL in uses else Level.INFO
+    return Level.MANUAL
+
+
+def _argument(argument: cst.Arg, file: File) -> Level | None:
+    call = file.parent(argument)
+    if not isinstance(call, cst.Call):
+        return Level.MANUAL
+    if _is_talk(argument, file):
+        return None
+    function = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    name = function.value if isinstance(function, cst.Name) else ""
+    if name in REMOVING or name in ("hasattr", "len") or (name == "getattr" and len(call.args) == 3):
+        return Level.INFO
+    return Level.INFO if _guards_removal(call, file) else Level.MANUAL
+
+
+def _is_talk(node: cst.CSTNode, file: File) -> bool:
+    argument = node if isinstance(node, cst.Arg) else file.parent(node)
+    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return False
+    function = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    return isinstance(function, cst.Name) and TALKING.fullmatch(function.value) is not None
+
+
+def _guards_removal(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` is the test in front of nothing but the removal of what it looks for."""
+    child = node
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.If) and child is ancestor.test:
+            return ancestor.orelse is None and len(ancestor.body.body) == 1 and _removes(ancestor.body)
+        if isinstance(ancestor, cst.While) and child is ancestor.test:
+            return _removes(ancestor.body)
+        if isinstance(ancestor, cst.IfExp) and child is ancestor.test:
+            return _removes(ancestor.body)
+        if isinstance(ancestor, cst.BaseStatement):
+            return False
+        child = ancestor
+    return False
+
+
+def _removes(node: cst.CSTNode) -> bool:
+    found: list[str] = []
+
+    class Collect(cst.CSTVisitor):
+        def visit_Attribute(self, node: cst.Attribute) -> None:
+            found.append(node.attr.value)
+
+        def visit_Slice(self, node: cst.Slice) -> None:
+            found.append("removeprefix")
+
+    node.visit(Collect())
+    return any(name in REMOVING for name in found)

@@ -1,0 +1,65 @@
+"""FSDP902: FSDP1's private functions and attributes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+
+
+def found(source: str) -> list[tuple[str, str]]:
+    return [(one.level.value, one.advice) for one in findings(source) if one.rule == "FSDP902"]
+
+
+def test_attributes_of_that_spelling_in_other_projects_are_left_alone() -> None:
+    check_noop("library._handle.close()\nprint(group.process_group, tensor.flat_param)\n")
+
+
+def test_fsdp2_has_private_parts_of_its_own() -> None:
+    check_noop("from torch.distributed.fsdp._fully_shard import _fsdp_init\n\nprint(_fsdp_init)\n")
+
+
+@pytest.mark.parametrize(
+    ("use", "advice"),
+    [
+        ("print(model._handle)", "to_local()"),
+        ("for unit in units:\n    unit._handle.flat_param.data.zero_()", "to_local()"),
+        ("group = model.process_group", "mesh"),
+        ("for unit in units:\n    if isinstance(unit, FSDP) and unit.sharding_strategy:\n        pass", "mesh"),
+        ("import torch.distributed.fsdp._traversal_utils as t\nprint(t._get_fsdp_handles(model))", "to_local()"),
+        ("from torch.distributed.fsdp._runtime_utils import _lazy_init\n_lazy_init(model, model)", "delete the call"),
+        ("from torch.distributed.fsdp import FlatParameter\nprint(FlatParameter)", "to_local()"),
+    ],
+)
+def test_one_finding_with_advice(use: str, advice: str) -> None:
+    ((level, text),) = found(WRAP + use + "\n")
+    assert level == "manual"
+    assert advice in text
+
+
+def test_public_attributes_of_other_objects_are_left_alone() -> None:
+    assert found(WRAP + "print(trainer.process_group, config.sharding_strategy)\n") == []
+
+
+def test_freeing_parameters_by_hand() -> None:
+    check_rewrites(
+        """
+        import torch.distributed.fsdp._runtime_utils as runtime
+
+        def free(units):
+            for unit in units:
+                runtime._reshard(unit, unit._handle, True)
+        """,
+        """
+        def free(units):
+            for unit in units:
+                unit.reshard()
+        """,
+    )
+
+
+def test_keeping_them_is_another_thing() -> None:
+    source = "from torch.distributed.fsdp._runtime_utils import _reshard\n_reshard(unit, unit._handle, False)\n"
+    assert {level for level, _ in found(source)} == {"manual"}
