@@ -265,7 +265,8 @@ def settle(block: cst.IndentedBlock | cst.Module) -> cst.IndentedBlock | cst.Mod
             own = list(getattr(entry, "leading_lines", ()))
             if not body:
                 own = list(dropwhile(lambda line: line.comment is None, own))
-            kept = waiting if not body or not own else [line for line in waiting if line.comment is not None]
+            described = any(line.comment is not None for line in waiting)
+            kept = waiting if described or not body or not own else []
             entry = entry.with_changes(leading_lines=[*kept, *own])
             waiting, removed = [], False
         body.append(entry)

@@ -94,10 +94,18 @@ class _Cleaner(_StatementTransformer):
         self.moved: list[str] = []
         self.emptied = False
         self.guards = 0
+        self.depth = 0
         stays = any(
             canonical(before.project.resolve(before.aliases[name])) == FSDP for name in used & set(before.aliases)
         )
         self.moves = before.settings.helpers and not stays
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        self.depth -= 1
+        return updated_node
 
     def visit_Try(self, node: cst.Try) -> None:
         self.guards += 1
@@ -115,7 +123,7 @@ class _Cleaner(_StatementTransformer):
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.SimpleStatementLine:
+    ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
         if self.guards or len(updated_node.body) != 1:
             return updated_node
         small = updated_node.body[0]
@@ -125,11 +133,14 @@ class _Cleaner(_StatementTransformer):
             return self._plain(updated_node, small)
         return updated_node
 
-    def _from(self, line: cst.SimpleStatementLine, node: cst.ImportFrom) -> cst.SimpleStatementLine:
+    def _from(
+        self, line: cst.SimpleStatementLine, node: cst.ImportFrom
+    ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
         module = dotted(cast("cst.CSTNode", node.module)) or ""
         if isinstance(node.names, cst.ImportStar) or not module.startswith(CLEANED):
             return line
         kept: list[cst.ImportAlias] = []
+        moved: list[str] = []
         for alias in node.names:
             full = f"{module}.{alias.evaluated_name}"
             local = alias.evaluated_alias or alias.evaluated_name
@@ -137,15 +148,22 @@ class _Cleaner(_StatementTransformer):
             if self._drop(local, known is not None):
                 continue
             if known in MOVED and self.moves and not self._exported(local):
-                self.moved.append(f"from fsdp_compat import {self._spelled(alias)}")
+                moved.append(self._spelled(alias))
                 continue
             kept.append(alias)
         if len(kept) == len(node.names):
             return line
+        if moved and self.depth:
+            shim = line.with_changes(body=[_from_import("fsdp_compat", moved)])
+            if not kept:
+                return shim
+            rest = _regenerated(line, node, module, kept).with_changes(leading_lines=())
+            return cst.FlattenSentinel([shim, rest])
+        self.moved += [f"from fsdp_compat import {name}" for name in moved]
         if not kept:
             self.emptied = True
             return removed_line(line.leading_lines, FSDP1_IMPORT if module.startswith(FSDP_PACKAGE) else "")
-        return _regenerated(line, node, module, [self._spelled(alias) for alias in kept])
+        return _regenerated(line, node, module, kept)
 
     def _plain(self, line: cst.SimpleStatementLine, node: cst.Import) -> cst.SimpleStatementLine:
         kept = []
@@ -183,12 +201,20 @@ class _Cleaner(_StatementTransformer):
 
 
 def _regenerated(
-    line: cst.SimpleStatementLine, node: cst.ImportFrom, module: str, names: list[str]
+    line: cst.SimpleStatementLine,
+    node: cst.ImportFrom,
+    module: str,
+    kept: Sequence[cst.ImportAlias],
+    names: list[str] | None = None,
 ) -> cst.SimpleStatementLine:
-    """``line`` with the import of ``names`` in its place, in the old one's style; comments inside it go above."""
+    """``line`` with an import of ``names`` (of ``kept`` alone by default) in its place and in its style.
+
+    Comments beside names that stay go above; comments beside names that go, go with them.
+    """
     long = "\n" in cst.Module([]).code_for_node(node)
-    above = [cst.EmptyLine(comment=cst.Comment(text)) for text in comments(node)]
-    return line.with_changes(body=[_from_import(module, names, long)], leading_lines=[*line.leading_lines, *above])
+    above = [cst.EmptyLine(comment=cst.Comment(text)) for alias in kept for text in comments(alias)]
+    spelled = names if names is not None else [_Cleaner._spelled(alias) for alias in kept]
+    return line.with_changes(body=[_from_import(module, spelled, long)], leading_lines=[*line.leading_lines, *above])
 
 
 def _from_import(module: str, names: list[str], long: bool = False) -> cst.ImportFrom:
@@ -233,7 +259,7 @@ class _Adder:
             was_sorted = names == sorted(names, key=_import_key)
             names += [entry.split(" import ")[1] for entry in mine]
             names = sorted(dict.fromkeys(names), key=_import_key) if was_sorted else list(dict.fromkeys(names))
-            body[position] = _regenerated(line, node, name or "", names)
+            body[position] = _regenerated(line, node, name or "", node.names, names)
             self.needed = [entry for entry in self.needed if entry not in mine]
         return body
 

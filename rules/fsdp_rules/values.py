@@ -9,6 +9,12 @@ import libcst as cst
 from fsdp_rules.source import File
 
 
+def brief(text: str, length: int = 60) -> str:
+    """``text`` on one line, cut where it is long, for a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
 def is_none(node: cst.CSTNode | None) -> bool:
     """Whether ``node`` is the literal None."""
     return isinstance(node, cst.Name) and node.value == "None"

@@ -11,7 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import bind, elements, is_none, is_partial
+from fsdp_rules.values import bind, brief, elements, is_none, is_partial
 
 #: For each policy that is a plain test on the module: the argument that holds the test.
 BY_CLASS = {
@@ -60,8 +60,7 @@ def build(model):
             return
         found = file.value(value)
         if is_none(found) or not self._select(found, plan, file):
-            text = file.code(value)
-            plan.helper.append(f"auto_wrap_policy={text if len(text) < 60 else 'an expression'} is applied at run time")
+            plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
             yield Diagnosis(value, Level.REVIEW, "the policy is replayed module by module, as FSDP1 wraps")
             return
         file.consume_value(value, plan)

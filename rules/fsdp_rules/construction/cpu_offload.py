@@ -11,7 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import bind, is_none, literal_bool
+from fsdp_rules.values import bind, brief, is_none, literal_bool
 
 
 class CpuOffload(ArgumentRule):
@@ -44,7 +44,7 @@ def build(model):
             return
         wanted = self._wanted(file.value(value), file)
         if wanted is None:
-            plan.helper.append(f"cpu_offload={file.code(value)} is only known at run time")
+            plan.helper.append(f"cpu_offload={brief(file.code(value))} is only known at run time")
             yield Diagnosis(value, Level.REVIEW, "whether parameters are offloaded is decided at run time")
             return
         file.consume_value(value, plan)

@@ -12,7 +12,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.plan import Device, ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import bind, is_none, is_simple
+from fsdp_rules.values import bind, brief, is_none, is_simple
 
 RANK = re.compile(r"(local_?rank|\brank\b|\bgpu\b|gpu_id|device_count)", re.IGNORECASE)
 
@@ -52,7 +52,7 @@ def build(model):
         current = file.calls(found, "torch.cuda.current_device")
         simple = is_simple(value) or kind == "cpu" or current
         if not simple and kind == "unknown":
-            plan.helper.append(f"device_id={file.code(value)} is only known at run time")
+            plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")
         set_current = not current and kind != "cpu" and "set_device" not in file.project.flags
         plan.device = Device(kind, value, is_device, set_current)
         message = {

@@ -11,7 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import elements, is_none
+from fsdp_rules.values import brief, elements, is_none
 
 
 class Ignored(ArgumentRule):
@@ -53,5 +53,5 @@ def build(model):
                 "pass the parameters as ignored_states, then run this tool again",
             )
             return
-        plan.helper.append(f"{file.code(value)} is left out of sharding")
+        plan.helper.append(f"{brief(file.code(value))} is left out of sharding")
         yield Diagnosis(value, Level.REVIEW, "these states become ignored_params; their buffers stay where they are")

@@ -11,7 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import is_none, is_simple, literal_bool
+from fsdp_rules.values import brief, is_none, is_simple, literal_bool
 
 
 class ParamInitFn(ArgumentRule):
@@ -95,5 +95,5 @@ def build(model):
         elif "device_mesh" in plan.arguments:
             plan.helper.append("sync_module_states inside a mesh of its own")
         elif not is_simple(value) and literal_bool(value) is None:
-            plan.helper.append(f"sync_module_states={file.code(value)} is only known at run time")
+            plan.helper.append(f"sync_module_states={brief(file.code(value))} is only known at run time")
         yield Diagnosis(value, Level.SAFE, "parameters and buffers are broadcast from rank 0 before they are sharded")

@@ -11,7 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import bind, is_none, is_simple
+from fsdp_rules.values import bind, brief, is_none, is_simple
 
 
 class Mesh(ArgumentRule):
@@ -51,7 +51,7 @@ def build(model):
             return
         dimensions = self._dimensions(found, file)
         if dimensions is None:
-            plan.helper.append(f"the shape of {file.code(value)} is only known at run time")
+            plan.helper.append(f"the shape of {brief(file.code(value))} is only known at run time")
             yield Diagnosis(value, Level.REVIEW, "a mesh is made of it at run time, replicate before shard")
             return
         plan.mesh = "given"

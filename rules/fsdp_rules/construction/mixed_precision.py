@@ -12,7 +12,7 @@ from fsdp_rules.plan import Precision, ShardPlan
 from fsdp_rules.render import policy_text
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import bind, is_none
+from fsdp_rules.values import bind, brief, is_none
 
 FIELDS = (
     "param_dtype",
@@ -67,7 +67,7 @@ def build(model):
         fields = self._fields(found, file)
         reason = self._beyond_native(value, found, fields, plan, file)
         if fields is None or reason is not None:
-            plan.helper.append(reason or f"mixed_precision={file.code(value)} is only known at run time")
+            plan.helper.append(reason or f"mixed_precision={brief(file.code(value))} is only known at run time")
             yield Diagnosis(value, Level.REVIEW, "the MixedPrecision is applied at run time with FSDP1's cast rules")
             return
         precision = Precision(fields)

@@ -11,7 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
 from fsdp_rules.source import File
-from fsdp_rules.values import is_none
+from fsdp_rules.values import brief, is_none
 
 
 class Strategy(ArgumentRule):
@@ -46,7 +46,7 @@ def build(model):
         """Turn the strategy into ``reshard_after_forward`` and a kind of mesh."""
         known = self._known(value, file)
         if known is None:
-            plan.helper.append(f"sharding_strategy={file.code(value)} is only known at run time")
+            plan.helper.append(f"sharding_strategy={brief(file.code(value))} is only known at run time")
             yield Diagnosis(value, Level.REVIEW, "the strategy is resolved at run time by fsdp_compat.shard")
             return
         file.consume_value(value, plan)
