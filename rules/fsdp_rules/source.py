@@ -18,7 +18,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from fsdp_rules.finding import Settings, Span
 from fsdp_rules.gates import gated_lines
-from fsdp_rules.names import canonical, expand
+from fsdp_rules.names import FSDP, canonical, expand
 from fsdp_rules.project import Certainty, Project, module_name
 
 if TYPE_CHECKING:
@@ -179,7 +179,31 @@ class File:
         text = dotted(node)
         if text is None:
             return Certainty.NO
-        return self.project.holds(self.path, self.scope(node), text)
+        known = self.project.holds(self.path, self.scope(node), text)
+        return self._narrowed(node, text, known) if known is not Certainty.NO else known
+
+    def _narrowed(self, node: cst.CSTNode, text: str, known: Certainty) -> Certainty:
+        """``known``, given the ``isinstance`` tests of ``text`` in whose branches ``node`` stands."""
+        inner = node
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, cst.If | cst.IfExp):
+                tested = self._tested(ancestor.test, text)
+                if tested is not None and inner is ancestor.body:
+                    return known if tested else Certainty.NO
+                if tested and inner is ancestor.orelse:
+                    return Certainty.NO
+            inner = ancestor
+        return known
+
+    def _tested(self, test: cst.BaseExpression, text: str) -> bool | None:
+        """Whether ``test`` says that ``text`` is of FSDP's class: False for another class, None for another test."""
+        if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
+            return None
+        if dotted(test.args[0].value) != text:
+            return None
+        names = test.args[1].value
+        classes = [entry.value for entry in names.elements] if isinstance(names, cst.Tuple) else [names]
+        return any(self.fsdp1(entry) == FSDP or (dotted(entry) or "").endswith("FSDPModule") for entry in classes)
 
     def ref(self, full: str) -> str:
         """How this file spells the fully dotted name ``full``; an import is noted where it needs one.
