@@ -19,10 +19,10 @@ from rich.console import Console  # noqa: E402
 from rich.progress import track  # noqa: E402
 
 from fsdp_rules.finding import Settings  # noqa: E402
-from tests.parity.compare import TOLERANCES  # noqa: E402
 from tests.parity.harness import Outcome, Verdict, check  # noqa: E402
 from tests.parity.programs import programs  # noqa: E402
 from tests.parity.specs import EXCLUDED, FACTORS  # noqa: E402
+from tests.parity.tolerance import TOLERANCES  # noqa: E402
 from tests.pool import Pool  # noqa: E402
 
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcome = check(pool, program, Path(directory), Settings())
             outcomes.append(outcome)
             if not outcome.verdict.good or options.only:
-                detail = outcome.detail if options.show else outcome.detail.splitlines()[-1]
+                detail = outcome.detail if options.show else outcome.brief
                 console.print(f"{program.name}: {outcome.verdict.value}: {detail}", markup=False, highlight=False)
     for verdict, count in collections.Counter(outcome.verdict for outcome in outcomes).items():
         console.print(f"{count:4} {verdict.value}")
@@ -61,10 +61,10 @@ def page(outcomes: Sequence[Outcome]) -> str:
     lines += ["", "## Left out, because FSDP1 itself does not run it", "", *(f"- {reason}" for reason in EXCLUDED), ""]
     if manual := [outcome for outcome in outcomes if outcome.verdict is Verdict.MANUAL]:
         lines += ["## Left to a human", "", "| program | finding |", "|---|---|"]
-        lines += [f"| {outcome.program.name} | {_cell(outcome.detail)} |" for outcome in manual] + [""]
+        lines += [f"| {outcome.program.name} | {_cell(outcome.brief)} |" for outcome in manual] + [""]
     if bad := [outcome for outcome in outcomes if not outcome.verdict.good]:
         lines += ["## Not the same", "", "| program | result | detail |", "|---|---|---|"]
-        lines += [f"| {o.program.name} | {o.verdict.value} | {_cell(o.detail.splitlines()[-1])} |" for o in bad] + [""]
+        lines += [f"| {o.program.name} | {o.verdict.value} | {_cell(o.brief)} |" for o in bad] + [""]
     lines += ["## Every program", "", f"| program | processes | result | {' | '.join(FACTORS)} |"]
     lines += ["|" + "---|" * (len(FACTORS) + 3)]
     for outcome in outcomes:

@@ -143,9 +143,8 @@ def _state_restored() -> Iterator[None]:
 
 def _forget_meshes() -> None:
     """Empty torch's caches that are keyed by a mesh's shape: they would hand out an earlier job's dead groups."""
-    debug = sys.modules.get("torch.distributed.tensor.debug")
-    if debug is not None:
-        debug._clear_sharding_prop_cache()
+    if "torch.distributed.tensor" in sys.modules:
+        importlib.import_module("torch.distributed.tensor.debug")._clear_sharding_prop_cache()
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.distributed.") and module is not None:
             for value in list(vars(module).values()):

@@ -64,14 +64,15 @@ def warn_in(rank: int, world_size: int, module: str) -> None:
     warnings.warn_explicit("beware", UserWarning, f"{module}.py", 1, module=module)
 
 
-def gathered(rank: int, world_size: int, sizes: tuple[int, ...]) -> float:
+def norm_over_group(rank: int, world_size: int, groups: int) -> float:
     import torch
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])["shard"]
-    local = torch.full((2,), float(mesh.get_local_rank()))
-    total: float = DTensor.from_local(local, mesh, [Shard(0)]).full_tensor().sum().item()
+    group = [torch.distributed.new_group() for _ in range(groups)][-1]
+    tensor = DTensor.from_local(torch.full((2,), 2.0), DeviceMesh.from_group(group, "cpu"), [Shard(0)])
+    norms = torch.stack([torch.linalg.vector_norm(tensor)] * 4)
+    total: float = torch.linalg.vector_norm(norms).full_tensor().item()
     return total
 
 
@@ -112,8 +113,7 @@ def test_global_state_is_put_back(pool: Pool) -> None:
 
 
 def test_a_mesh_of_an_earlier_job_is_forgotten(pool: Pool) -> None:
-    assert pool.run(gathered, 4, (2, 2)) == [2.0] * 4
-    assert pool.run(gathered, 2, (2,)) == [2.0] * 2
+    assert [pool.run(norm_over_group, 2, groups) for groups in (3, 1)] == [[8.0, 8.0]] * 2
 
 
 def test_warnings_of_our_own_packages_are_errors(pool: Pool) -> None:

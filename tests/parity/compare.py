@@ -4,41 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tests.parity.specs import Spec
-
-#: FSDP1 sums the squares of a flat shard, FSDP2 those of each parameter's shard: the same sum in another order.
-NORM_TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far losses and weights may lie apart, relative to the largest value of the tensor, and why."""
-
-    relative: float
-    reason: str
-
-
-EXACT = Tolerance(0.0, "bit for bit")
-CLIPPED = Tolerance(1e-5, "active clipping scales by the norm, which agrees to 1e-6")
-ACCUMULATED_LOW = Tolerance(3e-2, "without synchronisation FSDP1 accumulates in bf16, FSDP2 in the reduction's dtype")
-ACCUMULATED_UNSHARDED = Tolerance(
-    1e-5, "under NO_SHARD FSDP1 adds each local gradient to the one reduced before, and averages the sum again"
-)
-ACCUMULATED_UNSHARDED_LOW = Tolerance(3e-2, f"{ACCUMULATED_UNSHARDED.reason}, here in bf16")
-TOLERANCES = (CLIPPED, ACCUMULATED_UNSHARDED, ACCUMULATED_LOW, ACCUMULATED_UNSHARDED_LOW)
-
-
-def tolerance(spec: Spec) -> Tolerance:
-    """What may be asked of the two runs of a parity program."""
-    low = spec["precision"] in ("bf16", "bf16_param", "bf16_reduce")
-    if spec["accumulate"] == "plain" and spec["strategy"] == "NO_SHARD":
-        return ACCUMULATED_UNSHARDED_LOW if low else ACCUMULATED_UNSHARDED
-    if spec["accumulate"] not in ("none", "plain") and low:
-        return ACCUMULATED_LOW
-    return CLIPPED if spec["clip"] == "active" else EXACT
+from tests.parity.tolerance import NORM_TOLERANCE, Tolerance
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Tolerance) -> list[str]:

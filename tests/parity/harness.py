@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 from fsdp_rules.finding import Changed, Failed, Level, Settings, Skipped
 from fsdp_rules.project import Project, index_source
 from fsdp_rules.rewrite import rewrite_source
-from tests.parity.compare import EXACT, Tolerance, differences, tolerance
+from tests.parity.compare import differences
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.programs import Program
+from tests.parity.tolerance import EXACT, tolerance
 from tests.pool import Pool, WorkerError
 
 
@@ -39,6 +41,12 @@ class Outcome:
     program: Program
     verdict: Verdict
     detail: str
+
+    @property
+    def brief(self) -> str:
+        """The detail in one line: of a traceback, the error."""
+        lines = self.detail.splitlines() or [""]
+        return next((line for line in lines if re.match(r"[\w.]*Error\b", line)), lines[0])
 
 
 class NotRewrittenError(Exception):
@@ -93,7 +101,7 @@ def check(pool: Pool, program: Program, directory: Path, settings: Settings) -> 
 
 def judge(program: Program, before: Mapping[str, Any], after: Mapping[str, Any]) -> Outcome:
     """Compare what two versions of ``program`` saved."""
-    allowed: Tolerance = tolerance(program.spec)
+    allowed = tolerance(program.spec)
     if different := differences(before, after, allowed):
         return Outcome(program, Verdict.DIFFERENT, "; ".join(different[:4]))
     return Outcome(program, Verdict.EQUAL if allowed is EXACT else Verdict.CLOSE, allowed.reason)

@@ -10,6 +10,9 @@ from tests.parity.text import indented
 
 _FULL = "FSDP.state_dict_type({model}, StateDictType.FULL_STATE_DICT)"
 
+# A state goes through a file, because FSDP1's may share memory with what is trained on.
+_FILE = 'f"{sys.argv[1]}.{rank}"'
+
 
 def training(spec: Spec, model: Model, wrapped: str) -> list[str]:
     """Statements that bind ``losses``, ``norms`` and ``extra``, given ``wrapped``, ``optimizer`` and ``rank``."""
@@ -100,12 +103,19 @@ def _midway(spec: Spec, wrapped: str) -> list[str]:
             context = f"with FSDP.summon_full_params({wrapped}), torch.no_grad():\n{indented([write])}"
             return [f"if step == 1:\n{indented([context])}"]
         case "reload":
-            save = f"if step == 1:\n    {full}\n        best = {wrapped}.state_dict()"
-            return [save, f"if step == 2:\n    {full}\n        {wrapped}.load_state_dict(best)"]
+            save = [f"{full}\n    state = {wrapped}.state_dict()", f"torch.save(state, {_FILE})"]
+            load = [f"state = torch.load({_FILE})", f"{full}\n    {wrapped}.load_state_dict(state)"]
+            return [f"if step == 1:\n{indented(save)}", f"if step == 2:\n{indented(load)}"]
         case "optim_state":
-            save = f"if step == 1:\n    {full}\n        saved = FSDP.optim_state_dict({wrapped}, optimizer)"
-            load = f"optimizer.load_state_dict(FSDP.optim_state_dict_to_load({wrapped}, optimizer, saved))"
-            return [save, f"if step == 2:\n    {full}\n        {load}"]
+            saved = f"optim_state = FSDP.optim_state_dict({wrapped}, optimizer)"
+            save = [f"{full}\n    {saved}", f"torch.save(optim_state, {_FILE})"]
+            loaded = f"flattened = FSDP.optim_state_dict_to_load({wrapped}, optimizer, optim_state)"
+            load = [
+                f"optim_state = torch.load({_FILE})",
+                f"{full}\n    {loaded}",
+                "optimizer.load_state_dict(flattened)",
+            ]
+            return [f"if step == 1:\n{indented(save)}", f"if step == 2:\n{indented(load)}"]
         case "module":
             return [f"extra.append({wrapped}.module.width)"]
         case _:

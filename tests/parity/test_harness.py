@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.parity.compare import CLIPPED, EXACT, differences
+from tests.parity.compare import differences
 from tests.parity.harness import Verdict, judge, run
 from tests.parity.programs import programs
 from tests.parity.specs import FACTORS, Spec, pairs, valid
+from tests.parity.tolerance import CLIPPED, EXACT
 from tests.pool import Pool
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.parity.compare import NORM_TOLERANCE, differ
+from tests.parity.compare import differ
 from tests.parity.cpu import fsdp1_on_cpu
+from tests.parity.tolerance import NORM_TOLERANCE
 from tests.pool import ROOT, Pool
 
 PROJECTS = sorted(path.parent for path in (ROOT / "fixtures" / "projects").glob("*/train.py"))
