@@ -20,6 +20,9 @@ Value = TypeVar("Value")
 MIN_ITEMS = 16
 MIN_BYTES = 256 * 1024
 
+# A forked process has the parser imported already. The command runs no threads, so on Linux a fork is safe.
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+
 _NO_MORE = "no more"
 
 
@@ -85,8 +88,7 @@ class Pool(Generic[Item, Value]):
                 worker.process.join()
 
     def _start(self) -> _Worker:
-        # A forked process has the parser imported already. This process runs no threads, so a fork is safe.
-        context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        context: Any = multiprocessing.get_context(START_METHOD)
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, ours, self.task), daemon=True)
         process.start()

@@ -25,6 +25,8 @@ def show(result: RunResult, console: Console) -> None:
     """Print the whole report."""
     for part in _parts(result):
         console.print(part)
+    # Wrapped by the terminal, so that the command at its end can be copied whole.
+    console.print(Text(paragraph(result)), soft_wrap=True)
 
 
 def show_diff(lines: Iterable[bytes], console: Console) -> None:
@@ -46,7 +48,6 @@ def _parts(result: RunResult) -> Iterator[RenderableType]:
     for line in error_lines(result):
         yield Text(line, style="bold red")
     yield Text()
-    yield Text(paragraph(result))
 
 
 def _table(result: RunResult) -> Table:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate import pool as pool_module
 from fsdp_migrate.pool import MIN_BYTES, MIN_ITEMS, Pool, worker_count
 
 # Workers say that they have an item, then wait for a byte that only the test can give.
@@ -53,6 +54,12 @@ def test_values_are_in_the_order_of_the_items(jobs: int) -> None:
     assert pool.run(list(range(7)), [6, 2, 0, 1, 3, 5, 4], lambda: done.append(None)) == [0, 10, 20, 30, 40, 50, 60]
     assert len(done) == 7
     assert pool.run([], [], lambda: done.append(None)) == []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_both_ways_to_start_a_process(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "START_METHOD", method)
+    assert Pool(task=str.upper, died=repr, jobs=2).run(["a", "b", "c"], [2, 1, 0], lambda: None) == ["A", "B", "C"]
 
 
 def test_every_process_may_die() -> None:
