@@ -174,10 +174,11 @@ def test_dirty_files_stop_everything(tmp_path: Path, commit: Commit, capsys: pyt
     assert (tmp_path / "new.py").read_text() == "fully_shard(n)\n"
 
 
-def test_staged_files_are_dirty_too(tmp_path: Path, commit: Commit, git: Callable[..., str]) -> None:
+@pytest.mark.parametrize("name", ["é.py", ":x.py", "[a].py"])
+def test_staged_files_are_dirty_too(name: str, tmp_path: Path, commit: Commit, git: Callable[..., str]) -> None:
     commit()
     (tmp_path / "sub dir").mkdir()
-    (tmp_path / "sub dir" / "é.py").write_text("FSDP(x)\n")
+    (tmp_path / "sub dir" / name).write_text("FSDP(x)\n")
     git("add", "--all")
     assert main(["rewrite", "sub dir"]) == 2
     git("commit", "--quiet", "--message", "more")

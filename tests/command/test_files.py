@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.files import NoSuchPath, discover
-from fsdp_migrate.gitstate import GitError
+from fsdp_migrate.gitstate import GitError, uncommitted
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,20 @@ def test_without_git_the_tree_is_walked(
 def test_a_hook_of_another_repository_does_not_mislead(
     tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(tmp_path, "a.py")
+    make(tmp_path, "only_git_knows.py")
+    (tmp_path / ".gitignore").write_text("only_git_knows.py\n")
+    git("add", "--force", "only_git_knows.py")
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
-    assert shown(".") == ["a.py"]
+    assert shown(".") == ["only_git_knows.py"]
+
+
+def test_both_ends_of_a_rename_are_uncommitted(
+    tmp_path: Path, git: Callable[..., str], commit: Callable[[], None]
+) -> None:
+    make(tmp_path, "old.py", "other.py")
+    (tmp_path / "old.py").write_text("x = 1\n" * 20)
+    commit()
+    git("mv", "old.py", "new.py")
+    root = tmp_path.resolve()
+    assert uncommitted(root / name for name in ("old.py", "new.py", "other.py")) == {root / "old.py", root / "new.py"}
