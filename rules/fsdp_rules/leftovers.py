@@ -12,6 +12,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.names import CONFIG_NAMES, POLICY_NAMES
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
+from fsdp_rules.type_places import is_read
 
 #: How far above a reference the verdict that speaks for it may stand (``FSDP`` in ``FSDP.apply(...)``).
 REACH = 3
@@ -44,7 +45,7 @@ def _references(file: File) -> Iterator[tuple[cst.CSTNode, str]]:
         parent = file.parent(node)
         if isinstance(parent, cst.Attribute):
             continue
-        if isinstance(parent, cst.Arg) and parent.keyword is node:
+        if isinstance(node, cst.Name) and not is_read(node, file):
             continue
         known = file.fsdp1(node)
         if known is None or known.split(".")[0] in CONFIG_NAMES | POLICY_NAMES:

@@ -191,6 +191,9 @@ class _Indexer:
             self._body(node.body, inner)
             return
         if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                if self._known(base) == FSDP:
+                    self._found(base)
             self._body(node.body, f"{scope}.{node.name}" if scope else node.name)
             return
         if isinstance(node, ast.Assign):
@@ -289,7 +292,7 @@ class _Indexer:
         else:
             self._flow(f"call:{self.path}:{scope}:{callee}", place, sure)
 
-    def _found(self, node: ast.Call) -> None:
+    def _found(self, node: ast.expr) -> None:
         self.flags.add("gated" if node.lineno in self.gated else "fsdp1")
 
     def _known(self, node: ast.expr) -> str | None:

@@ -12,6 +12,22 @@ from fsdp_rules.source import File
 ISINSTANCE = m.Call(func=m.Name("isinstance") | m.Name("issubclass"), args=[m.Arg(), m.Arg()])
 
 
+def is_read(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a whole name or dotted name whose value is read: no import, no part of one, no target."""
+    parent = file.parent(node)
+    if isinstance(
+        parent, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.Import | cst.AsName | cst.AssignTarget
+    ):
+        return False
+    if isinstance(parent, cst.Arg):
+        return parent.keyword is not node
+    if isinstance(parent, cst.Param | cst.FunctionDef | cst.ClassDef):
+        return parent.name is not node
+    if isinstance(parent, cst.AnnAssign | cst.NamedExpr | cst.For | cst.CompFor):
+        return parent.target is not node
+    return not isinstance(parent, cst.NameItem)
+
+
 def whole_of(node: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, cst.CSTNode | None]:
     """The tuple, union or the like of classes that ``node`` is part of (or itself), and what that stands in."""
     whole, parent = node, file.parent(node)

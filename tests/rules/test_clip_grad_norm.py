@@ -215,3 +215,8 @@ def test_manual_where_the_project_has_its_own() -> None:
 def test_review_where_parameters_may_be_low_precision() -> None:
     source = WRAP + "\ndef step(net):\n    model = FSDP(net.bfloat16())\n    model.clip_grad_norm_(1.0)\n"
     assert levels(source) == ["review"]
+
+
+def test_where_only_a_subclass_wraps() -> None:
+    other = WRAP.replace("def wrap(model):\n    return FSDP(model)", "class Own(FSDP):\n    pass")
+    assert levels("def step(model):\n    model.clip_grad_norm_(1.0)\n", other=other) == ["review"]

@@ -74,3 +74,9 @@ def test_manual_as_a_base() -> None:
 )
 def test_review_where_gradients_are_special(other: str) -> None:
     assert levels(f"{HEAD}scaler = ShardedGradScaler()\n", other=other) == ["review"]
+
+
+def test_own_name_for_it() -> None:
+    before = HEAD + "Scaler: type = ShardedGradScaler\nShardedGradScaler = ShardedGradScaler\n"
+    after = HEAD + "Scaler: type = torch.amp.GradScaler\nShardedGradScaler = torch.amp.GradScaler\n"
+    check_rewrites(before, after)

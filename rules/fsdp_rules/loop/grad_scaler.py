@@ -11,6 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.render import call_text
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
+from fsdp_rules.type_places import is_read
 from fsdp_rules.values import bind, is_none
 
 #: The parameters of ShardedGradScaler. Those of GradScaler have the two factors the other way round.
@@ -115,13 +116,8 @@ def _is_number(argument: cst.Arg) -> bool:
 
 def _is_reference(node: cst.BaseExpression, file: File) -> bool:
     parent = file.parent(node)
-    if isinstance(parent, cst.Call) and parent.func is node:
-        return False
-    if isinstance(parent, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.Import):
-        return False
-    if isinstance(parent, cst.Arg) and parent.keyword is node:
-        return False
-    return file.fsdp1(node) == "ShardedGradScaler"
+    called = isinstance(parent, cst.Call) and parent.func is node
+    return not called and is_read(node, file) and file.fsdp1(node) == "ShardedGradScaler"
 
 
 def _text(scaler: str, arguments: dict[str, cst.BaseExpression], code: Code) -> str:

@@ -13,7 +13,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.names import FSDP, canonical, expand
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
-from fsdp_rules.type_places import in_annotation, is_alias, is_tested, other_tests, whole_of
+from fsdp_rules.type_places import in_annotation, is_alias, is_read, is_tested, other_tests, whole_of
 
 MODULE = "torch.distributed.fsdp.FSDPModule"
 #: Classes that wrap a model or a block, and so are never the class of a sharded module itself.
@@ -54,7 +54,7 @@ def unwrapped(model: "FSDPModule"):
             yield from self._name_test(node, file)
         elif isinstance(node, cst.SimpleString):
             yield from self._string(node, file)
-        elif isinstance(node, cst.Name | cst.Attribute) and _is_class(node, file):
+        elif isinstance(node, cst.Name | cst.Attribute) and is_read(node, file) and file.fsdp1(node) == FSDP:
             yield from self._reference(node, file)
 
     def _name_test(self, node: cst.Comparison, file: File) -> Iterator[Diagnosis]:
@@ -165,15 +165,6 @@ def unwrapped(model: "FSDPModule"):
 def _replaced(node: cst.BaseExpression, level: Level, message: str, file: File) -> Diagnosis:
     module = file.ref(MODULE)
     return Diagnosis(node, level, message, edits=(Replace(node, lambda code: module),))
-
-
-def _is_class(node: cst.Name | cst.Attribute, file: File) -> bool:
-    parent = file.parent(node)
-    if isinstance(parent, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.Import):
-        return False
-    if isinstance(parent, cst.Arg) and parent.keyword is node:
-        return False
-    return file.fsdp1(node) == FSDP
 
 
 def _without(node: cst.BaseExpression, whole: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Edit, ...]:
