@@ -1,0 +1,120 @@
+"""Writes the pages under docs/ that come from the rules: one for each rule, their index, and the table of names.
+
+With ``--check`` nothing is written; exits 1 if a page is missing, stale or without a rule.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from fsdp_migrate.rulebook import Page, explanation, pages
+from fsdp_rules.api import KINDS, Entry, entries
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+CHAPTERS = {
+    "1": "Construction",
+    "2": "Training loop",
+    "3": "State and optimizer",
+    "4": "Checkpoints on disk",
+    "5": "Configuration files",
+    "9": "Beyond reach",
+}
+VERDICTS = """\
+- **exact**: FSDP2 says it in its own words, with the same numbers.
+- **emulated**: the same numbers, with a helper of `fsdp_compat` or a few statements.
+- **no-op**: FSDP2 always or never does it; there is nothing to say.
+- **refused**: reported with advice, never dropped in silence."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check all pages; the exit code."""
+    wanted = generated()
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    orphans = sorted(set((DOCS / "rules").glob("*.md")) - wanted.keys())
+    if "--check" in arguments:
+        for path in [*stale, *orphans]:
+            print(f"{path.relative_to(DOCS.parent)} is stale: run make docs", file=sys.stderr)
+        return 1 if stale or orphans else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[path], encoding="utf-8", newline="\n")
+    for path in orphans:
+        path.unlink()
+    print(f"{len(wanted)} pages, {len(stale)} written, {len(orphans)} removed")
+    return 0
+
+
+def generated() -> dict[Path, str]:
+    """The text of every generated page by its path."""
+    known = pages()
+    texts = {DOCS / "rules" / f"{page.id}.md": _text(_rule(page)) for page in known}
+    return {**texts, DOCS / "rules.md": _text(_index(known)), DOCS / "coverage.md": _text(_coverage(entries()))}
+
+
+def _text(lines: Iterator[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def _rule(page: Page) -> Iterator[str]:
+    yield from explanation(page)
+    names = [entry for entry in entries() if entry.rule == page.id]
+    if names:
+        yield from ("", "## Names", "")
+        yield from (f"- {_spelled(entry)}: {entry.rewriter}" for entry in names)
+
+
+def _index(known: list[Page]) -> Iterator[str]:
+    yield "# Rules"
+    yield ""
+    yield "`fsdp-migrate rules FSDP102` prints a page on the terminal, and the comment"
+    yield "`# fsdp-migrate: ignore[FSDP102]` silences a rule on its line."
+    for number, chapter in groupby(known, key=lambda page: page.id.removeprefix("FSDP")[0]):
+        yield from ("", f"## {number}xx {CHAPTERS[number]}", "", "| id | name | |", "|---|---|---|")
+        for page in chapter:
+            yield f"| [{page.id}](rules/{page.id}.md) | {page.name} | {page.first_sentence} |"
+
+
+def _coverage(listed: tuple[Entry, ...]) -> Iterator[str]:
+    yield "# What becomes of every FSDP1 name"
+    yield ""
+    yield "Every argument, method, field and value of torch's FSDP1 has one verdict for the rewriter"
+    yield "(`fsdp-migrate rewrite`) and one for the shim (`fsdp_compat`). A test reads torch's own signatures and"
+    yield "fails on a name without a verdict."
+    yield ""
+    yield VERDICTS
+    yield ""
+    yield "| | names | exact | emulated | no-op | refused |"
+    yield "|---|---|---|---|---|---|"
+    for side in ("rewriter", "shim"):
+        verdicts = [getattr(entry, side) for entry in listed]
+        counts = [verdicts.count(verdict) for verdict in ("exact", "emulated", "no-op", "refused")]
+        yield f"| {side} | {len(listed)} | " + " | ".join(map(str, counts)) + " |"
+    for (kind, owner), group in groupby(listed, key=lambda entry: (entry.kind, entry.owner)):
+        title = f"{KINDS[kind]} of `{owner}`" if owner not in ("fsdp", "wrap") else KINDS[kind]
+        yield from ("", f"## {title}", "")
+        yield "| FSDP1 | FSDP2 | rewriter | shim | torch | rule | |"
+        yield "|---|---|---|---|---|---|---|"
+        for entry in group:
+            fsdp2 = f"`{entry.fsdp2}`" if _is_code(entry.fsdp2) else entry.fsdp2
+            rule = f"[{entry.rule}](rules/{entry.rule}.md)"
+            cells = [f"`{entry.name}`", fsdp2, entry.rewriter, entry.shim, entry.torch, rule, entry.note]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _is_code(text: str) -> bool:
+    return bool(text) and (" " not in text or "(" in text or "=" in text)
+
+
+def _spelled(entry: Entry) -> str:
+    if entry.kind == "argument":
+        return f"`{entry.owner}({entry.name}=)`"
+    if entry.kind in ("class", "policy"):
+        return f"`{entry.name}`"
+    return f"`{entry.owner}.{entry.name}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

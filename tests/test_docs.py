@@ -1,0 +1,60 @@
+"""The generated pages under docs/ say what the rules say, and the guide quotes files as they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fsdp_rules.registry import all_rules
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDES = (ROOT / "docs" / "adding-a-rule.md", ROOT / "CONTRIBUTING.md")
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_script", ROOT / "scripts" / "docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_are_fresh(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_every_rule_has_a_page_with_an_example(script: ModuleType) -> None:
+    texts = {path.stem: text for path, text in script.generated().items() if path.parent.name == "rules"}
+    for rule in all_rules():
+        assert "## Before" in texts[rule.id], rule.id
+        assert "## After" in texts[rule.id], rule.id
+
+
+def test_stale_missing_and_left_over_pages_are_named(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "DOCS", tmp_path / "docs")
+    assert script.main(["--check"]) == 1
+    assert script.main([]) == 0
+    assert script.main(["--check"]) == 0
+    (tmp_path / "docs" / "rules" / "FSDP101.md").write_text("old\n")
+    (tmp_path / "docs" / "rules" / "FSDP777.md").write_text("gone\n")
+    capsys.readouterr()
+    assert script.main(["--check"]) == 1
+    assert re.findall(r"docs/rules/(\w+)\.md", capsys.readouterr().err) == ["FSDP101", "FSDP777"]
+    assert script.main([]) == 0
+    assert not (tmp_path / "docs" / "rules" / "FSDP777.md").exists()
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_guides_quote_files_as_they_are(guide: Path) -> None:
+    quoted = re.findall(r"`([\w/]+\.py)`:\n\n```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
+    assert quoted
+    for path, text in quoted:
+        assert text == (ROOT / path).read_text(encoding="utf-8"), path
