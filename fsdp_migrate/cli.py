@@ -108,8 +108,7 @@ def rewrite(
         click.echo(f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each whole", err=True)
         return INTERRUPTED
     _show(result)
-    if not result.refused:
-        _write_reports(result, reports)
+    _write_reports(result, reports)
     return outcome.exit_code(result)
 
 
@@ -156,7 +155,10 @@ def _progress() -> Iterator[Progress]:
 
 
 def _show(result: RunResult) -> None:
-    """With --diff the patch alone goes to standard output, so that it can be piped."""
+    """Print the result; with --diff the patch alone goes to standard output, so that it can be piped.
+
+    A refusal is raised, not shown: then there is no report either.
+    """
     from fsdp_migrate.report import summary, text
 
     if result.refused:

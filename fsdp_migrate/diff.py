@@ -33,5 +33,5 @@ def _name(name: bytes) -> bytes:
     if _UNSAFE.search(name):
         escaped = _UNSAFE.sub(lambda found: b"\\%03o" % found[0][0], name)
         return b'"' + escaped + b'"'
-    # Without the tab, what follows a space would be read as a date.
+    # Without the tab, patch reads what follows a space as a date.
     return name + b"\t" if b" " in name else name

@@ -17,7 +17,7 @@ def follow(findings: Iterable[Finding], before: bytes, after: bytes) -> tuple[Fi
     """
     matcher = difflib.SequenceMatcher(None, before.split(b"\n"), after.split(b"\n"))
     blocks = [(old_start, new_start, new_end, tag) for tag, old_start, _, new_start, new_end in matcher.get_opcodes()]
-    blocks = [block for block in blocks if block[3] != "insert"]
+    # Before the line that an insertion stands in front of comes the insertion: the last block of a start is wanted.
     starts = [block[0] for block in blocks]
 
     def new_line(line: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ class WordEngine:
 
     def index(self, path: str, data: bytes) -> str | None:
         try:
-            ast.parse(data)
+            compile(data, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
             return None
         return path

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.cli import main
+from fsdp_migrate.diff import unified
 
 pytestmark = pytest.mark.usefixtures("word_engine")
 
@@ -209,7 +210,7 @@ def test_git_applies_the_diff(
         "sub/deep/two words.py": b"FSDP(x)",
         "sub/latin.py": b"# coding: latin-1\ns = '\xe9'\nFSDP(x)\n",
         "sub/crlf.py": b"a\r\nFSDP(x)\r\nb\r\n",
-        'sub/"quoted".py': b"'\x0c'\rb\nFSDP(x)\n",
+        'sub/"new\nline\\.py': b"'\x0c'\rb\nFSDP(x)\n",
     }
     for name, data in sources.items():
         (tmp_path / name).write_bytes(data)
@@ -220,6 +221,19 @@ def test_git_applies_the_diff(
     subprocess.run(["git", "apply", "-"], input=patch, cwd=tmp_path / below, check=True)
     for name, data in sources.items():
         assert (tmp_path / name).read_bytes() == data.replace(b"FSDP(", b"fully_shard("), name
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("a/b.py", b"--- a/a/b.py\n"),
+        ("two words.py", b"--- a/two words.py\t\n"),
+        ('"q".py', b'--- "a/\\042q\\042.py"\n'),
+        ("\udcff.py", b"--- a/\xff.py\n"),
+    ],
+)
+def test_names_in_a_diff(name: str, header: bytes) -> None:
+    assert next(unified(name, b"x", b"y")) == header
 
 
 def test_diff_of_a_repository_elsewhere_is_relative_to_it(
