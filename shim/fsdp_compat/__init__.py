@@ -45,19 +45,26 @@ from torch.distributed.fsdp.wrap import (
     wrap,
 )
 
+from .fsdp import FullyShardedDataParallel
 from .full_params import summon_full_params
 from .grads import clip_grad_norm_, no_sync
 from .modules import fsdp_modules
 from .optim import optim_state_dict, optim_state_dict_to_load, relink_optimizer
 from .planning import Plan, Unit
+from .scaler import ShardedGradScaler
 from .sharding import plan, shard
+from .state import get_state_dict_type, set_state_dict_type, state_dict_type
+
+FSDP = FullyShardedDataParallel
 
 __all__ = [
+    "FSDP",
     "BackwardPrefetch",
     "CPUOffload",
     "CustomPolicy",
     "FullOptimStateDictConfig",
     "FullStateDictConfig",
+    "FullyShardedDataParallel",
     "LocalOptimStateDictConfig",
     "LocalStateDictConfig",
     "MixedPrecision",
@@ -65,6 +72,7 @@ __all__ = [
     "OptimStateDictConfig",
     "OptimStateKeyType",
     "Plan",
+    "ShardedGradScaler",
     "ShardedOptimStateDictConfig",
     "ShardedStateDictConfig",
     "ShardingStrategy",
@@ -78,14 +86,17 @@ __all__ = [
     "clip_grad_norm_",
     "enable_wrap",
     "fsdp_modules",
+    "get_state_dict_type",
     "lambda_auto_wrap_policy",
     "no_sync",
     "optim_state_dict",
     "optim_state_dict_to_load",
     "plan",
     "relink_optimizer",
+    "set_state_dict_type",
     "shard",
     "size_based_auto_wrap_policy",
+    "state_dict_type",
     "summon_full_params",
     "transformer_auto_wrap_policy",
     "wrap",

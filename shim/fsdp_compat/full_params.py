@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from . import torch_internals
 from .modules import fsdp_modules
 from .ownership import Place
-from .tensors import copy_into, full_tensor, shard_like
+from .tensors import copy_into, holds_first_shard, shard_like, whole_copy
 from .torch_internals import ManagedParameter
 
 _logger = logging.getLogger("fsdp_compat")
@@ -98,22 +98,13 @@ def _gather(managed: ManagedParameter, rank0_only: bool, offload_to_cpu: bool, w
         raise NotImplementedError(
             "summon_full_params does not gather tensor-parallel parameters; use DTensor.full_tensor() on them"
         )
-    with torch.no_grad():
-        whole = full_tensor(sharded).detach()
-        grad = full_tensor(sharded.grad) if with_grads and isinstance(sharded.grad, DTensor) else None
-    if rank0_only and _rank_in_shard_group(sharded) != 0:
+    whole = whole_copy(sharded)
+    grad = whole_copy(sharded.grad) if with_grads and isinstance(sharded.grad, DTensor) else None
+    if rank0_only and not holds_first_shard(sharded):
         return None
-    # Where nothing is sharded the gathered tensor may be the shard itself: changes must not leak without writeback.
-    whole = whole.cpu() if offload_to_cpu else whole
-    if whole.untyped_storage().data_ptr() == sharded.to_local().untyped_storage().data_ptr():
-        whole = whole.clone()
-    full = nn.Parameter(whole, requires_grad=sharded.requires_grad)
+    full = nn.Parameter(whole.cpu() if offload_to_cpu else whole, requires_grad=sharded.requires_grad)
     full.grad = grad
     return _Summoned(managed, full)
-
-
-def _rank_in_shard_group(sharded: DTensor) -> int:
-    return sharded.device_mesh.get_local_rank(sharded.device_mesh.ndim - 1)
 
 
 def _register(places: tuple[Place, ...], param: nn.Parameter | DTensor) -> None:

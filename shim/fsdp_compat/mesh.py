@@ -99,6 +99,14 @@ def compute_device(module: nn.Module, options: Options, ignored_params: set[nn.P
     return _with_index(torch.accelerator.current_accelerator() or torch.device("cpu"))
 
 
+def device_of_group(group: dist.ProcessGroup | None) -> torch.device:
+    """Where a tensor has to be for a collective over ``group`` (the default group if None)."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or dist.get_backend(group) == "gloo":
+        return torch.device("cpu")
+    return _with_index(accelerator)
+
+
 def use_device(device: torch.device) -> None:
     """Make ``device`` the current one, since FSDP2 computes on the current device of the mesh's type."""
     if device.type != "cpu":

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from . import torch_internals
 from .modules import fsdp_modules
 from .replaced import replacement_of
-from .tensors import full_tensor, shard_like
+from .tensors import full_tensor, shard_like, whole_copy
 
 StateDict: TypeAlias = dict[str, Any]
 
@@ -159,6 +159,11 @@ def _names(model: nn.Module, optim: Optimizer) -> dict[torch.Tensor, str]:
     return names
 
 
+def parameter_names(model: nn.Module, optim: Optimizer) -> list[str]:
+    """The names of the parameters that ``optim`` holds, in its order: the i-th is number i of its state dict."""
+    return list(_names(model, optim).values())
+
+
 def _clean(name: str) -> str:
     for prefix in _WRAPPER_PREFIXES:
         name = name.replace(prefix, "")
@@ -172,16 +177,12 @@ def _group_names(group: Mapping[str, Any], names: Mapping[torch.Tensor, str]) ->
 def _exported(value: Any, full: bool, offload_to_cpu: bool, keep: bool) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, DTensor):
-        if not full:
-            return value
-        value = full_tensor(value)
-        if not keep:
-            return None
-    elif not full:
-        return value
-    value = value.detach()
-    return value.clone() if value.device.type == "cpu" or not offload_to_cpu else value.cpu()
+    if not full:
+        return value.cpu() if offload_to_cpu else value
+    whole = whole_copy(value) if isinstance(value, DTensor) else value.detach().clone()
+    if not keep:
+        return None
+    return whole.cpu() if offload_to_cpu else whole
 
 
 def _imported(value: Any, param: torch.Tensor, what: str) -> Any:

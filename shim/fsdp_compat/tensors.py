@@ -58,6 +58,19 @@ def full_tensor(tensor: DTensor) -> torch.Tensor:
     return tensor.full_tensor()
 
 
+def whole_copy(tensor: DTensor) -> torch.Tensor:
+    """:func:`full_tensor` in memory of its own, also where nothing is sharded. A collective."""
+    whole = full_tensor(tensor).detach()
+    shares = whole.untyped_storage().data_ptr() == tensor.to_local().untyped_storage().data_ptr()
+    return whole.clone() if shares else whole
+
+
+def holds_first_shard(tensor: DTensor) -> bool:
+    """Whether this rank is the first of those that FSDP1 would have in ``tensor``'s process group."""
+    mesh = tensor.device_mesh
+    return mesh.get_local_rank(mesh.ndim - 1 if mesh.size(mesh.ndim - 1) > 1 else 0) == 0
+
+
 def copy_into(target: DTensor, full: torch.Tensor) -> None:
     """Write this rank's part of ``full`` into ``target`` in place, so that whoever holds ``target`` sees it."""
     with torch.no_grad():

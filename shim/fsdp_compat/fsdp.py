@@ -1,0 +1,142 @@
+"""``FullyShardedDataParallel`` with FSDP2 underneath: FSDP1-style code runs with nothing but its import changed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+from torch.distributed.fsdp import FSDPModule
+
+from . import full_params, grads, legacy, modules, state, torch_internals
+from .records import record_of
+from .sharding import shard
+
+_classes: dict[type, type] = {}
+
+
+class _Face(type):
+    """The class of the class: calling it shards, and every FSDP2 module is an instance of it."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _Face:
+        if any(isinstance(base, _Face) for base in bases):
+            raise TypeError(
+                f"{name} cannot inherit from fsdp_compat's FullyShardedDataParallel, which shards a module in place "
+                "instead of wrapping it. Make it a function that calls FullyShardedDataParallel(...), and put its "
+                "methods into the module's own class."
+            )
+        return super().__new__(mcs, name, bases, namespace)
+
+    def __call__(cls, module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        """Shard ``module``, see :func:`fsdp_compat.shard`, and return the same object with FSDP1's methods."""
+        if isinstance(module, FSDPModule) and not args and kwargs.get("auto_wrap_policy") is None:
+            return module
+        shard(module, *args, **kwargs)
+        for unit in modules.fsdp_modules(module):
+            _give_methods(unit)
+        return module
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, FSDPModule)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return subclass is cls or issubclass(subclass, FSDPModule)
+
+
+class FullyShardedDataParallel(metaclass=_Face):
+    """FSDP1's class by name and signature; the object it returns is the module it was given, sharded in place.
+
+    ``isinstance(m, FullyShardedDataParallel)`` holds for the module and for each of its units, and they keep their
+    own class, their parameter names and their attributes. State dicts are whole by default, as in FSDP1.
+    Differs from FSDP1 in what :func:`fsdp_compat.shard`, :func:`fsdp_compat.no_sync` and
+    :func:`fsdp_compat.summon_full_params` say, and in that names carry no ``_fsdp_wrapped_module``.
+    """
+
+    __signature__ = inspect.signature(shard)
+
+    clip_grad_norm_ = staticmethod(grads.clip_grad_norm_)
+    no_sync = staticmethod(grads.no_sync)
+    summon_full_params = staticmethod(full_params.summon_full_params)
+    fsdp_modules = staticmethod(modules.fsdp_modules)
+    state_dict_type = staticmethod(state.state_dict_type)
+    set_state_dict_type = staticmethod(state.set_state_dict_type)
+    get_state_dict_type = staticmethod(state.get_state_dict_type)
+    optim_state_dict = staticmethod(legacy.optim_state_dict)
+    optim_state_dict_to_load = staticmethod(legacy.optim_state_dict_to_load)
+    full_optim_state_dict = staticmethod(legacy.full_optim_state_dict)
+    sharded_optim_state_dict = staticmethod(legacy.sharded_optim_state_dict)
+    shard_full_optim_state_dict = staticmethod(legacy.shard_full_optim_state_dict)
+    flatten_sharded_optim_state_dict = staticmethod(legacy.flatten_sharded_optim_state_dict)
+    scatter_full_optim_state_dict = staticmethod(legacy.scatter_full_optim_state_dict)
+    rekey_optim_state_dict = staticmethod(legacy.rekey_optim_state_dict)
+
+
+class _Methods(FSDPModule):
+    """FSDP1's methods for modules that the face has sharded."""
+
+    summon_full_params = FullyShardedDataParallel.summon_full_params
+    fsdp_modules = FullyShardedDataParallel.fsdp_modules
+    state_dict_type = FullyShardedDataParallel.state_dict_type
+    set_state_dict_type = FullyShardedDataParallel.set_state_dict_type
+    get_state_dict_type = FullyShardedDataParallel.get_state_dict_type
+    optim_state_dict = FullyShardedDataParallel.optim_state_dict
+    optim_state_dict_to_load = FullyShardedDataParallel.optim_state_dict_to_load
+    full_optim_state_dict = FullyShardedDataParallel.full_optim_state_dict
+    sharded_optim_state_dict = FullyShardedDataParallel.sharded_optim_state_dict
+    shard_full_optim_state_dict = FullyShardedDataParallel.shard_full_optim_state_dict
+    flatten_sharded_optim_state_dict = FullyShardedDataParallel.flatten_sharded_optim_state_dict
+    scatter_full_optim_state_dict = FullyShardedDataParallel.scatter_full_optim_state_dict
+    rekey_optim_state_dict = FullyShardedDataParallel.rekey_optim_state_dict
+
+    clip_grad_norm_ = grads.clip_grad_norm_
+    no_sync = grads.no_sync
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # A slice of a Sequential makes a new object of its class, which is to be a plain Sequential.
+        plain = cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
+        return plain(*args, **kwargs)
+
+    @property
+    def module(self) -> Any:
+        """The module itself: there is no wrapper. A child of that name, or what a checkpoint wrapper holds, wins."""
+        children = self.__dict__["_modules"]
+        if "module" in children:
+            return children["module"]
+        return children["_checkpoint_wrapped_module"] if isinstance(self, ActivationWrapper) else self
+
+    @property
+    def _fsdp_wrapped_module(self) -> Any:
+        return self.module
+
+    def check_is_root(self) -> bool:
+        """Whether no sharded module is known to lie around this one."""
+        assert isinstance(self, nn.Module)
+        record = record_of(self)
+        return (record is None or record.is_root) and not torch_internals.is_nested(self)
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> Any:
+        """``nn.Module.apply`` on whole parameters, which are written back."""
+        assert isinstance(self, nn.Module)
+        with full_params.summon_full_params(self, recurse=False):
+            return super().apply(fn)  # type: ignore[misc]
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> NoReturn:
+        """Refused: FSDP2 reduces gradients by itself."""
+        raise NotImplementedError(
+            "FSDP2 has no communication hooks. For a compressed reduction set MixedPrecision(reduce_dtype=...); for "
+            "work after the reduction use set_all_reduce_hook of the FSDP2 module (torch 2.7)."
+        )
+
+
+def _give_methods(unit: nn.Module) -> None:
+    state.install_state_hooks(unit)
+    sharded_class = unit.__class__
+    if issubclass(sharded_class, _Methods):
+        return
+    if sharded_class not in _classes:
+        plain = sharded_class.__mro__[sharded_class.__mro__.index(FSDPModule) + 1]
+        namespace = {"__deepcopy__": sharded_class.__dict__["__deepcopy__"], "__module__": sharded_class.__module__}
+        _classes[sharded_class] = type(sharded_class.__name__, (_Methods, plain), namespace)
+    unit.__class__ = _classes[sharded_class]
