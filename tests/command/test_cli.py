@@ -175,15 +175,16 @@ def test_dirty_files_stop_everything(tmp_path: Path, commit: Commit, capsys: pyt
     assert (tmp_path / "new.py").read_text() == "fully_shard(n)\n"
 
 
-@pytest.mark.parametrize("name", ["é.py", ":x.py", "[a].py"])
+@pytest.mark.parametrize("name", ["sub dir/é.py", ":x.py", "[a].py"])
 def test_staged_files_are_dirty_too(name: str, tmp_path: Path, commit: Commit, git: Callable[..., str]) -> None:
     commit()
     (tmp_path / "sub dir").mkdir()
-    (tmp_path / "sub dir" / name).write_text("FSDP(x)\n")
+    (tmp_path / name).write_text("FSDP(x)\n")
     git("add", "--all")
-    assert main(["rewrite", "sub dir"]) == 2
+    assert main(["rewrite", "."]) == 2
+    assert (tmp_path / name).read_text() == "FSDP(x)\n"
     git("commit", "--quiet", "--message", "more")
-    assert main(["rewrite", "sub dir"]) == 0
+    assert main(["rewrite", "."]) == 0
 
 
 def test_a_broken_repository_is_not_taken_for_a_clean_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
