@@ -57,10 +57,10 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "ddp": re.compile(rb"\bDistributedDataParallel\b"),
     "fairscale": re.compile(rb"\bfairscale\b"),
     "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
-    "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b\s*[=\"']"),
+    "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
     "fsdp2": re.compile(rb"\bfully_shard\b"),
     "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
-    "offload": re.compile(rb"\bCPUOffload\b"),
+    "offload": re.compile(rb"\bCPUOffload\("),
     "low_precision": re.compile(
         rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
     ),

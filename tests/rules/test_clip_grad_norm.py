@@ -220,3 +220,10 @@ def test_review_where_parameters_may_be_low_precision() -> None:
 def test_where_only_a_subclass_wraps() -> None:
     other = WRAP.replace("def wrap(model):\n    return FSDP(model)", "class Own(FSDP):\n    pass")
     assert levels("def step(model):\n    model.clip_grad_norm_(1.0)\n", other=other) == ["review"]
+
+
+@pytest.mark.parametrize("argument", ["ignored_modules=None", "ignored_states=[]", '**{"ignored_modules": None}'])
+def test_no_helper_where_nothing_is_ignored(argument: str) -> None:
+    before = "import torch\n\ndef step(model):\n    model.clip_grad_norm_(1.0)\n"
+    after = before.replace("model.clip_grad_norm_(1.0)", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
+    check_rewrites(before, after, w=WRAP.replace("FSDP(model)", f"FSDP(model, {argument})"))

@@ -153,3 +153,12 @@ def test_name_of_the_class_without_fsdp1() -> None:
 def test_values_stay_unknown() -> None:
     found = findings(FSDP + 'WRAPPERS = {"fsdp": FSDP}\nKIND = FSDP\nprint(KIND)\n')
     assert {entry.rule for entry in found} == {"FSDP901"}
+
+
+@pytest.mark.parametrize(
+    ("body", "level"),
+    [("return False", "review"), ("\n            continue", "review"), ("return True", "safe"), ("print(x)", "safe")],
+)
+def test_wrapper_left_out(body: str, level: str) -> None:
+    source = f"{FSDP}def check(xs):\n    for x in xs:\n        if isinstance(x, FSDP): {body}\n"
+    assert levels(source) == [level]

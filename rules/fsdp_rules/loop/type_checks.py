@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
+from libcst import matchers as m
 
 from fsdp_rules.class_names import name_test, negation, subject_of_class
 from fsdp_rules.diagnosis import Code, Diagnosis, Edit, Replace
@@ -159,7 +160,21 @@ def unwrapped(model: "FSDPModule"):
                 level = Level.REVIEW
                 message += f"; {subject} can now be that and {kinds} at once, which FSDP1's wrapper was not"
                 break
+        if _skips(call, file):
+            level = Level.REVIEW
+            message += f"; this skipped FSDP1's wrapper and not the module in it, and now {subject} is both"
         return _replaced(node, level, message, file)
+
+
+def _skips(call: cst.Call, file: File) -> bool:
+    """Whether an ``if`` of ``call`` alone does nothing but leave the object out."""
+    branch = file.parent(call)
+    if not isinstance(branch, cst.If) or branch.test is not call:
+        return False
+    skip = m.Continue() | m.Pass() | m.Return(value=None) | m.Return(value=m.Name("False") | m.Name("None"))
+    inner = branch.body.body
+    lines = inner[0].body if len(inner) == 1 and isinstance(inner[0], cst.SimpleStatementLine) else inner
+    return len(lines) == 1 and m.matches(lines[0], skip)
 
 
 def _replaced(node: cst.BaseExpression, level: Level, message: str, file: File) -> Diagnosis:
