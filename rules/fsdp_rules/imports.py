@@ -21,14 +21,14 @@ LINE_LENGTH = 100
 FSDP1_IMPORT = "fsdp1_import"
 
 
-def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> cst.Module:
-    """``module`` (the edited tree of ``before``) with minimal imports.
+def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> tuple[cst.Module, str]:
+    """``module`` (the edited tree of ``before``) with minimal imports, and what became of FSDP1's ("" for nothing).
 
     ``wanted`` are import statements that the edits may need; each is added only if the name that it binds is used
     and not bound already. FSDP1 names that helpers still take are imported from ``fsdp_compat`` instead of torch.
     """
     if before.settings.to == "shim":
-        return _Adder([entry for entry in wanted if _bound_name(entry) not in _bound(module)], False).run(module)
+        return _Adder([entry for entry in wanted if _bound_name(entry) not in _bound(module)], False).run(module), ""
     used = _used(ast.parse(module.code))
     used_before = _used(ast.parse(before.text))
     cleaner = _Cleaner(before, used, used_before)
@@ -39,9 +39,9 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> cst
         name = _bound_name(statement)
         if name in used and name not in bound:
             needed.append(statement)
-    if not needed and not cleaner.emptied:
-        return module
-    return _Adder(sorted(set(needed)), cleaner.emptied).run(module)
+    if needed or cleaner.emptied:
+        module = _Adder(sorted(set(needed)), cleaner.emptied).run(module)
+    return module, cleaner.said()
 
 
 def _used(tree: ast.AST) -> set[str]:
@@ -92,6 +92,8 @@ class _Cleaner(_StatementTransformer):
         self.used = used
         self.used_before = used_before
         self.moved: list[str] = []
+        self.names: list[str] = []
+        self.gone = False
         self.emptied = False
         self.guards = 0
         self.depth = 0
@@ -146,9 +148,11 @@ class _Cleaner(_StatementTransformer):
             local = alias.evaluated_alias or alias.evaluated_name
             known = canonical(full)
             if self._drop(local, known is not None):
+                self.gone |= known is not None
                 continue
             if known in MOVED and self.moves and not self._exported(local):
                 moved.append(self._spelled(alias))
+                self.names.append(alias.evaluated_name)
                 continue
             kept.append(alias)
         if len(kept) == len(node.names):
@@ -181,6 +185,12 @@ class _Cleaner(_StatementTransformer):
             return removed_line(line.leading_lines)
         kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         return line.with_changes(body=[node.with_changes(names=kept)])
+
+    def said(self) -> str:
+        """What became of the imports of FSDP1 names."""
+        if self.names:
+            return f"{', '.join(sorted(set(self.names)))}: imported from fsdp_compat, whose helpers take them"
+        return "imports of FSDP1 names that nothing uses any more are gone" if self.gone else ""
 
     def _drop(self, local: str, fsdp1: bool) -> bool:
         if local in self.used:

@@ -75,7 +75,7 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     module = module_name(path)
-    indexer = _Indexer(path, module, gated)
+    indexer = _Indexer(_key(path), module, gated)
     try:
         indexer.run(tree)
     except RecursionError:
@@ -102,6 +102,13 @@ def module_name(path: str) -> str:
 
 
 SEED = "seed"
+
+
+def _key(path: str) -> str:
+    """``path`` as it stands in a place, whose parts are set apart by colons."""
+    return path.replace(":", "\0")
+
+
 #: Attributes of a wrapped model that give the model inside, which under FSDP2 is the same object.
 INNER = (".module", "._fsdp_wrapped_module")
 
@@ -397,7 +404,7 @@ class Project:
         while scopes[-1]:
             scopes.append(scopes[-1].rpartition(".")[0])
         for candidate in scopes:
-            best = max(best, self.held.get(f"var:{path}:{candidate}:{text}", Certainty.NO))
+            best = max(best, self.held.get(f"var:{_key(path)}:{candidate}:{text}", Certainty.NO))
         if "." in text:
             attribute = self.held.get(f"attr:{text.rpartition('.')[2]}", Certainty.NO)
             best = max(best, min(attribute, Certainty.MAYBE))
@@ -463,7 +470,7 @@ def _returns(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Ite
     path, scope, callee, *position = place[5:].split(":")
     suffix = f":{position[0]}" if position else ""
     for file, qualified, sure in _functions(path, scope, callee, by_name):
-        yield f"ret:{file.path}:{qualified}{suffix}", sure
+        yield f"ret:{_key(file.path)}:{qualified}{suffix}", sure
 
 
 def _parameters(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[str, bool]]:
@@ -474,9 +481,9 @@ def _parameters(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> 
             names = names[1:]
         if argument.isdigit():
             if int(argument) < len(names):
-                yield f"param:{file.path}:{qualified}:{names[int(argument)]}", sure
+                yield f"param:{_key(file.path)}:{qualified}:{names[int(argument)]}", sure
         elif argument in names:
-            yield f"param:{file.path}:{qualified}:{argument}", sure
+            yield f"param:{_key(file.path)}:{qualified}:{argument}", sure
 
 
 def _functions(
@@ -489,9 +496,9 @@ def _functions(
     exact = [
         (file, qualified)
         for file, qualified in candidates
-        if (not head and file.path == path)
+        if (not head and _key(file.path) == path)
         or (head and (file.module == head or file.module.endswith("." + head)))
-        or (head == "self" and file.path == path)
+        or (head == "self" and _key(file.path) == path)
     ]
     if exact:
         for file, qualified in exact:

@@ -11,15 +11,17 @@ from collections import defaultdict
 import libcst as cst
 
 from fsdp_rules.apply import apply_edits
+from fsdp_rules.construction.imports import Imports
 from fsdp_rules.diagnosis import Diagnosis, Edit, remove
 from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
 from fsdp_rules.imports import tidy_imports
 from fsdp_rules.leftovers import unclaimed
+from fsdp_rules.names import PUBLIC_MODULES
 from fsdp_rules.project import Project
 from fsdp_rules.registry import all_rules
 from fsdp_rules.relevance import is_relevant
 from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.source import File, dotted
 from fsdp_rules.values import names_in
 
 #: With ``--to shim`` nothing but imports moves.
@@ -53,19 +55,21 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         return Failed("does not print back as it was parsed; it is left alone")
 
     diagnoses = _diagnose(file)
-    findings = tuple(
-        sorted(
-            (_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses),
-            key=lambda found: (found.line, found.column, found.rule),
-        )
-    )
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = _todos(file, diagnoses)
     module = apply_edits(file.module, edits, todos, file.ancestors)
     dead = _dead(file, module, [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes])
     if dead:
         module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos, file.ancestors)
-    module = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
+    if not file.left_alone:
+        module, said = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
+        diagnoses += _imports(file, said)
+    findings = tuple(
+        sorted(
+            (_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses),
+            key=lambda found: (found.line, found.column, found.rule),
+        )
+    )
     output = module.code
     if output == text:
         return Unchanged(findings)
@@ -74,6 +78,17 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     except SyntaxError as error:
         return Failed(f"internal error: the rewritten file would not compile (line {error.lineno}: {error.msg})")
     return Changed(bom + output.encode(encoding), findings)
+
+
+def _imports(file: File, said: str) -> list[tuple[Rule, Diagnosis]]:
+    """The finding about the file's FSDP1 imports, at the first of them."""
+    rule = Imports()
+    if not said or not file.settings.enabled(rule.id):
+        return []
+    for node in file.nodes(cst.ImportFrom):
+        if node.module is not None and not node.relative and dotted(node.module) in PUBLIC_MODULES:
+            return [(rule, Diagnosis(node, Level.SAFE, said))]
+    return []
 
 
 def _dead(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]]) -> list[cst.CSTNode]:

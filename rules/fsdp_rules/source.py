@@ -347,10 +347,12 @@ class File:
 
     def gated(self, node: cst.CSTNode) -> bool:
         """Whether ``node`` belongs to code that has its FSDP2 (or other torch version's) twin and is left alone."""
-        flags = self.project.flags
-        if "gated" in flags and "fsdp1" not in flags:
-            return True
-        return self.span(node).line in self._gated_lines
+        return self.left_alone or self.span(node).line in self._gated_lines
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether every FSDP1 model of the project has its FSDP2 twin, so that nothing is to be rewritten."""
+        return "gated" in self.project.flags and "fsdp1" not in self.project.flags
 
     @cached_property
     def _gated_lines(self) -> frozenset[int]:

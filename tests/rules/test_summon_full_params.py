@@ -47,7 +47,7 @@ def test_every_form(form: str, name: str) -> None:
     after = HEAD + "\ndef step(m, c):\n    " + form.format(HELPER) + "\n"
     check_rewrites(before, after.replace(IMPORT, ""))
     manual = findings(before, Settings(helpers=False))
-    assert [(found.rule, found.level.value) for found in manual] == [("FSDP203", "manual")]
+    assert [(found.rule, found.level.value) for found in manual if found.rule != "FSDP100"] == [("FSDP203", "manual")]
 
 
 @pytest.mark.parametrize("owner", ["model", "type(model)", "model.__class__"])
