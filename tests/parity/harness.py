@@ -78,7 +78,7 @@ def run(pool: Pool, program: Program, source: str, directory: Path, *, fsdp1: bo
     saved.unlink(missing_ok=True)
     script.write_text(source)
     prelude = fsdp1_on_cpu if fsdp1 else None
-    pool.run_script(script, program.world_size, [str(saved)], prelude=prelude, timeout=60)
+    pool.run_script(script, program.world_size, [str(saved)], prelude=prelude)
     result: Mapping[str, Any] = torch.load(saved, weights_only=True)
     return result
 

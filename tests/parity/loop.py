@@ -93,7 +93,9 @@ def _midway(spec: Spec, wrapped: str) -> list[str]:
     full = f"with {_FULL.format(model=wrapped)}:"
     match spec["midway"]:
         case "evaluate":
-            forward = f"{wrapped}.eval()\nwith torch.no_grad():\n    extra.append({wrapped}(x).float().sum().item())"
+            forward = (
+                f"{wrapped}.eval()\nwith torch.no_grad():\n    extra.append({wrapped}(x).float().abs().mean().item())"
+            )
             return [f"if step == 1:\n{indented([forward, f'{wrapped}.train()'])}"]
         case "summon_read":
             read = f"extra.append([p.detach().abs().sum().item() for p in {wrapped}.parameters()])"
