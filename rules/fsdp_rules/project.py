@@ -55,6 +55,7 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "meta": re.compile(rb"""["']meta["']|init_empty_weights|deferred_init"""),
     "set_device": re.compile(rb"\bset_device(_index)?\("),
     "ddp": re.compile(rb"\bDistributedDataParallel\b"),
+    "ddp_wraps": re.compile(rb"\b(DistributedDataParallel|DDP)\(\s*[^)\s]"),
     "fairscale": re.compile(rb"\bfairscale\b"),
     "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),

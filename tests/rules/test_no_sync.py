@@ -229,8 +229,27 @@ def test_where_ddp_is_used_as_well() -> None:
     unknown = with_item("model.no_sync()")
     assert levels(unknown, w=WRAP, d=DDP) == ["info"]
     assert levels("# fsdp or ddp\n" + unknown, w=WRAP, d=DDP) == ["review"]
-    sure = with_item("model.no_sync()")
-    assert levels(sure, w=WRAP, d=DDP, main=MAIN) == ["safe"]
+    only_asked = (
+        "from torch.nn.parallel import DistributedDataParallel\n\ntest = isinstance(m, DistributedDataParallel)\n"
+    )
+    native = unknown.replace("with model.no_sync():", "model.set_requires_gradient_sync(False)\n    try:")
+    native += "    finally:\n        model.set_requires_gradient_sync(True)\n"
+    check_rewrites(unknown, native, w=WRAP, d=only_asked, main=MAIN)
+
+
+def test_one_name_for_both_kinds_of_model() -> None:
+    before = """
+    import fsdp_compat
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from w import wrap
+
+    def step(net, sharded, batch):
+        model = wrap(net) if sharded else DDP(net)
+        with model.no_sync():
+            model(batch).backward()
+    """
+    check_rewrites(before, before.replace("model.no_sync()", "fsdp_compat.no_sync(model)"), w=WRAP)
+    assert levels(before, w=WRAP) == ["safe"]
 
 
 def test_asked_for_by_name() -> None:

@@ -98,7 +98,7 @@ def train(model, batches):
         if call is None and (held is Certainty.NO or isinstance(parent, cst.AssignTarget)):
             return
         name = file.code(receiver)
-        may_be_ddp = held is not Certainty.YES and "ddp" in file.project.flags
+        may_be_ddp = ("ddp" if held is not Certainty.YES else "ddp_wraps") in file.project.flags
         if held is Certainty.NO and may_be_ddp and not FSDP_WORD.search(file.text):
             yield Diagnosis(node, Level.INFO, f"{name} is taken for a DDP model, whose no_sync stays")
             return
