@@ -15,6 +15,8 @@ from fsdp_rules.values import bind, is_none, literal_bool, names_in
 
 STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
 SET_STATE_DICT_TYPE = f"{FSDP}.set_state_dict_type"
+#: Functions that give the same answer whenever they are asked.
+CONSTANT = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.distributed.get_world_size"})
 PARAMETERS = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
 
 
@@ -55,7 +57,10 @@ class Config:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The settings that govern a call. ``call`` sets them; None stands for the state that FSDP1 starts in."""
+    """The settings that govern a call. ``call`` sets them; None stands for the state that FSDP1 starts in.
+
+    ``note`` is what has to be true for them to govern it.
+    """
 
     kind: Kind
     model_config: Config
@@ -63,7 +68,7 @@ class Context:
     call: cst.Call | None = None
     subject: cst.BaseExpression | None = None
     consumes: Consumed = ()
-    sticky: bool = False
+    note: str = ""
 
 
 DEFAULT = Context(Kind.FULL, Config(offload=False, given=False), Config(offload=True, given=False))
@@ -89,7 +94,7 @@ def context_items(node: cst.With, file: File) -> Iterator[tuple[cst.WithItem, cs
             yield item, item.item
 
 
-def read_context(call: cst.Call, file: File, sticky: bool = False) -> Context | None:
+def read_context(call: cst.Call, file: File) -> Context | None:
     """What a call of ``state_dict_type`` or ``set_state_dict_type`` sets; None where its arguments cannot be told."""
     arguments = bind(call, PARAMETERS)
     if arguments is None or "module" not in arguments or "state_dict_type" not in arguments:
@@ -99,7 +104,7 @@ def read_context(call: cst.Call, file: File, sticky: bool = False) -> Context | 
     _consume(arguments["state_dict_type"], file, consumes)
     model = _config(arguments.get("state_dict_config"), DEFAULT.model_config, call, file, consumes)
     optim = _config(arguments.get("optim_state_dict_config"), DEFAULT.optim_config, call, file, consumes)
-    return Context(kind, model, optim, call, arguments["module"], tuple(consumes), sticky)
+    return Context(kind, model, optim, call, arguments["module"], tuple(consumes))
 
 
 def _kind(node: cst.BaseExpression, file: File) -> Kind:
@@ -130,9 +135,11 @@ def _config(
     }
     for name, argument in arguments.items():
         literal = literal_bool(argument)
-        if literal is None and value is not node and not _means_the_same(argument, call, file):
+        if literal is None and value is not node and not means_the_same(argument, call, file):
             return _unread(node)
         settings[name] = Expression(argument) if literal is None else literal
+        if isinstance(argument, cst.Name) and _is_constant(file.value(argument), file):
+            _consume(argument, file, consumes)
     _consume(node, file, consumes)
     return Config(settings["offload_to_cpu"], settings["rank0_only"])
 
@@ -141,9 +148,13 @@ def _unread(node: cst.BaseExpression) -> Config:
     return Config(Expression(node, ".offload_to_cpu"), Expression(node, ".rank0_only"))
 
 
-def _means_the_same(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bool:
+def _is_constant(node: cst.BaseExpression, file: File) -> bool:
+    return literal_bool(node) is not None or (isinstance(node, cst.Call) and file.resolved(node.func) in CONSTANT)
+
+
+def means_the_same(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` has the value at ``place`` that it has where it stands."""
-    if any(isinstance(part, cst.Call) for part in _parts(node)):
+    if any(isinstance(part, cst.Call) and file.resolved(part.func) not in CONSTANT for part in _parts(node)):
         return False
     return all(_binding(name.value, node, file) == _binding(name.value, place, file) for name in names_in(node))
 

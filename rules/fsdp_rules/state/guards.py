@@ -15,11 +15,13 @@ RANK_ZERO = re.compile(
 
 
 def only_on_rank_zero(call: cst.Call, file: File) -> bool:
-    """Whether ``call`` gives its value to a name that is read under ``if rank == 0`` alone.
+    """Whether ``call`` gives its value to a name that is read under ``if rank == 0`` alone, by itself or in a dict.
 
     The local rank does not count: there is one such process on each machine.
     """
     statement = file.parent(call)
+    while isinstance(statement, cst.DictElement | cst.Dict):
+        statement = file.parent(statement)
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
     target = statement.targets[0].target

@@ -2,65 +2,99 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import libcst as cst
 
-from fsdp_rules.source import File, dotted
-from fsdp_rules.state.calls import calls_in
-from fsdp_rules.state.context import SET_STATE_DICT_TYPE, Context, Kind, Same, is_context_call, read_context, same_model
+from fsdp_rules.source import File
+from fsdp_rules.state.context import (
+    SET_STATE_DICT_TYPE,
+    Config,
+    Context,
+    Expression,
+    Kind,
+    Same,
+    Setting,
+    is_context_call,
+    means_the_same,
+    read_context,
+    same_model,
+)
+from fsdp_rules.values import literal_bool
+
+ELSEWHERE = "set_state_dict_type is called in another file of the project, and may govern this call"
 
 
 def settings_calls(file: File) -> list[cst.Call]:
     """Every call of ``set_state_dict_type`` in the file, in order."""
     if "set_state_dict_type" not in file.text:
         return []
-    return [call for call in file.nodes(cst.Call) if is_context_call(call, file, SET_STATE_DICT_TYPE)]
+    found: list[cst.Call] = []
+
+    class Collect(cst.CSTVisitor):
+        def visit_Call(self, node: cst.Call) -> None:
+            if is_context_call(node, file, SET_STATE_DICT_TYPE):
+                found.append(node)
+
+    file.module.visit(Collect())
+    return found
 
 
 def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Context | str | None:
     """What ``set_state_dict_type`` has set for ``call``: None for nothing, or why that cannot be told."""
     own: list[Context] = []
     for setting in settings_calls(file):
-        context = read_context(setting, file, sticky=True)
+        context = read_context(setting, file)
         if context is None or context.subject is None:
             return "the arguments of a set_state_dict_type in this file cannot be told apart"
-        if _about(context.subject, model, setting, call, file):
+        if same_model(context.subject, model, file) is not Same.NO:
             own.append(context)
     if not own:
-        return None
+        return ELSEWHERE if "sticky_state" in file.project.flags else None
     if len({_meaning(context, file) for context in own}) > 1:
-        before = [context for context in own if _runs_before(context.call, call, file)]
-        if not before:
+        own = [context for context in own if _runs_before(context.call, call, file)]
+        if not own:
             return "set_state_dict_type sets different kinds of state in this file"
-        own = before[-1:]
     chosen = own[-1]
     if chosen.kind is Kind.UNKNOWN:
         return "set_state_dict_type takes a kind of state that is only known at run time"
     if chosen.kind is Kind.LOCAL:
         return "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
-    return chosen
+    return _moved(chosen, call, model, file)
 
 
-def readers(setting: cst.Call, file: File) -> bool:
-    """Whether the file has calls that ``setting`` may govern."""
-    return any(
-        isinstance(call.func, cst.Attribute) and "state_dict" in call.func.attr.value and call is not setting
-        for call in file.nodes(cst.Call)
+def _moved(context: Context, call: cst.Call, model: cst.BaseExpression, file: File) -> Context:
+    """``context`` with expressions that can be evaluated at ``call``."""
+    setting, subject = context.call, context.subject
+    assert setting is not None and subject is not None
+    notes: list[str] = []
+    if not _runs_before(setting, call, file):
+        line = file.span(setting).line
+        notes.append(f"set_state_dict_type in line {line} is taken to have run before, on the same model")
+    elif same_model(subject, model, file) is not Same.YES:
+        notes.append(f"{file.code(model)} is taken to be {file.code(subject)}")
+    return replace(
+        context,
+        model_config=_portable(context.model_config, call, file, notes),
+        optim_config=_portable(context.optim_config, call, file, notes),
+        note="; ".join(dict.fromkeys(notes)),
     )
 
 
-def _about(
-    subject: cst.BaseExpression, model: cst.BaseExpression, setting: cst.Call, call: cst.Call, file: File
-) -> bool:
-    if same_model(subject, model, file) is not Same.YES:
-        return False
-    name = dotted(subject) or ""
-    if name.startswith("self."):
+def _portable(config: Config, call: cst.Call, file: File, notes: list[str]) -> Config:
+    def moved(setting: Setting) -> Setting:
+        if isinstance(setting, bool) or means_the_same(setting.node, call, file):
+            return setting
+        value = file.value(setting.node)
+        literal = literal_bool(value)
+        if not setting.attribute and literal is not None:
+            return literal
+        if not setting.attribute and means_the_same(value, call, file):
+            return Expression(value)
+        notes.append(f"{setting.text(file.code)} cannot be read here and is taken to be true")
         return True
-    return file.scope(setting) == file.scope(call) or not file.scope(setting) or _last(subject) == _last(model)
 
-
-def _last(node: cst.BaseExpression) -> str:
-    return (dotted(node) or "").rpartition(".")[2]
+    return replace(config, offload=moved(config.offload), rank0_only=moved(config.rank0_only))
 
 
 def _meaning(context: Context, file: File) -> tuple[str, ...]:
@@ -69,7 +103,8 @@ def _meaning(context: Context, file: File) -> tuple[str, ...]:
 
 
 def _runs_before(setting: cst.Call | None, call: cst.Call, file: File) -> bool:
-    if setting is None or file.scope(setting) != file.scope(call) or call in set(calls_in(setting)):
+    """Whether ``setting`` has run whenever ``call`` runs, in the same function."""
+    if setting is None or file.scope(setting) != file.scope(call):
         return False
     around = {file.statement(call), *file.ancestors(call)}
     for ancestor in around:

@@ -50,6 +50,7 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
             return _refuse(state, sticky)
         if sticky is not None:
             context = sticky
+            notes += [sticky.note] if sticky.note else []
         elif state.action is Action.GET_MODEL:
             notes.append("FSDP1's default was the full state on every rank")
     if state.problem:
@@ -164,15 +165,28 @@ class _Writer:
 
     def _is_temporary(self, state: cst.BaseExpression) -> bool:
         """Whether nothing reads the dictionary ``state`` after this call."""
-        while isinstance(state, cst.Subscript | cst.Attribute):
+        file, key = self.file, ""
+        if isinstance(state, cst.Subscript):
+            key = file.code(state)
             state = state.value
         if isinstance(state, cst.Call):
             return True
-        found = self.file.binding(state)
+        found = file.binding(state)
         if not isinstance(state, cst.Name) or found is None or not isinstance(found.value, cst.Call):
             return False
-        line = self.file.span(self.state.call).end_line
-        return all(self.file.span(use).line <= line for use in self.file.uses(state.value))
+        for ancestor in file.ancestors(self.state.call):
+            if isinstance(ancestor, cst.For | cst.While) and ancestor not in set(file.ancestors(found.statement)):
+                return False
+        line = file.span(self.state.call).end_line
+        later = [use for use in file.uses(state.value) if file.span(use).line > line]
+        return all(self._reads_another_key(use, key) for use in later)
+
+    def _reads_another_key(self, use: cst.Name, key: str) -> bool:
+        parent = self.file.parent(use)
+        if isinstance(parent, cst.Del):
+            return True
+        literal = isinstance(parent, cst.Subscript) and '"' in self.file.code(parent).replace("'", '"')
+        return bool(key) and literal and parent is not None and self.file.code(parent) != key
 
     def _set_optim(self) -> Diagnosis:
         load = None if self.state.loads else find_load(self.state, self.file)
@@ -247,7 +261,8 @@ class _Writer:
         column = self.file.span(self.state.call).column - (4 if self.block is not None else 0)
         if column + len(text) <= LINE_LENGTH or "\n" in text:
             return text
-        return f"{function}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+        margin = " " * _depth(self.state.call, self.file)
+        return f"{function}(\n" + "".join(f"{margin}    {part},\n" for part in parts) + f"{margin})"
 
     def _replace(self, build: Build, level: Level | None = None) -> Diagnosis:
         return self._done([Replace(self.state.call, build)], level)
@@ -269,6 +284,12 @@ class _Writer:
             claims=(self.state.call.func,),
             consumes=self.context.consumes,
         )
+
+
+def _depth(call: cst.Call, file: File) -> int:
+    """By how much the line of ``call`` is indented inside its own statement."""
+    line = file.text.splitlines()[file.span(call).line - 1]
+    return max(0, len(line) - len(line.lstrip()) - file.span(file.statement(call)).column)
 
 
 def governed(block: cst.With, file: File) -> list[StateCall]:

@@ -1,0 +1,116 @@
+"""Rules for ``FSDP.set_state_dict_type`` and ``FSDP.get_state_dict_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis, remove
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.context import SET_STATE_DICT_TYPE, Kind, is_context_call, read_context
+from fsdp_rules.state.local_state_dict import LocalStateDict
+
+
+class SetStateDictType(Rule):
+    """The kind of state, set once for all calls that follow.
+
+    The call goes, and each `state_dict`, `load_state_dict` and optimizer state of the same file that it governed gets
+    the options that it stood for. Where a file sets several kinds for one model, those of the same function count,
+    and a call that none of them surely precedes is left for you.
+    """
+
+    id = "FSDP302"
+    name = "set-state-dict-type"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+def state(model):
+    FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+    return {"model": model.state_dict()}
+
+def main():
+    return state(FSDP(Net()))
+"""
+    after = """
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+def state(model):
+    return {"model": get_model_state_dict(model)}
+
+def main():
+    return state(fully_shard(Net()))
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call."""
+        if not isinstance(node, cst.Call) or not is_context_call(node, file, SET_STATE_DICT_TYPE):
+            return
+        context = read_context(node, file)
+        statement = file.parent(node)
+        if context is None or context.kind is Kind.UNKNOWN:
+            problem = "the kind of state is only known at run time"
+        elif context.kind is Kind.LOCAL:
+            problem = "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
+        elif not isinstance(statement, cst.Expr):
+            problem = "the settings that it returns have no FSDP2 form"
+        else:
+            yield Diagnosis(
+                node,
+                Level.SAFE,
+                f"the kind of state ({context.kind.value}) is chosen by the options of each call",
+                edits=(remove(statement),),
+                claims=(node.func,),
+                consumes=context.consumes,
+            )
+            return
+        yield Diagnosis(
+            node,
+            Level.MANUAL,
+            f"set_state_dict_type cannot be rewritten: {problem}",
+            "pass StateDictOptions(...) to get_model_state_dict and get_optimizer_state_dict instead",
+            claims=(node.func,),
+            rule=LocalStateDict() if context is not None and context.kind is Kind.LOCAL else None,
+        )
+
+
+class GetStateDictType(Rule):
+    """Asking for the current kind of state.
+
+    FSDP2 keeps none: the options of each call say it. Usually the question served to restore a setting, and goes with
+    it.
+    """
+
+    id = "FSDP303"
+    name = "get-state-dict-type"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def kind(model):
+    return FSDP.get_state_dict_type(model).state_dict_type
+"""
+    after = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def kind(model):
+    # TODO(fsdp-migrate FSDP303): FSDP2 keeps no kind of state that could be asked for
+    return FSDP.get_state_dict_type(model).state_dict_type
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each call."""
+        if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.get_state_dict_type":
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "FSDP2 keeps no kind of state that could be asked for",
+                "remove it with the setting that it restores, or note the kind in a variable of your own",
+                claims=(node.func,),
+            )
