@@ -413,6 +413,11 @@ class Project:
             return self.holds(path, scope, text.rpartition(".")[0])
         return best
 
+    def touches(self, path: str) -> bool:
+        """Whether some name in the file at ``path`` may hold a wrapped model."""
+        prefix = f"var:{_key(path)}:"
+        return any(place.startswith(prefix) for place in self.held)
+
     def may_return_wrapped(self, name: str) -> bool:
         """Whether some function of the project called ``name`` may return a wrapped model."""
         return any(place.startswith("ret:") and place.split(":")[2].rpartition(".")[2] == name for place in self.held)

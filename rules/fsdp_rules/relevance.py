@@ -35,7 +35,8 @@ def is_relevant(text: str, path: str, project: Project) -> bool:
         return False
     if LOOP.search(text):
         return True
-    return ENTRY.search(text) is not None and any(
-        place.startswith(f"var:{path}:") or (place.startswith("attr:") and f".{place[5:]}.forward(" in text)
-        for place in project.held
+    if not ENTRY.search(text):
+        return False
+    return project.touches(path) or any(
+        place.startswith("attr:") and f".{place[5:]}.forward(" in text for place in project.held
     )
