@@ -18,8 +18,10 @@ Prints JSON with the best of all repetitions, ratios, and the peak resident memo
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
+import platform
 import random
 import subprocess
 import sys
@@ -139,6 +141,7 @@ def measure(root: Path, files: int, fsdp: int, repeat: int) -> dict[str, object]
     floor_s, parse_s = min(floor), min(parse)
     start_s, rewrite_s, peer_s = (min(usage.cpu_s for usage in found) for found in (start, rewrite, peer))
     return {
+        "versions": {"python": platform.python_version(), "libcst": importlib.metadata.version("libcst")},
         "files": files,
         "fsdp_files": fsdp,
         "tree_mib": round(read_all(tree) / MIB, 2),
