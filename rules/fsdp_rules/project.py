@@ -61,6 +61,7 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
     "fsdp2": re.compile(rb"\bfully_shard\b"),
     "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
+    "sticky_state": re.compile(rb"\bset_state_dict_type\b"),
     "offload": re.compile(rb"\bCPUOffload\("),
     "low_precision": re.compile(
         rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
