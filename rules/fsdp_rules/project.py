@@ -351,7 +351,8 @@ class _Indexer:
 class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is.
 
-    ``methods`` are the names of all functions that the project defines inside a class (or a function).
+    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``modules`` the
+    modules that an import path may mean, by that path: an import need not start where the tree does.
     """
 
     flags: frozenset[str]
@@ -359,6 +360,7 @@ class Project:
     held: dict[str, Certainty]
     imported: frozenset[str]
     methods: frozenset[str] = field(default=frozenset())
+    modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def build(cls, facts: Iterable[FileFacts]) -> Project:
@@ -373,6 +375,7 @@ class Project:
             methods=frozenset(
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
             ),
+            modules=_by_suffix(exports),
         )
 
     def resolve(self, dotted: str) -> str:
@@ -394,9 +397,9 @@ class Project:
         return dotted
 
     def _exported(self, module: str, name: str) -> str | None:
-        for candidate, names in self.exports.items():
-            if (candidate == module or candidate.endswith("." + module)) and name in names:
-                return names[name]
+        for candidate in self.modules.get(module, ()):
+            if name in self.exports[candidate]:
+                return self.exports[candidate][name]
         return None
 
     def holds(self, path: str, scope: str, text: str) -> Certainty:
@@ -432,6 +435,16 @@ class Project:
             for entry in self.imported
             if not entry.startswith("torch.")
         )
+
+
+def _by_suffix(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        rest = name
+        while rest:
+            found[rest].append(name)
+            rest = rest.partition(".")[2]
+    return {suffix: tuple(modules) for suffix, modules in found.items()}
 
 
 def _spread(files: list[FileFacts]) -> dict[str, Certainty]:
