@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 from tests.parity.compare import differences
 from tests.parity.harness import Verdict, judge, run
+from tests.parity.ordered import sums_in_rank_order
 from tests.parity.programs import programs
 from tests.parity.specs import FACTORS, Spec, pairs, valid
 from tests.parity.tolerance import CLIPPED, EXACT
@@ -68,6 +70,29 @@ def test_nan_equals_nan_alone() -> None:
     assert differences(nan, result(losses=[[1.0]]), CLIPPED) == ["loss[0][0]: nan became 1.0"]
     broken = result(weights={"a": torch.tensor([math.nan])})
     assert differences(result(weights={"a": torch.tensor([1.0])}), broken, CLIPPED) != []
+
+
+def test_gloo_sums_by_place_from_three_processes_on_but_not_in_rank_order(pool: Pool) -> None:
+    assert pool.run(sum_at_two_places, 2, False) == [True] * 2
+    assert pool.run(sum_at_two_places, 4, False) == [False] * 4
+    assert pool.run(sum_at_two_places, 4, True) == [True] * 4
+
+
+def sum_at_two_places(rank: int, world_size: int, ordered: bool) -> bool:
+    """Whether the mean of the same numbers is the same bits when they stand elsewhere in the buffer."""
+    import torch
+    import torch.distributed as dist
+
+    numbers = torch.randn(4096, generator=torch.Generator().manual_seed(rank))
+    with sums_in_rank_order() if ordered else contextlib.nullcontext():
+        means = []
+        for shift in (0, 1024):
+            shard = torch.empty(4096 // world_size)
+            dist.reduce_scatter_tensor(shard, numbers.roll(shift), op=dist.ReduceOp.AVG)
+            shards = [torch.empty_like(shard) for _ in range(world_size)]
+            dist.all_gather(shards, shard)
+            means.append(torch.cat(shards).roll(-shift))
+    return torch.equal(*means)
 
 
 def test_every_pair_of_values_that_fsdp1_runs_is_in_a_program() -> None:
