@@ -22,7 +22,6 @@ from fsdp_rules.registry import all_rules
 from fsdp_rules.relevance import is_relevant
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File, dotted
-from fsdp_rules.values import names_in
 
 #: With ``--to shim`` nothing but imports moves.
 SHIM_RULES = frozenset({"FSDP100"})
@@ -58,8 +57,10 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = _todos(file, diagnoses)
     module = apply_edits(file.module, edits, todos, file.ancestors)
-    dead = _dead(file, module, [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes])
-    if dead:
+    consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes]
+    dead: list[cst.CSTNode] = []
+    while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead]):
+        dead += more
         module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos, file.ancestors)
     if not file.left_alone:
         module, said = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
@@ -91,33 +92,16 @@ def _imports(file: File, said: str) -> list[tuple[Rule, Diagnosis]]:
     return []
 
 
-def _dead(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]]) -> list[cst.CSTNode]:
+def _unread(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]]) -> list[cst.CSTNode]:
     """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more."""
     if not consumed:
         return []
     tree = ast.parse(module.code)
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    dead: dict[cst.CSTNode, None] = {}
-    pending = dict.fromkeys(consumed)
-    while True:
-        found = [
-            (statement, name)
-            for statement, name in pending
-            if name not in read and not file.project.imports_from(file.path, name)
-        ]
-        if not found:
-            return list(dead)
-        for statement, name in found:
-            dead[statement] = None
-            del pending[(statement, name)]
-        gone = {other for statement, _ in found for other in _reads(statement)}
-        for name in gone & {name for _, name in pending}:
-            if all(any(parent in dead for parent in file.ancestors(use)) for use in file.uses(name)):
-                read.discard(name)
-
-
-def _reads(statement: cst.CSTNode) -> set[str]:
-    return {name.value for name in names_in(statement)}
+    unread = [
+        statement for statement, name in consumed if name not in read and not file.project.imports_from(file.path, name)
+    ]
+    return list(dict.fromkeys(unread))
 
 
 def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:

@@ -35,3 +35,35 @@ def test_a_branch_for_another_class_holds_no_sharded_model() -> None:
                 model.module.other()
         """,
     )
+
+
+def test_a_constant_that_the_output_still_reads_stays() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        OFFLOAD = torch.cuda.is_available()
+        FULL = FullStateDictConfig(offload_to_cpu=OFFLOAD, rank0_only=True)
+
+        def save(model):
+            model = FSDP(model)
+            with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FULL):
+                return model.state_dict()
+        """,
+        """
+        import torch
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        from torch.distributed.fsdp import fully_shard
+
+        OFFLOAD = torch.cuda.is_available()
+
+        def save(model):
+            fully_shard(model)
+            return get_model_state_dict(
+                model,
+                options=StateDictOptions(full_state_dict=True, cpu_offload=OFFLOAD),
+            )
+        """,
+    )
