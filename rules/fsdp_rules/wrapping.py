@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.names import FSDP
-from fsdp_rules.project import Certainty
+from fsdp_rules.project import INNER, Certainty
 from fsdp_rules.source import File, dotted
 
 #: Calls that give the elements of their arguments, one by one.
@@ -35,7 +35,7 @@ def wrapped_module(call: cst.Call) -> cst.BaseExpression | None:
 def held_at(model: cst.CSTNode, file: File) -> Certainty:
     """How sure it is that ``model`` is wrapped where it stands: not, where its function wraps it only further down."""
     certainty = file.holds(model)
-    text = dotted(model)
+    text = _outer(model)
     if certainty is Certainty.NO or text is None:
         return certainty
     lines = [file.span(statement).line for statement in _wrapping_statements(text, file.scope(model), file)]
@@ -43,6 +43,32 @@ def held_at(model: cst.CSTNode, file: File) -> Certainty:
     if lines and min(lines) >= own.line:
         return Certainty.NO
     return certainty
+
+
+def _outer(model: cst.CSTNode) -> str | None:
+    """The dotted name of ``model``; that of the wrapper for the module inside it."""
+    text = dotted(model)
+    while text is not None and text.endswith(INNER):
+        text = text.rpartition(".")[0]
+    return text
+
+
+def is_wrapped_above(model: cst.CSTNode, file: File) -> bool:
+    """Whether the function of ``model`` wraps it further up, on every way to where ``model`` stands."""
+    text = _outer(model)
+    if text is None:
+        return False
+    around = set(file.ancestors(model))
+    line = file.span(model).line
+    for statement in _wrapping_statements(text, file.scope(model), file):
+        surely = all(
+            entry in around
+            for entry in file.ancestors(statement)
+            if isinstance(entry, cst.BaseCompoundStatement | cst.Else)
+        )
+        if surely and file.span(statement).line < line and isinstance(wrapping_call(statement.value, file), cst.Call):
+            return not isinstance(statement.value, cst.IfExp)
+    return False
 
 
 def _wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:

@@ -61,3 +61,26 @@ def test_a_parameter_that_may_hold_the_model_of_another_file() -> None:
     other += "    def __init__(self, net):\n        self.model = FSDP(net)\n"
     source = f"import torch\n\ndef step(trainer):\n    {CLIP}(trainer.model.parameters(), 1.0)\n"
     assert levels(source, trainer=other) == ["info"]
+
+
+def test_the_arm_for_other_models_is_left_alone() -> None:
+    source = f"""
+def step(model, use_fsdp):
+    if use_fsdp:
+        model.clip_grad_norm_(1.0)
+    else:
+        {CLIP}(model.parameters(), 1.0)
+
+step(FSDP(net), True)
+"""
+    assert levels(WRAP + source) == []
+
+
+def test_a_norm_of_what_may_be_unsharded_is_not_gathered() -> None:
+    source = f"""
+def step(model, use_fsdp):
+    if use_fsdp:
+        model = FSDP(model)
+    return {CLIP}(model.parameters(), 1.0)
+"""
+    assert levels(WRAP + source) == ["manual"]

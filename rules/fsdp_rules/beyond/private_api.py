@@ -114,7 +114,7 @@ def free(model):
         yield Diagnosis(
             node,
             Level.MANUAL,
-            f"torch.distributed.fsdp.{known} is FSDP1's own machinery",
+            f"{last or known.rpartition('.')[2]} is a part of FSDP1's machinery",
             FUNCTIONS.get(last, STATE),
         )
 

@@ -105,7 +105,7 @@ def unwrap(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{subject} may be the sharded model, which has no wrapper and so no .module of FSDP1's",
+                f"{subject} may be the sharded model, which has no .module for FSDP1's wrapper",
                 f"use {subject} itself where it is sharded, and .module where another wrapper holds it",
             )
             return

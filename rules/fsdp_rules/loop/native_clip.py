@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import libcst as cst
 
@@ -12,7 +12,7 @@ from fsdp_rules.names import canonical
 from fsdp_rules.project import Certainty
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
-from fsdp_rules.wrapping import held_at, model_of_parameters
+from fsdp_rules.wrapping import held_at, is_wrapped_above, model_of_parameters
 
 CLIP = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_")
 
@@ -60,24 +60,50 @@ def train(model, loss):
         parent = file.parent(node)
         if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
             return
-        yield from self._numbers(node, held, file)
-        if isinstance(parent, cst.Expr) or (held is Certainty.MAYBE and "ddp" in file.project.flags):
+        if model is None or _other_arm_is_fsdp1(node, file):
             return
-        yield Diagnosis(
-            node,
-            Level.SAFE if held is Certainty.YES else Level.REVIEW,
-            "the norm is a DTensor now; full_tensor() gives its value on every rank",
-            edits=(Replace(node, lambda code: f"{code(node)}.full_tensor()"),),
-        )
+        yield self._numbers(node, held, file)
+        if not isinstance(parent, cst.Expr) and is_wrapped_above(model, file):
+            yield Diagnosis(
+                node,
+                Level.SAFE,
+                "the norm is a DTensor now; full_tensor() gives its value on every rank",
+                edits=(Replace(node, lambda code: f"{code(node)}.full_tensor()"),),
+            )
 
-    def _numbers(self, call: cst.Call, held: Certainty, file: File) -> Iterator[Diagnosis]:
+    def _numbers(self, call: cst.Call, held: Certainty, file: File) -> Diagnosis:
         advice = (
-            "the loss changes where clipping is active; the global norm is what FSDP1's model.clip_grad_norm_ gave, "
-            "so keep the line, and expect another curve than before"
+            "the loss changes where clipping is active, to what FSDP1's model.clip_grad_norm_ would have given; the "
+            "norm that comes back is a DTensor, .full_tensor() is its value"
         )
         if held is Certainty.YES and any(canonical(full) for full in file.aliases.values()):
             message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global one"
-            yield Diagnosis(call, Level.MANUAL, message, advice)
-        else:
-            message = "if these parameters are sharded: FSDP1 clipped by each rank's own norm, FSDP2 by the global one"
-            yield Diagnosis(call, Level.INFO, message, advice)
+            return Diagnosis(call, Level.MANUAL, message, advice)
+        message = "if these parameters are sharded: FSDP1 clipped by each rank's own norm, FSDP2 by the global one"
+        return Diagnosis(call, Level.INFO, message, advice)
+
+
+def _other_arm_is_fsdp1(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` stands in the arm for unwrapped models: the other one calls the wrapped model's method."""
+    child: cst.CSTNode = call
+    for ancestor in file.ancestors(call):
+        if isinstance(ancestor, cst.If | cst.IfExp):
+            other = ancestor.orelse if child is ancestor.body else ancestor.body
+            if other is not None and _calls_method(other, file):
+                return True
+        if isinstance(ancestor, cst.FunctionDef):
+            return False
+        child = ancestor
+    return False
+
+
+def _calls_method(node: cst.CSTNode, file: File) -> bool:
+    found: list[cst.Call] = []
+
+    class Collect(cst.CSTVisitor):
+        def visit_Call(self, node: cst.Call) -> None:
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value == "clip_grad_norm_":
+                found.append(node)
+
+    node.visit(Collect())
+    return any(file.resolved(call.func) is None for call in found)
