@@ -112,6 +112,7 @@ def test_under_summon_full_params() -> None:
         "        return model.generate(x)\n"
     )
     assert levels(source) == ["info"]
+    assert "summon_full_params" in next(found.message for found in findings(source) if found.rule == "FSDP210")
     later = WRAP + (
         "\ndef sample(net, x):\n    model = FSDP(net)\n    context = lambda: FSDP.summon_full_params(model)\n"
         "    with context():\n        return model.generate(x)\n"
