@@ -12,6 +12,8 @@ from packaging.version import Version
 from torch.distributed.fsdp import FullyShardedDataParallel, api, wrap
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
+import fsdp_compat
+from fsdp_compat.fsdp import _Methods
 from fsdp_rules.api import KINDS, VERDICTS, Entry, entries
 from fsdp_rules.names import CLASS_NAMES, CONFIG_NAMES, POLICY_NAMES
 from fsdp_rules.registry import all_rules, argument_rules
@@ -86,3 +88,26 @@ def test_each_argument_has_its_rule() -> None:
     for entry in entries():
         if (entry.kind, entry.owner) == ("argument", "FullyShardedDataParallel"):
             assert rules[entry.name] == entry.rule, entry.name
+
+
+def test_the_shim_takes_the_same_arguments() -> None:
+    for ours, theirs in (
+        (fsdp_compat.shard, FullyShardedDataParallel),
+        (fsdp_compat.FullyShardedDataParallel, FullyShardedDataParallel),
+        (fsdp_compat.ShardedGradScaler, ShardedGradScaler),
+    ):
+        wanted = inspect.signature(theirs).parameters.values()
+        found = inspect.signature(ours).parameters.values()
+        assert [(one.name, one.default) for one in found] == [(one.name, one.default) for one in wanted]
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: f"{entry.owner}.{entry.name}")
+def test_the_shim_has_what_it_says(entry: Entry) -> None:
+    if entry.shim not in ("exact", "emulated"):
+        return
+    if entry.kind in ("class", "policy"):
+        assert entry.name in fsdp_compat.__all__
+    elif entry.kind == "method":
+        assert hasattr(_Methods, entry.name) or hasattr(torch.nn.Module, entry.name)
+        if isinstance(vars(FullyShardedDataParallel).get(entry.name), staticmethod):
+            assert hasattr(fsdp_compat.FullyShardedDataParallel, entry.name)
