@@ -20,8 +20,9 @@ from tests.parity.tolerance import NORM_TOLERANCE
 from tests.pool import ROOT, Pool
 
 PROJECTS = sorted(path.parent for path in (ROOT / "fixtures" / "projects").glob("*/train.py"))
-#: FSDP1 accumulates in bf16 where it does not synchronise, FSDP2 in the dtype of the reduction.
-BF16_TOLERANCE = 2e-2
+#: FSDP1 accumulates in bf16 where it does not synchronise, FSDP2 in the dtype of the reduction. The optimizer's second
+#: moments, squares of gradients, show it most.
+BF16_TOLERANCE = 5e-2
 
 
 @pytest.fixture(scope="module", params=PROJECTS, ids=lambda path: path.name)
@@ -99,9 +100,12 @@ def load(file: Path) -> Any:
 
 
 def _without_order(value: Any) -> Any:
-    """Sort the parameters' names in an optimizer's groups: they carry no order, the states stand by name."""
+    """Forget the order of parameters' names in an optimizer's groups, and whether AdamW's betas are a tuple.
+
+    Neither means anything: states stand by name, and torch's own loading turns the betas into a list.
+    """
     if isinstance(value, dict):
         return {key: _without_order(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return sorted(value) if value and isinstance(value[0], str) else [_without_order(item) for item in value]
     return value
