@@ -124,7 +124,7 @@ def test_several_lines_keep_their_comments() -> None:
     def step(model, cfg):
         norm = model.clip_grad_norm_(  # first
             cfg["#max"],  # second
-            norm_type=cfg.norm_type  # third
+            norm_type=2.0  # third
         )
         return norm
     """
@@ -136,7 +136,7 @@ def test_several_lines_keep_their_comments() -> None:
             # first
             model.parameters(),
             cfg["#max"],  # second
-            norm_type=cfg.norm_type,  # third
+            norm_type=2.0,  # third
         ).full_tensor()
         return norm
     """
@@ -227,3 +227,23 @@ def test_no_helper_where_nothing_is_ignored(argument: str) -> None:
     before = "import torch\n\ndef step(model):\n    model.clip_grad_norm_(1.0)\n"
     after = before.replace("model.clip_grad_norm_(1.0)", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
     check_rewrites(before, after, w=WRAP.replace("FSDP(model)", f"FSDP(model, {argument})"))
+
+
+def test_an_infinity_norm_goes_to_the_helper() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def step(model):
+            model = FSDP(model)
+            return model.clip_grad_norm_(1.0, float("inf"))
+        """,
+        """
+        import fsdp_compat
+        from torch.distributed.fsdp import fully_shard
+
+        def step(model):
+            fully_shard(model)
+            return fsdp_compat.clip_grad_norm_(model, 1.0, float("inf"))
+        """,
+    )

@@ -80,7 +80,7 @@ def train(model, batches, optimizer):
             )
             return
         assumption = "" if held is Certainty.YES else f"{name} holds the sharded model; "
-        reason = self._needs_helper(file)
+        reason = self._needs_helper(call, file)
         if reason is not None and not file.settings.helpers:
             yield Diagnosis(
                 call,
@@ -116,7 +116,10 @@ def train(model, batches, optimizer):
             edits=(Replace(call, build),),
         )
 
-    def _needs_helper(self, file: File) -> str | None:
+    def _needs_helper(self, call: cst.Call, file: File) -> str | None:
+        norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
+        if norm_type is not None and not isinstance(norm_type, cst.Integer | cst.Float):
+            return "torch's own infinity norm fails where a rank holds an empty shard"
         if "ignored" in file.project.flags:
             return "plain (ignored) and sharded parameters may be mixed"
         if "offload" in file.project.flags:
