@@ -9,8 +9,8 @@ import libcst as cst
 
 from fsdp_rules.names import FSDP
 from fsdp_rules.source import File, dotted
-from fsdp_rules.state.calls import calls_in, state_call
-from fsdp_rules.state.context import Kind, context_items, governing_with, read_context
+from fsdp_rules.state.calls import Action, calls_in, state_call
+from fsdp_rules.state.context import Kind, Same, context_items, governing_with, read_context, same_model
 from fsdp_rules.wrapping import SUMMON
 
 #: Methods of a model that neither read nor load its state.
@@ -43,7 +43,19 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
         )
     for inner in calls_in(block.body):
         found = state_call(inner, file)
-        if found is None or not found.problem or next(governing_with(inner, file))[0] is not block:
+        if found is None or next(governing_with(inner, file))[0] is not block:
+            continue
+        if found.action in (Action.GET_MODEL, Action.SET_MODEL):
+            context = read_context(next(governing_with(inner, file))[1], file)
+            same = same_model(context.subject, found.model, file) if context and context.subject else Same.YES
+            if same is Same.NO:
+                continue
+            if same is Same.UNSURE:
+                return Problem(
+                    f"{file.code(found.model)} may or may not be the model whose kind of state is set",
+                    _advice(found.name),
+                )
+        if not found.problem:
             continue
         return Problem(f"{found.name} cannot be rewritten: {found.problem}", _advice(found.name))
     for _, call in context_items(block, file):

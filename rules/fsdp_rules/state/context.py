@@ -10,8 +10,10 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Code
 from fsdp_rules.names import FSDP
+from fsdp_rules.project import Certainty
 from fsdp_rules.source import File, dotted
 from fsdp_rules.values import bind, is_none, literal_bool, names_in
+from fsdp_rules.wrapping import assignments
 
 STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
 SET_STATE_DICT_TYPE = f"{FSDP}.set_state_dict_type"
@@ -88,10 +90,19 @@ def is_context_call(node: cst.CSTNode, file: File, name: str = STATE_DICT_TYPE) 
 
 
 def context_items(node: cst.With, file: File) -> Iterator[tuple[cst.WithItem, cst.Call]]:
-    """The context managers of a ``with`` that set the kind of state."""
+    """The context managers of a ``with`` that set the kind of state, also under a condition (``... if c else ...``)."""
     for item in node.items:
-        if isinstance(item.item, cst.Call) and is_context_call(item.item, file):
-            yield item, item.item
+        for call in (item.item, *(item.item.children if _is_optional(item.item, file) else ())):
+            if isinstance(call, cst.Call) and is_context_call(call, file):
+                yield item, call
+
+
+def _is_optional(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a conditional expression with ``nullcontext()`` for one arm."""
+    return isinstance(node, cst.IfExp) and any(
+        isinstance(arm, cst.Call) and file.resolved(arm.func) == "contextlib.nullcontext"
+        for arm in (node.body, node.orelse)
+    )
 
 
 def read_context(call: cst.Call, file: File) -> Context | None:
@@ -104,7 +115,11 @@ def read_context(call: cst.Call, file: File) -> Context | None:
     _consume(arguments["state_dict_type"], file, consumes)
     model = _config(arguments.get("state_dict_config"), DEFAULT.model_config, call, file, consumes)
     optim = _config(arguments.get("optim_state_dict_config"), DEFAULT.optim_config, call, file, consumes)
-    return Context(kind, model, optim, call, arguments["module"], tuple(consumes))
+    around = file.parent(call)
+    note = (
+        f"the same is done where {file.code(around.test)} chooses no context" if isinstance(around, cst.IfExp) else ""
+    )
+    return Context(kind, model, optim, call, arguments["module"], tuple(consumes), note)
 
 
 def _kind(node: cst.BaseExpression, file: File) -> Kind:
@@ -195,15 +210,62 @@ class Same(enum.Enum):
 
 def same_model(subject: cst.BaseExpression, model: cst.BaseExpression, file: File) -> Same:
     """Whether ``model`` is ``subject``, or a part of it."""
-    subject, model = file.value(subject), file.value(model)
+    subject, model = _original(subject, file), _original(model, file)
     outer, inner = dotted(subject), dotted(model)
     if outer is None or inner is None:
         return Same.YES if file.code(subject) == file.code(model) else Same.UNSURE
     if inner == outer or inner.startswith(f"{outer}.") or outer in (f"{inner}.module", f"{inner}._fsdp_wrapped_module"):
         return Same.YES
-    if file.holds(model) is file.holds(model).NO:
+    if file.holds(model) is Certainty.NO or (_is_wrapped_here(subject, file) and _is_wrapped_here(model, file)):
         return Same.NO
     return Same.UNSURE
+
+
+def _original(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
+    """What ``node`` is another name of."""
+    while isinstance(node, cst.Name):
+        found = file.binding(node)
+        if found is None or found.value is None or dotted(found.value) is None:
+            return node
+        node = found.value
+    return node
+
+
+def _is_wrapped_here(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the function of ``node`` wraps it itself, so that it is another model than all others it wraps."""
+    scope, text = file.scope(node), dotted(node)
+    return any(
+        file.scope(entry) == scope
+        and isinstance(entry.value, cst.Call)
+        and file.fsdp1(entry.value.func) == FSDP
+        and any(dotted(target.target) == text for target in entry.targets)
+        for entry in assignments(file)
+    )
+
+
+def unseen_contexts(file: File) -> list[cst.Call]:
+    """Calls of ``state_dict_type`` that no ``with`` enters where they stand."""
+    found: list[cst.Call] = []
+    if "state_dict_type" not in file.text:
+        return found
+
+    class Collect(cst.CSTVisitor):
+        def visit_Call(self, node: cst.Call) -> None:
+            if is_context_call(node, file) and not entered(node, file):
+                found.append(node)
+
+    file.module.visit(Collect())
+    return found
+
+
+def entered(call: cst.Call, file: File) -> bool:
+    """Whether a ``with`` enters the context manager ``call`` where it stands."""
+    return any(
+        call is entry
+        for ancestor in file.ancestors(call)
+        if isinstance(ancestor, cst.With)
+        for _, entry in context_items(ancestor, file)
+    )
 
 
 def governing_with(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.With, cst.Call]]:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Build, Code, Diagnosis, Replace
 from fsdp_rules.finding import Level
+from fsdp_rules.names import canonical
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.state.dcp import DCP, spell
@@ -52,7 +53,7 @@ def save(model, writer):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+        if not isinstance(node, cst.Call) or not _in_fsdp1_code(file):
             return
         name = _function(node, file)
         if name is None:
@@ -76,6 +77,10 @@ def save(model, writer):
             else Replace(node, _call(spelled, arguments))
         )
         yield Diagnosis(node, Level.SAFE, f"{name} is {new} today", edits=(edit,))
+
+
+def _in_fsdp1_code(file: File) -> bool:
+    return "fsdp1" in file.project.flags or any(canonical(target) is not None for target in file.aliases.values())
 
 
 def _function(node: cst.Call, file: File) -> str | None:

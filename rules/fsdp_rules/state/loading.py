@@ -9,6 +9,8 @@ import libcst as cst
 from fsdp_rules.source import File
 from fsdp_rules.state.calls import Action, StateCall, state_call
 
+BRANCHING = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.Match)
+
 
 @dataclass(frozen=True, eq=False)
 class Load:
@@ -19,16 +21,11 @@ class Load:
     target: cst.BaseExpression
     makers: tuple[cst.Call, ...]
 
-    @property
-    def nested(self) -> bool:
-        """Whether the state is made in the very call that loads it."""
-        return self.makers == () or any(argument.value is self.makers[0] for argument in self.call.args)
-
 
 def find_load(state: StateCall, file: File) -> Load | None:
     """The one load that certainly takes the result of ``state``, and nothing else does; None where there is none."""
     load = _nested(state.call, file) or _assigned(state.call, file)
-    if load is None:
+    if load is None or any(_may_be_skipped(load.call, maker, file) for maker in load.makers):
         return None
     for maker in load.makers:
         other = state_call(maker, file)
@@ -114,6 +111,26 @@ def _decides(load: cst.Call, made: dict[cst.CSTNode, cst.Call], file: File) -> b
             if _always_makes(sibling, made, file):
                 return True
     return False
+
+
+def _may_be_skipped(load: cst.Call, maker: cst.Call, file: File) -> bool:
+    """Whether ``load`` may not run although ``maker`` has."""
+    around = set(file.ancestors(maker))
+    for ancestor in file.ancestors(load):
+        if isinstance(ancestor, BRANCHING) and ancestor not in around:
+            return True
+    function = file.function(load)
+    exits: list[cst.CSTNode] = []
+
+    class Collect(cst.CSTVisitor):
+        def on_visit(self, node: cst.CSTNode) -> bool:
+            if isinstance(node, cst.Return | cst.Raise | cst.Break | cst.Continue):
+                exits.append(node)
+            return True
+
+    if function is not None:
+        function.visit(Collect())
+    return any(_line(maker, file) < _line(entry, file) < _line(load, file) for entry in exits)
 
 
 def _always_makes(statement: cst.CSTNode, made: dict[cst.CSTNode, cst.Call], file: File) -> bool:

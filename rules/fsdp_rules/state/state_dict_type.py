@@ -13,7 +13,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.state.blocks import block_problem
-from fsdp_rules.state.context import context_items, is_context_call, read_context
+from fsdp_rules.state.context import context_items, entered, is_context_call, read_context
 from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.state.verdicts import shared_name, shared_options
 
@@ -71,7 +71,7 @@ def save(model, path):
         """One verdict for a ``with``, and one for a call that is no context manager of a ``with`` itself."""
         if isinstance(node, cst.With):
             yield from self._block(node, file)
-        elif isinstance(node, cst.Call) and is_context_call(node, file) and not self._is_item(node, file):
+        elif isinstance(node, cst.Call) and is_context_call(node, file) and not entered(node, file):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
@@ -79,10 +79,6 @@ def save(model, path):
                 "ask get_model_state_dict(model, options=StateDictOptions(...)) for the state instead",
                 claims=(node.func,),
             )
-
-    def _is_item(self, call: cst.Call, file: File) -> bool:
-        item = file.parent(call)
-        return isinstance(item, cst.WithItem) and isinstance(file.parent(item), cst.With)
 
     def _block(self, block: cst.With, file: File) -> Iterator[Diagnosis]:
         items = list(context_items(block, file))

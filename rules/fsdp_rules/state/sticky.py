@@ -63,6 +63,17 @@ def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Con
     return _moved(chosen, call, model, file)
 
 
+def is_set_before(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``set_state_dict_type`` was given ``model`` in the same function or class, which shows what it is."""
+    for setting in settings_calls(file):
+        context = read_context(setting, file)
+        if context is None or context.subject is None or same_model(context.subject, model, file) is not Same.YES:
+            continue
+        if _runs_before(setting, call, file) or file.code(model).startswith("self."):
+            return True
+    return False
+
+
 def _moved(context: Context, call: cst.Call, model: cst.BaseExpression, file: File) -> Context:
     """``context`` with expressions that can be evaluated at ``call``."""
     setting, subject = context.call, context.subject

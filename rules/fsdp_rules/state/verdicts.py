@@ -12,11 +12,21 @@ from fsdp_rules.project import Certainty
 from fsdp_rules.source import File, dotted
 from fsdp_rules.state.blocks import block_problem
 from fsdp_rules.state.calls import Action, StateCall, calls_in, state_call
-from fsdp_rules.state.context import DEFAULT, Config, Context, Kind, Same, governing_with, read_context, same_model
+from fsdp_rules.state.context import (
+    DEFAULT,
+    Config,
+    Context,
+    Kind,
+    Same,
+    governing_with,
+    read_context,
+    same_model,
+    unseen_contexts,
+)
 from fsdp_rules.state.guards import only_on_rank_zero
 from fsdp_rules.state.loading import find_load, result_is_read
 from fsdp_rules.state.options import Gathered, gathering, options_text
-from fsdp_rules.state.sticky import sticky_context
+from fsdp_rules.state.sticky import is_set_before, sticky_context
 from fsdp_rules.wrapping import held_at
 
 LINE_LENGTH = 100
@@ -39,11 +49,14 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
         if same is not Same.YES:
             notes.append(f"{file.code(state.model)} is taken to be {file.code(found.subject)}")
         context, block = found, around
+        notes += [found.note] if found.note else []
         break
     if block is not None and block_problem(block, file) is not None:
         return None
     if block is None:
-        if method and not _is_model(state, file, notes):
+        if state.kind is None and _is_unseen(state, file):
+            return None
+        if method and not is_set_before(state.call, state.model, file) and not _is_model(state, file, notes):
             return None
         sticky = sticky_context(state.call, state.model, file) if state.kind is None else None
         if isinstance(sticky, str):
@@ -56,6 +69,12 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
     if state.problem:
         return _refuse(state, state.problem)
     return _Writer(state, context, block, notes, file).diagnosis()
+
+
+def _is_unseen(state: StateCall, file: File) -> bool:
+    """Whether a context that is entered out of sight may govern ``state``; the verdict about that context speaks."""
+    inside = any(isinstance(ancestor, cst.With) for ancestor in file.ancestors(state.call))
+    return any(inside or file.scope(call) == file.scope(state.call) for call in unseen_contexts(file))
 
 
 def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
@@ -129,19 +148,22 @@ class _Writer:
         get = self._function()
         if self.state.action is Action.GET_MODEL:
             self.notes.append("each rank holds the full state on its device before it goes to the CPU")
-            value = "tensor"
-            return self._replace(
-                lambda code: (
-                    f"{{name: {value}.cpu() for name, {value} in "
-                    f"{self._call(get, arguments, gathered.options, code)}.items()}}"
-                )
-            )
+            return self._replace(lambda code: self._on_cpu(self._call(get, arguments, gathered.options, code)))
         if self.file.settings.helpers:
             helper = self.file.ref(HELPERS[Action.GET_OPTIM])
             self.notes.append("every rank gets the full state in CPU memory, as FSDP1's default was")
             return self._replace(lambda code: self._call(helper, arguments, lambda code: "", code), Level.SAFE)
         self.notes.append("the full state stays on its device, where FSDP1 moved it to the CPU")
         return self._replace(lambda code: self._call(get, arguments, gathered.options, code))
+
+    def _on_cpu(self, call: str) -> str:
+        parts = ("name: tensor.cpu()", f"for name, tensor in {call}.items()")
+        text = f"{{{' '.join(parts)}}}"
+        if self.file.span(self.state.call).column + len(text) <= LINE_LENGTH and "\n" not in text:
+            return text
+        margin = " " * _depth(self.state.call, self.file)
+        lines = [f"{margin}    {line}" for part in parts for line in part.split("\n")]
+        return "{\n" + "\n".join(lines) + f"\n{margin}}}"
 
     def _set_model(self) -> Diagnosis:
         state = self.state.state
@@ -191,6 +213,8 @@ class _Writer:
     def _set_optim(self) -> Diagnosis:
         load = None if self.state.loads else find_load(self.state, self.file)
         optim = load.target if load is not None else self.state.optim
+        if load is None and not self.state.loads and not result_is_read(self.state.call, self.file):
+            return self._never_loaded()
         if optim is None:
             return _refuse(self.state, "it names no optimizer, and none certainly loads the result")
         if load is None and not self.state.loads:
@@ -232,15 +256,6 @@ class _Writer:
     def _to_load(self, optim: cst.BaseExpression) -> Diagnosis:
         state = self.state.state
         assert state is not None
-        if not result_is_read(self.state.call, self.file):
-            return Diagnosis(
-                self.state.call,
-                Level.MANUAL,
-                f"the result of {self.state.name} is never loaded, so the optimizer starts without its state",
-                "if it should be loaded: set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...);"
-                " if not, remove the call",
-                claims=(self.state.call.func,),
-            )
         if not self.file.settings.helpers:
             return _refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, which --no-helpers forbids")
         if self.state.broadcast or self.context.optim_config.rank0_only is not False:
@@ -248,6 +263,16 @@ class _Writer:
         helper = self.file.ref(HELPERS[Action.SET_OPTIM])
         arguments: list[Build] = [self.model, lambda code: code(optim), lambda code: code(state)]
         return self._replace(lambda code: self._call(helper, arguments, lambda code: "", code))
+
+    def _never_loaded(self) -> Diagnosis:
+        return Diagnosis(
+            self.state.call,
+            Level.MANUAL,
+            f"the result of {self.state.name} is never loaded, so the optimizer starts without its state",
+            "if it should be loaded: set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...); "
+            "if not, remove the call",
+            claims=(self.state.call.func,),
+        )
 
     def _function(self) -> str:
         return self.file.ref(self.state.action.full_name)

@@ -1,0 +1,182 @@
+"""FSDP307 and 309: a model's own state, and the functions that write and read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.finding import Changed
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+LOADED = """\
+    set_model_state_dict(
+        model,
+        {state},
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+    )
+"""
+
+
+def output(body: str, **others: str) -> str:
+    """The rewritten ``body``, as text."""
+    result = rewrite(body, None, **others)
+    assert isinstance(result, Changed), result
+    return result.source.decode()
+
+
+def test_models_that_are_not_sharded_are_left_alone() -> None:
+    check_noop(
+        """
+        import torch
+        import torch.distributed.checkpoint as dcp
+
+        def save(model, optimizer, path):
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+            model.load_state_dict(torch.load(path))
+            dcp.save_state_dict(model.state_dict(), dcp.FileSystemWriter(path))
+        """
+    )
+
+
+def test_a_model_that_is_loaded_before_it_is_wrapped_is_left_alone() -> None:
+    text = output(
+        WRAP
+        + """
+import torch
+
+def read(model, path):
+    model.load_state_dict(torch.load(path))
+
+def main(path):
+    model = Net()
+    model.load_state_dict(torch.load(path))
+    read(model, path)
+    model = FSDP(model)
+    return model
+"""
+    )
+    assert text.count("model.load_state_dict(torch.load(path))") == 2
+
+
+def test_a_model_that_is_handed_on_after_it_is_wrapped() -> None:
+    text = output(
+        """
+import torch
+
+def read(model, path):
+    model.load_state_dict(torch.load(path))
+""",
+        main=WRAP + "from example import read\n\ndef main(path):\n    model = FSDP(Net())\n    read(model, path)\n",
+    )
+    assert text.endswith("def read(model, path):\n" + LOADED.format(state="torch.load(path)"))
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        ("model.load_state_dict(torch.load(path))", "torch.load(path)"),
+        ("state = torch.load(path)\n    model.load_state_dict(state)", "state"),
+        ("state = torch.load(path)\n    model.load_state_dict(state)\n    print(state)", "dict(state)"),
+        ("state = torch.load(path)\n    model.load_state_dict(state['m'])\n    print(state['o'])", "state['m']"),
+        ("state = torch.load(path)\n    model.load_state_dict(state['m'])\n    print(state['m'])", "dict(state['m'])"),
+        ("model.load_state_dict(path)", "dict(path)"),
+    ],
+)
+def test_a_state_that_is_read_again_is_copied(body: str, state: str) -> None:
+    text = output(f"{WRAP}import torch\n\ndef main(net, path):\n    model = FSDP(net)\n    {body}\n")
+    assert LOADED.format(state=state) in text
+
+
+def test_strict_is_kept() -> None:
+    text = output(
+        f"{WRAP}\ndef main(net, state, strict):\n    model = FSDP(net)\n"
+        "    print(model.load_state_dict(state, strict))\n    model.load_state_dict(state, strict=True)\n"
+    )
+    assert "broadcast_from_rank0=True, strict=strict)" in text
+    assert "broadcast_from_rank0=True)" in text
+
+
+def test_a_part_of_the_model() -> None:
+    text = output(f"{WRAP}\ndef main(net):\n    model = FSDP(net)\n    return model.encoder.state_dict()\n")
+    assert "get_model_state_dict(model.encoder, options=StateDictOptions(full_state_dict=True))" in text
+
+
+def test_a_state_inside_a_display_is_laid_out_in_it() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def main(net, with_a_rather_long_name_for_a_model):
+            with_a_rather_long_name_for_a_model = FSDP(net)
+            return {
+                "model": with_a_rather_long_name_for_a_model.state_dict(),
+            }
+        """,
+        """
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        from torch.distributed.fsdp import fully_shard
+
+        def main(net, with_a_rather_long_name_for_a_model):
+            with_a_rather_long_name_for_a_model = fully_shard(net)
+            return {
+                "model": get_model_state_dict(
+                    with_a_rather_long_name_for_a_model,
+                    options=StateDictOptions(full_state_dict=True),
+                ),
+            }
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("dist_cp.save_state_dict(state, writer)", "dist_cp.save(state, storage_writer=writer)"),
+        ("dist_cp.save_state_dict(state_dict=state, storage_writer=writer)", None),
+        ("dist_cp.load_state_dict(state, writer, None, 0, True)", None),
+    ],
+)
+def test_the_first_names_of_save_and_load(call: str, expected: str | None) -> None:
+    text = output(
+        f"{WRAP}import torch.distributed.checkpoint as dist_cp\n\ndef main(net, state, writer):\n"
+        f"    model = FSDP(net)\n    {call}\n"
+    )
+    known = {
+        "dist_cp.save_state_dict(state_dict=state, storage_writer=writer)": (
+            "dist_cp.save(state_dict=state, storage_writer=writer)"
+        ),
+        "dist_cp.load_state_dict(state, writer, None, 0, True)": (
+            "dist_cp.load(state, storage_reader=writer, process_group=None, no_dist=True)"
+        ),
+    }
+    assert f"    {expected or known[call]}\n" in text
+
+
+def test_imported_functions_are_replaced_with_their_import() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.checkpoint import FileSystemWriter, save_state_dict
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def main(net, state):
+            model = FSDP(net)
+            save_state_dict(state, FileSystemWriter("x"))
+        """,
+        """
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import FileSystemWriter
+        from torch.distributed.fsdp import fully_shard
+
+        def main(net, state):
+            model = fully_shard(net)
+            dcp.save(state, storage_writer=FileSystemWriter("x"))
+        """,
+    )
+
+
+def test_another_coordinator_is_left_for_the_reader() -> None:
+    body = (
+        f"{WRAP}import torch.distributed.checkpoint as dcp\n\ndef main(net, state, writer):\n    model = FSDP(net)\n"
+        "    dcp.save_state_dict(state, writer, coordinator_rank=1)\n"
+    )
+    assert [found.level.value for found in findings(body) if found.rule == "FSDP307"] == ["manual"]
