@@ -13,6 +13,7 @@ MARKERS: tuple[bytes, ...] = (
     b"ShardedGradScaler",
     b"ShardedTensor",
     b".module",
+    b"state_dict(",
     b"model.forward(",
     b"model.generate(",
 )
