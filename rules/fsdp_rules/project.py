@@ -62,6 +62,9 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "fsdp2": re.compile(rb"\bfully_shard\b"),
     "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
     "sticky_state": re.compile(rb"\bset_state_dict_type\b"),
+    "handed_context": re.compile(
+        rb"(\breturn|enter_context\()[^\n]*\bstate_dict_type\(|\bstate_dict_type\([^:]*\):\s*(#[^\n]*)?\n\s*yield\b"
+    ),
     "offload": re.compile(rb"\bCPUOffload\("),
     "low_precision": re.compile(
         rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"

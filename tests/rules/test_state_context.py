@@ -268,6 +268,27 @@ def test_a_conditional_context() -> None:
     )
 
 
+def test_a_context_manager_of_the_project_is_not_emptied() -> None:
+    manager = """
+import contextlib
+
+@contextlib.contextmanager
+def full(model):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
+        yield
+"""
+    user = """
+def save(net):
+    model = FSDP(net)
+    with full(model):
+        return model.state_dict()
+"""
+    assert levels(manager, "FSDP301") == ["manual"]
+    assert levels(manager + user, "FSDP309") == ["manual"]
+    assert levels("from contexts import full\n" + user, "FSDP309", contexts=source(manager)) == ["manual"]
+    assert levels("from contexts import full\n" + user, "FSDP309") == ["review"]
+
+
 def test_two_models_in_nested_contexts() -> None:
     check_rewrites(
         """

@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp_rules.names import FSDP
 from fsdp_rules.source import File, dotted
 from fsdp_rules.state.calls import Action, calls_in, state_call
-from fsdp_rules.state.context import Kind, Same, context_items, governing_with, read_context, same_model
+from fsdp_rules.state.context import Kind, Same, context_items, governing_with, read_context, same_model, yields
 from fsdp_rules.wrapping import SUMMON
 
 #: Methods of a model that neither read nor load its state.
@@ -40,6 +40,11 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
         return Problem(
             "full parameters are gathered in the same statement, which changes what the state holds",
             "take the state with get_model_state_dict(...) outside of summon_full_params",
+        )
+    if yields(block):
+        return Problem(
+            "the block hands over to code that is not seen here, which takes the state",
+            "let that code pass StateDictOptions(...) to get_model_state_dict and remove this context manager",
         )
     for inner in calls_in(block.body):
         found = state_call(inner, file)

@@ -243,19 +243,29 @@ def _is_wrapped_here(node: cst.BaseExpression, file: File) -> bool:
     )
 
 
+def yields(block: cst.With) -> bool:
+    """Whether ``block`` is the body of a context manager or generator that runs other code inside it."""
+    return any(isinstance(part, cst.Yield) for part in _parts(block.body))
+
+
 def unseen_contexts(file: File) -> list[cst.Call]:
-    """Calls of ``state_dict_type`` that no ``with`` enters where they stand."""
+    """Calls of ``state_dict_type`` whose block is not seen: no ``with`` enters them where they stand, or it yields."""
     found: list[cst.Call] = []
     if "state_dict_type" not in file.text:
         return found
 
     class Collect(cst.CSTVisitor):
         def visit_Call(self, node: cst.Call) -> None:
-            if is_context_call(node, file) and not entered(node, file):
+            if is_context_call(node, file) and (not entered(node, file) or _yielding(node, file)):
                 found.append(node)
 
     file.module.visit(Collect())
     return found
+
+
+def _yielding(call: cst.Call, file: File) -> bool:
+    around = next(ancestor for ancestor in file.ancestors(call) if isinstance(ancestor, cst.With))
+    return yields(around)
 
 
 def entered(call: cst.Call, file: File) -> bool:

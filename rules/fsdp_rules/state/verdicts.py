@@ -54,10 +54,11 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
     if block is not None and block_problem(block, file) is not None:
         return None
     if block is None:
-        if state.kind is None and _is_unseen(state, file):
-            return None
+        unseen = _is_unseen(state, file) if state.kind is None else ""
         if method and not is_set_before(state.call, state.model, file) and not _is_model(state, file, notes):
             return None
+        if unseen:
+            return _refuse(state, f"{unseen} may set the kind of state, and does so out of sight")
         sticky = sticky_context(state.call, state.model, file) if state.kind is None else None
         if isinstance(sticky, str):
             return _refuse(state, sticky)
@@ -71,10 +72,22 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
     return _Writer(state, context, block, notes, file).diagnosis()
 
 
-def _is_unseen(state: StateCall, file: File) -> bool:
-    """Whether a context that is entered out of sight may govern ``state``; the verdict about that context speaks."""
-    inside = any(isinstance(ancestor, cst.With) for ancestor in file.ancestors(state.call))
-    return any(inside or file.scope(call) == file.scope(state.call) for call in unseen_contexts(file))
+def _is_unseen(state: StateCall, file: File) -> str:
+    """The context manager out of sight that may govern ``state``, "" where there is none."""
+    unseen = unseen_contexts(file)
+    if any(file.scope(call) == file.scope(state.call) for call in unseen):
+        return "state_dict_type"
+    if not unseen and "handed_context" not in file.project.flags:
+        return ""
+    model = dotted(state.model) or file.code(state.model)
+    for ancestor in file.ancestors(state.call):
+        for item in ancestor.items if isinstance(ancestor, cst.With) else ():
+            call = item.item
+            if isinstance(call, cst.Call) and not (file.resolved(call.func) or "").startswith("torch."):
+                given = [dotted(call.func) or "", *(dotted(argument.value) or "" for argument in call.args)]
+                if any(text and (model == text or model.startswith(f"{text.partition('.')[0]}.")) for text in given):
+                    return file.code(call.func)
+    return ""
 
 
 def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
@@ -172,6 +185,8 @@ class _Writer:
         if self.kind is Kind.FULL:
             settings = {"full_state_dict": lambda code: "True", "broadcast_from_rank0": lambda code: "True"}
             self.notes.append("rank 0 sends its state to the others, which passed the same one")
+            if "offload" in self.file.project.flags:
+                self.notes.append("the model's saved buffers lie on the CPU like its offloaded parameters")
         strict = self.state.strict
         if strict is not None:
             settings["strict"] = lambda code: code(strict)
