@@ -125,3 +125,70 @@ def test_a_wrapped_model_that_is_returned_at_once() -> None:
 def test_without_helpers_nothing_is_relinked() -> None:
     source = "if fast:\n    optimizer = torch.optim.SGD(model.parameters())\nmodel = FSDP(model)\n"
     assert [level for level, _ in found(source, Settings(helpers=False))] == ["manual"]
+
+
+def test_parameters_that_a_name_holds_are_from_before_wherever_the_optimizer_is_built() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model):
+            trained = [p for p in model.parameters() if p.requires_grad]
+            optimizer = torch.optim.SGD(trained, lr=0.1)
+            model = FSDP(model, use_orig_params=True)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def build(model):
+            trained = [p for p in model.parameters() if p.requires_grad]
+            optimizer = torch.optim.SGD(trained, lr=0.1)
+            model = fsdp_compat.shard(model, use_orig_params=True)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer
+        """,
+    )
+
+
+WRAPPER = """
+def wrap_model(model):
+    return FSDP(model, use_orig_params=True)
+"""
+
+
+def test_a_function_of_the_project_that_wraps() -> None:
+    check_rewrites(
+        HEAD
+        + WRAPPER
+        + """
+def build(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = wrap_model(model)
+    return model, optimizer
+""",
+        """import torch
+from torch.distributed.fsdp import fully_shard
+
+def wrap_model(model):
+    return fully_shard(model)
+
+def build(model):
+    model = wrap_model(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer
+""",
+    )
+
+
+def test_a_function_of_the_project_that_wraps_behind_a_scheduler() -> None:
+    source = """
+def build(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    model = wrap_model(model)
+    return model, optimizer
+"""
+    assert [level for level, _ in found(WRAPPER + source)] == ["manual"]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp_rules.construction.kwargs import gather
-from fsdp_rules.construction.optimizer_first import early_optimizers
 from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.early_optimizers import early_optimizers
 from fsdp_rules.finding import Level
 from fsdp_rules.names import FSDP
 from fsdp_rules.plan import ShardPlan

@@ -1,0 +1,218 @@
+"""Optimizers that hold the parameters that a model had before it was wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.names import FSDP
+from fsdp_rules.source import File, dotted
+from fsdp_rules.values import literal_bool, names_in
+from fsdp_rules.wrapping import assignments, model_of_parameters, wrapped_module
+
+#: Ends of class names by which optimizers of other libraries are known.
+KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
+
+NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
+
+
+@dataclass(frozen=True)
+class EarlyOptimizer:
+    """An optimizer built above a wrapping call, for ``model``, whose parameters that call wraps.
+
+    ``moves``: its statement may stand behind ``anchor`` just as well, the statement (or loop) that wraps. Of several
+    calls in one loop the first ``speaks``. ``elsewhere``: the call is one of a function of the project that wraps.
+    ``note`` says where FSDP1 trained nothing this way.
+    """
+
+    built: cst.Assign
+    model: str
+    anchor: cst.CSTNode
+    moves: bool
+    speaks: bool
+    elsewhere: bool
+    note: str
+
+    @property
+    def name(self) -> str:
+        """The name that the optimizer is assigned to."""
+        return dotted(self.built.targets[0].target) or ""
+
+
+def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
+    """The optimizers that hold parameters from before the wrapping ``call``."""
+    scope, place = file.scope(call), file.span(call)
+    calls = _wrapping_calls(file.function(call) or file.module, file)
+    found: list[EarlyOptimizer] = []
+    for built in assignments(file):
+        if file.span(built).line >= place.line:
+            break
+        value = built.value
+        if file.scope(built) != scope or len(built.targets) != 1 or dotted(built.targets[0].target) is None:
+            continue
+        parameters = _parameters(value, file) if isinstance(value, cst.Call) else None
+        if parameters is None:
+            continue
+        for model in dict.fromkeys(_read(parameters, file)):
+            if not _wraps_part(call, model, file):
+                continue
+            wraps = [one for one in calls if _wraps_part(one, model, file) and file.span(one) > file.span(built)]
+            anchor = _anchor(call, built, file)
+            whole = model in {dotted(module) for module in _modules(call, file)}
+            found.append(
+                EarlyOptimizer(
+                    built,
+                    model,
+                    anchor,
+                    moves=len(wraps) == 1
+                    and whole
+                    and not _is_held_by_name(parameters, model, file)
+                    and _may_move(built, anchor, file),
+                    speaks=call is next(one for one in wraps if _anchor(one, built, file) is anchor),
+                    elsewhere=file.fsdp1(call.func) != FSDP,
+                    note=_note(call) if file.fsdp1(call.func) == FSDP else "",
+                )
+            )
+            break
+    return found
+
+
+def _note(call: cst.Call) -> str:
+    for argument in call.args:
+        if argument.star == "**":
+            return ""
+        if argument.keyword is not None and argument.keyword.value == "use_orig_params":
+            return "" if literal_bool(argument.value) is not False else NOT_TRAINED
+    return NOT_TRAINED
+
+
+def wraps(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` wraps a model: itself, or as a function of the project that returns what it wrapped."""
+    if file.fsdp1(call.func) == FSDP:
+        return True
+    if not isinstance(file.parent(call), cst.Assign) or not call.args:
+        return False
+    name = dotted(call.func)
+    return name is not None and file.project.may_return_wrapped(name.rpartition(".")[2])
+
+
+def _wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:
+    found: list[cst.Call] = []
+
+    class Collect(cst.CSTVisitor):
+        def visit_Call(self, node: cst.Call) -> None:
+            if wraps(node, file):
+                found.append(node)
+
+    where.visit(Collect())
+    return found
+
+
+def _modules(call: cst.Call, file: File) -> list[cst.BaseExpression]:
+    """What a wrapping call wraps, or may wrap."""
+    if file.fsdp1(call.func) != FSDP:
+        return [argument.value for argument in call.args]
+    module = wrapped_module(call)
+    return [module] if module is not None else []
+
+
+def _wraps_part(call: cst.Call, model: str, file: File) -> bool:
+    return any(_belongs(module, model, file) for module in _modules(call, file))
+
+
+def _belongs(module: cst.BaseExpression, model: str, file: File) -> bool:
+    """Whether ``module`` is ``model``, a part of it, or what a loop over it gives."""
+    while isinstance(module, cst.Subscript):
+        module = module.value
+    text = dotted(module)
+    if text is None:
+        return False
+    if text == model or text.startswith(f"{model}."):
+        return True
+    root = text.partition(".")[0]
+    for ancestor in file.ancestors(module):
+        if isinstance(ancestor, cst.For) and any(entry.value == root for entry in names_in(ancestor.target)):
+            return model in file.code(ancestor.iter)
+    return False
+
+
+def _anchor(call: cst.Call, built: cst.Assign, file: File) -> cst.CSTNode:
+    """The statement of ``call``, or the outermost loop around it that the optimizer is not built in."""
+    inside = set(file.ancestors(built))
+    loops = [entry for entry in file.ancestors(call) if isinstance(entry, cst.For | cst.While) and entry not in inside]
+    function = file.function(call)
+    return next((entry for entry in reversed(loops) if file.function(entry) is function), file.statement(call))
+
+
+def _parameters(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """What an optimizer is given to train; None where ``call`` builds no optimizer."""
+    full = file.resolved(call.func)
+    if full is None or full.startswith(("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")):
+        return None
+    if not full.startswith("torch.optim.") and full.rpartition(".")[2].lower() not in KNOWN:
+        return None
+    for argument in call.args:
+        if argument.keyword is None or argument.keyword.value in ("params", "named_parameters"):
+            return argument.value
+    return None
+
+
+def _read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]:
+    """The models, by dotted name, whose parameters ``node`` gives, itself or by names that it reads."""
+    calls: list[cst.Call] = []
+
+    class Collect(cst.CSTVisitor):
+        def visit_Call(self, node: cst.Call) -> None:
+            calls.append(node)
+
+    node.visit(Collect())
+    for call in calls:
+        direct = model_of_parameters(call, file)
+        texts = [dotted(direct)] if direct is not None else [dotted(argument.value) for argument in call.args]
+        yield from (text for text in texts if text is not None)
+    if depth < 5:
+        for _, value in _assigned(node, file):
+            yield from _read(value, file, depth + 1)
+
+
+def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Each name that ``node`` reads, with each value that its scope assigns to it."""
+    for name in names_in(node):
+        for binding in file.bindings.get((file.scope(name), name.value), []):
+            if binding.value is not None and binding.value is not node:
+                yield name.value, binding.value
+
+
+def _is_held_by_name(parameters: cst.BaseExpression, model: str, file: File) -> bool:
+    """Whether the parameters come through a name, which holds those from before wherever the optimizer is built."""
+    root = model.partition(".")[0]
+    return any(name != root and model in _read(value, file) for name, value in _assigned(parameters, file))
+
+
+def _may_move(built: cst.Assign, wrapping: cst.CSTNode, file: File) -> bool:
+    """Whether both stand in one block and nothing from the one to the other reads or changes what the optimizer is."""
+    block = file.block(built)
+    if built not in block or wrapping not in block or not isinstance(wrapping, cst.Assign):
+        return False
+    between = block[block.index(built) + 1 : block.index(wrapping)]
+    name = file.code(built.targets[0].target).rpartition(".")[2]
+    for statement in between:
+        if any(entry.value == name for entry in names_in(statement)):
+            return False
+        if not isinstance(statement, cst.Assign | cst.AnnAssign | cst.Expr):
+            return False
+        if isinstance(statement, cst.Assign) and any(
+            _changes(target.target, built.value, file) for target in statement.targets
+        ):
+            return False
+    return not any(entry.value == name for entry in names_in(wrapping))
+
+
+def _changes(target: cst.BaseExpression, value: cst.BaseExpression, file: File) -> bool:
+    """Whether assigning to ``target`` may change what ``value`` means."""
+    if isinstance(target, cst.Attribute):
+        return file.code(target) in file.code(value)
+    read = {entry.value for entry in names_in(value)}
+    return any(entry.value in read for entry in names_in(target))
