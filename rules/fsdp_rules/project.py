@@ -1,353 +1,19 @@
 """Facts that cross files: who re-exports FSDP1 names, and which names may hold a wrapped model.
 
-The standard library's :mod:`ast` gives the facts of one file (:func:`index_source`); :class:`Project` joins those of a
-whole tree. A wrapped model is followed from the ``FSDP(...)`` call through assignments, returns, attributes and
-arguments; a step that is found by a bare name only makes the result "maybe".
+:mod:`fsdp_rules.facts` reads one file, :class:`Project` joins those of a whole tree, and :mod:`fsdp_rules.flow` follows
+a wrapped model from the ``FSDP(...)`` call; a step that is found by a bare name only makes the result "maybe".
 """
 
 from __future__ import annotations
 
-import ast
-import enum
-import re
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
-from fsdp_rules.gates import gated_lines
-from fsdp_rules.names import FSDP, canonical, expand
+from fsdp_rules.facts import INNER, FileFacts, index_source, module_name, place_key
+from fsdp_rules.flow import Certainty, spread
 
-
-class Certainty(enum.IntEnum):
-    """How sure it is that an expression holds an FSDP1 model."""
-
-    NO = 0
-    MAYBE = 1
-    YES = 2
-
-
-@dataclass(frozen=True)
-class Flow:
-    """The value at ``source`` reaches ``target``; ``sure`` when no guess was made. Both are places (see `_Indexer`)."""
-
-    source: str
-    target: str
-    sure: bool
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """What one file tells the others; picklable."""
-
-    path: str
-    module: str
-    aliases: dict[str, str]
-    flows: tuple[Flow, ...]
-    functions: dict[str, tuple[str, ...]]
-    flags: frozenset[str]
-    imported: frozenset[str] = field(default=frozenset())
-
-
-#: Words whose presence anywhere in the tree changes what a rule may assume.
-FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
-    "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
-    "meta": re.compile(rb"""["']meta["']|init_empty_weights|deferred_init"""),
-    "set_device": re.compile(rb"\bset_device(_index)?\("),
-    "ddp": re.compile(rb"\bDistributedDataParallel\b"),
-    "ddp_wraps": re.compile(rb"\b(DistributedDataParallel|DDP)\(\s*[^)\s]"),
-    "fairscale": re.compile(rb"\bfairscale\b"),
-    "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
-    "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
-    "fsdp2": re.compile(rb"\bfully_shard\b"),
-    "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
-    "sticky_state": re.compile(rb"\bset_state_dict_type\b"),
-    "handed_context": re.compile(
-        rb"(\breturn|enter_context\()[^\n]*\bstate_dict_type\(|\bstate_dict_type\([^:]*\):\s*(#[^\n]*)?\n\s*yield\b"
-    ),
-    "offload": re.compile(rb"\bCPUOffload\("),
-    "low_precision": re.compile(
-        rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
-    ),
-}
-
-
-def index_source(path: str, data: bytes) -> FileFacts | None:
-    """The facts of one file, or None when it does not parse (the rewrite of that file then says why)."""
-    try:
-        tree = ast.parse(data)
-        gated = gated_lines(tree, data.decode("utf-8", "replace")) if b"fsdp" in data.lower() else frozenset()
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    module = module_name(path)
-    indexer = _Indexer(_key(path), module, gated)
-    try:
-        indexer.run(tree)
-    except RecursionError:
-        return None
-    flags = frozenset(name for name, pattern in FLAG_PATTERNS.items() if pattern.search(data))
-    flags |= indexer.flags
-    return FileFacts(
-        path=path,
-        module=module,
-        aliases=indexer.aliases,
-        flows=tuple(indexer.flows),
-        functions=indexer.functions,
-        flags=flags,
-        imported=frozenset(indexer.imported),
-    )
-
-
-def module_name(path: str) -> str:
-    """The dotted name under which the file at ``path`` would be imported from the directory the path starts in."""
-    parts = [part for part in PurePosixPath(path).with_suffix("").parts if part not in ("/", ".", "..")]
-    if parts and parts[-1] == "__init__":
-        parts.pop()
-    return ".".join(parts)
-
-
-SEED = "seed"
-
-
-def _key(path: str) -> str:
-    """``path`` as it stands in a place, whose parts are set apart by colons."""
-    return path.replace(":", "\0")
-
-
-#: Attributes of a wrapped model that give the model inside, which under FSDP2 is the same object.
-INNER = (".module", "._fsdp_wrapped_module")
-
-
-class _Indexer:
-    """Collects flows between places. A place is a string:
-
-    ``var:<path>:<scope>:<text>`` a name or dotted name in a scope; ``attr:<name>`` an attribute of any object;
-    ``ret:<path>:<function>[:<i>]`` what a function returns; ``param:<path>:<function>:<name>``;
-    ``call:<path>:<dotted callee>[:<i>]`` and ``arg:<path>:<dotted callee>:<position or keyword>`` are joined
-    to functions of other files by :class:`Project`; ``seed`` is an ``FSDP(...)`` call. A ``var`` that ends with ``~``
-    is the name above the line of its function that wraps it.
-    """
-
-    def __init__(self, path: str, module: str, gated: frozenset[int]) -> None:
-        self.path = path
-        self.package = module.rpartition(".")[0] if not path.endswith("__init__.py") else module
-        self.aliases: dict[str, str] = {}
-        self.flows: list[Flow] = []
-        self.functions: dict[str, tuple[str, ...]] = {}
-        self.imported: set[str] = set()
-        self.gated = gated
-        self.flags: set[str] = set()
-        self.wrapped_from: dict[tuple[str, str], int] = {}
-
-    def run(self, tree: ast.Module) -> None:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    bound = alias.asname or alias.name.partition(".")[0]
-                    self.aliases[bound] = alias.name if alias.asname else bound
-                    self.imported.add(alias.name)
-            elif isinstance(node, ast.ImportFrom):
-                base = self._absolute(node.module, node.level)
-                for alias in node.names:
-                    self.aliases[alias.asname or alias.name] = f"{base}.{alias.name}"
-                    self.imported.add(f"{base}.{alias.name}")
-        self._note_wraps(tree.body, "", 0)
-        self._body(tree.body, "")
-
-    def _note_wraps(self, body: Iterable[ast.stmt], scope: str, loop: int) -> None:
-        """Note from which line on ``scope`` has each name wrapped; all of a loop counts as one line."""
-        for node in body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                continue
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call)
-                and self._known(node.value.func) == FSDP
-            ):
-                for target in node.targets:
-                    text = self._text(target)
-                    if text is not None:
-                        self.wrapped_from.setdefault((scope, text), loop or node.lineno)
-            inner = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.stmt):
-                    self._note_wraps([child], scope, inner)
-                elif isinstance(child, ast.ExceptHandler | ast.match_case):
-                    self._note_wraps(child.body, scope, inner)
-
-    def _is_early(self, scope: str, text: str, line: int) -> bool:
-        return line < self.wrapped_from.get((scope, text), 0)
-
-    def _absolute(self, module: str | None, level: int) -> str:
-        if not level:
-            return module or ""
-        parts = self.package.split(".") if self.package else []
-        kept = parts[: len(parts) - (level - 1)]
-        return ".".join([*kept, *([module] if module else [])])
-
-    def _body(self, body: Iterable[ast.stmt], scope: str) -> None:
-        for statement in body:
-            self._statement(statement, scope)
-
-    def _statement(self, node: ast.stmt, scope: str) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = f"{scope}.{node.name}" if scope else node.name
-            arguments = node.args
-            names = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
-            self.functions[inner] = tuple(names)
-            self._note_wraps(node.body, inner, 0)
-            for name in names:
-                self._flow(f"param:{self.path}:{inner}:{name}", self._var(inner, name))
-                if (inner, name) in self.wrapped_from:
-                    self._flow(f"param:{self.path}:{inner}:{name}", f"{self._var(inner, name)}~")
-            self._body(node.body, inner)
-            return
-        if isinstance(node, ast.ClassDef):
-            for base in node.bases:
-                if self._known(base) == FSDP:
-                    self._found(base)
-            self._body(node.body, f"{scope}.{node.name}" if scope else node.name)
-            return
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                self._assign(target, node.value, scope)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            self._assign(node.target, node.value, scope)
-        elif isinstance(node, ast.Return) and node.value is not None:
-            if isinstance(node.value, ast.Tuple):
-                for position, element in enumerate(node.value.elts):
-                    self._value(element, f"ret:{self.path}:{scope}:{position}", scope)
-            else:
-                self._value(node.value, f"ret:{self.path}:{scope}", scope)
-        elif isinstance(node, ast.For):
-            self._assign(node.target, node.iter, scope, sure=False)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt):
-                self._statement(child, scope)
-            elif isinstance(child, ast.ExceptHandler | ast.match_case):
-                self._body(child.body, scope)
-            else:
-                self._calls(child, scope)
-
-    def _assign(self, target: ast.expr, value: ast.expr, scope: str, sure: bool = True) -> None:
-        if isinstance(target, ast.Tuple | ast.List):
-            parts = value.elts if isinstance(value, ast.Tuple | ast.List) else None
-            for position, element in enumerate(target.elts):
-                if parts is not None and position < len(parts):
-                    self._assign(element, parts[position], scope, sure)
-                elif isinstance(value, ast.Call):
-                    callee = self._dotted(value.func)
-                    if callee is not None:
-                        for place in self._targets(element, scope):
-                            self._flow(f"call:{self.path}:{scope}:{callee}:{position}", place, sure)
-            return
-        for place in self._targets(target, scope):
-            self._value(value, place, scope, sure)
-
-    def _targets(self, target: ast.expr, scope: str) -> Iterator[str]:
-        while isinstance(target, ast.Subscript | ast.Starred):
-            target = target.value
-        text = self._text(target)
-        if text is not None:
-            yield self._var(scope, text)
-            if self._is_early(scope, text, target.lineno):
-                yield f"{self._var(scope, text)}~"
-        if isinstance(target, ast.Attribute):
-            yield f"attr:{target.attr}"
-
-    def _value(self, node: ast.expr, place: str, scope: str, sure: bool = True) -> None:
-        """Let everything that ``node`` may evaluate to flow into ``place``."""
-        if isinstance(node, ast.IfExp):
-            self._value(node.body, place, scope, sure)
-            self._value(node.orelse, place, scope, sure)
-        elif isinstance(node, ast.Await | ast.NamedExpr | ast.Starred):
-            self._value(node.value, place, scope, sure)
-        elif isinstance(node, ast.List | ast.Tuple | ast.Set):
-            for element in node.elts:
-                self._value(element, place, scope, False)
-        elif isinstance(node, ast.Dict):
-            for element in node.values:
-                self._value(element, place, scope, False)
-        elif isinstance(node, ast.ListComp | ast.GeneratorExp):
-            self._value(node.elt, place, scope, False)
-        elif isinstance(node, ast.Call):
-            self._call_value(node, place, scope, sure)
-        elif isinstance(node, ast.Subscript):
-            self._value(node.value, place, scope, False)
-        else:
-            text = self._text(node)
-            if text is not None:
-                early = "~" if self._is_early(scope, text, node.lineno) else ""
-                self._flow(self._var(scope, text) + early, place, sure)
-            if text is not None and text.endswith(INNER):
-                self._flow(self._var(scope, text.rpartition(".")[0]), place, False)
-
-    def _call_value(self, node: ast.Call, place: str, scope: str, sure: bool) -> None:
-        callee = self._dotted(node.func)
-        if callee is None:
-            return
-        known = canonical(callee)
-        if known in (FSDP, "wrap"):
-            self._found(node)
-            self._flow(SEED, place, sure)
-        elif callee == "torch.compile" or callee.rpartition(".")[2] in ("compile", "eval", "train", "to", "cuda"):
-            inner = node.func.value if isinstance(node.func, ast.Attribute) and callee != "torch.compile" else None
-            if inner is None and node.args:
-                inner = node.args[0]
-            if inner is not None:
-                self._value(inner, place, scope, sure)
-        elif callee.rpartition(".")[2] == "partial" and node.args and self._known(node.args[0]) == FSDP:
-            self._found(node)
-            self._flow(SEED, place, False)
-        elif callee.rpartition(".")[2] in ("values", "items") and isinstance(node.func, ast.Attribute):
-            self._value(node.func.value, place, scope, False)
-        else:
-            self._flow(f"call:{self.path}:{scope}:{callee}", place, sure)
-
-    def _found(self, node: ast.expr) -> None:
-        self.flags.add("gated" if node.lineno in self.gated else "fsdp1")
-
-    def _known(self, node: ast.expr) -> str | None:
-        dotted = self._dotted(node)
-        return canonical(dotted) if dotted else None
-
-    def _calls(self, node: ast.AST, scope: str) -> None:
-        for child in ast.walk(node):
-            if not isinstance(child, ast.Call):
-                continue
-            callee = self._dotted(child.func)
-            if callee is None:
-                continue
-            if canonical(callee) == FSDP:
-                self._found(child)
-            for position, argument in enumerate(child.args):
-                self._value(argument, f"arg:{self.path}:{scope}:{callee}:{position}", scope)
-            for keyword in child.keywords:
-                if keyword.arg is not None:
-                    self._value(keyword.value, f"arg:{self.path}:{scope}:{callee}:{keyword.arg}", scope)
-
-    def _var(self, scope: str, text: str) -> str:
-        if text.startswith("self."):
-            owner = scope.rpartition(".")[0]
-            return f"var:{self.path}:{owner}:{text}"
-        return f"var:{self.path}:{scope}:{text}"
-
-    def _text(self, node: ast.expr) -> str | None:
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return None
-        return ".".join([node.id, *reversed(parts)])
-
-    def _dotted(self, node: ast.expr) -> str | None:
-        text = self._text(node)
-        return expand(text, self.aliases) if text is not None else None
-
-    def _flow(self, source: str, target: str, sure: bool = True) -> None:
-        if source != target:
-            self.flows.append(Flow(source, target, sure))
+__all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
 
 @dataclass(frozen=True)
@@ -373,7 +39,7 @@ class Project:
         return cls(
             flags=frozenset().union(*(file.flags for file in files)),
             exports=exports,
-            held=_spread(files),
+            held=spread(files),
             imported=frozenset().union(*(file.imported for file in files)),
             methods=frozenset(
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
@@ -412,7 +78,7 @@ class Project:
         while scopes[-1]:
             scopes.append(scopes[-1].rpartition(".")[0])
         for candidate in scopes:
-            best = max(best, self.held.get(f"var:{_key(path)}:{candidate}:{text}", Certainty.NO))
+            best = max(best, self.held.get(f"var:{place_key(path)}:{candidate}:{text}", Certainty.NO))
         if "." in text:
             attribute = self.held.get(f"attr:{text.rpartition('.')[2]}", Certainty.NO)
             best = max(best, min(attribute, Certainty.MAYBE))
@@ -422,7 +88,7 @@ class Project:
 
     def touches(self, path: str) -> bool:
         """Whether some name in the file at ``path`` may hold a wrapped model."""
-        prefix = f"var:{_key(path)}:"
+        prefix = f"var:{place_key(path)}:"
         return any(place.startswith(prefix) for place in self.held)
 
     def may_return_wrapped(self, name: str) -> bool:
@@ -448,91 +114,3 @@ def _by_suffix(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
             found[rest].append(name)
             rest = rest.partition(".")[2]
     return {suffix: tuple(modules) for suffix, modules in found.items()}
-
-
-def _spread(files: list[FileFacts]) -> dict[str, Certainty]:
-    """Follow wrapped models from their ``FSDP(...)`` calls along all flows until nothing changes."""
-    by_name: dict[str, list[tuple[FileFacts, str]]] = defaultdict(list)
-    for file in files:
-        for qualified in file.functions:
-            by_name[qualified.rpartition(".")[2]].append((file, qualified))
-
-    edges: dict[str, list[tuple[str, bool]]] = defaultdict(list)
-    for file in files:
-        for flow in file.flows:
-            sources: list[tuple[str, bool]] = [(flow.source, flow.sure)]
-            targets: list[tuple[str, bool]] = [(flow.target, flow.sure)]
-            if flow.source.startswith("call:"):
-                sources = [(place, sure and flow.sure) for place, sure in _returns(flow.source, by_name)]
-            if flow.target.startswith("arg:"):
-                targets = [(place, sure and flow.sure) for place, sure in _parameters(flow.target, by_name)]
-            for source, source_sure in sources:
-                for target, target_sure in targets:
-                    edges[source].append((target, source_sure and target_sure))
-
-    held: dict[str, Certainty] = {}
-    queue: deque[tuple[str, Certainty]] = deque([(SEED, Certainty.YES)])
-    while queue:
-        place, certainty = queue.popleft()
-        if held.get(place, Certainty.NO) >= certainty:
-            continue
-        held[place] = certainty
-        for target, sure in edges.get(place, ()):
-            queue.append((target, certainty if sure else min(certainty, Certainty.MAYBE)))
-        if place.startswith("attr:"):
-            continue
-        if place.startswith("var:"):
-            path, scope, text = place[4:].rsplit(":", 2)
-            for other in edges:
-                if other.startswith(f"var:{path}:{scope}.") and other.endswith(f":{text}"):
-                    queue.append((other, min(certainty, Certainty.MAYBE)))
-    return held
-
-
-def _returns(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[str, bool]]:
-    path, scope, callee, *position = place[5:].split(":")
-    suffix = f":{position[0]}" if position else ""
-    for file, qualified, sure in _functions(path, scope, callee, by_name):
-        yield f"ret:{_key(file.path)}:{qualified}{suffix}", sure
-
-
-def _parameters(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[str, bool]]:
-    path, scope, callee, argument = place[4:].split(":")
-    for file, qualified, sure in _functions(path, scope, callee, by_name):
-        names = file.functions[qualified]
-        if names[:1] in (("self",), ("cls",)):
-            names = names[1:]
-        if argument.isdigit():
-            if int(argument) < len(names):
-                yield f"param:{_key(file.path)}:{qualified}:{names[int(argument)]}", sure
-        elif argument in names:
-            yield f"param:{_key(file.path)}:{qualified}:{argument}", sure
-
-
-def _functions(
-    path: str, scope: str, callee: str, by_name: dict[str, list[tuple[FileFacts, str]]]
-) -> Iterator[tuple[FileFacts, str, bool]]:
-    """The functions that ``callee`` may name: exactly, when its dotted path says so, else by its last name."""
-    head, _, name = callee.rpartition(".")
-    candidates = [*by_name.get(name, ())]
-    candidates += [(file, f"{qualified}.__init__") for file, qualified in _classes(name, by_name)]
-    exact = [
-        (file, qualified)
-        for file, qualified in candidates
-        if (not head and _key(file.path) == path)
-        or (head and (file.module == head or file.module.endswith("." + head)))
-        or (head == "self" and _key(file.path) == path)
-    ]
-    if exact:
-        for file, qualified in exact:
-            yield file, qualified, len(exact) == 1
-    elif head:
-        for file, qualified in candidates:
-            yield file, qualified, False
-
-
-def _classes(name: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[FileFacts, str]]:
-    for file, qualified in by_name.get("__init__", ()):
-        owner = qualified.rpartition(".")[0]
-        if owner.rpartition(".")[2] == name:
-            yield file, owner
