@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.finding import Settings
-from tests.rules.helpers import check_findings, check_noop, check_rewrites, findings
+from fsdp_rules.finding import Changed, Settings
+from tests.rules.helpers import check_findings, check_noop, check_rewrites, findings, rewrite
 
 IMPORTS = """\
 import torch
@@ -220,7 +220,7 @@ def state(model, CPU):
 @pytest.mark.parametrize(
     "block",
     [
-        "with FSDP.state_dict_type(model, kind):\n        return model.state_dict()",
+        "with FSDP.state_dict_type(model, kind()):\n        return model.state_dict()",
         "with FSDP.state_dict_type(*arguments):\n        return model.state_dict()",
         "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        trainer.save(model)",
         "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        model.save_pretrained('x')",
@@ -287,6 +287,31 @@ def save(net):
     assert levels(manager + user, "FSDP309") == ["manual"]
     assert levels("from contexts import full\n" + user, "FSDP309", contexts=source(manager)) == ["manual"]
     assert levels("from contexts import full\n" + user, "FSDP309") == ["review"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "full", "level"),
+    [
+        ("StateDictType.FULL_STATE_DICT if whole else StateDictType.SHARDED_STATE_DICT", "whole", "safe"),
+        ("StateDictType.SHARDED_STATE_DICT if a or b else StateDictType.FULL_STATE_DICT", "not (a or b)", "safe"),
+        ("self.kind", "self.kind is StateDictType.FULL_STATE_DICT", "review"),
+        ("StateDictType[a]", "StateDictType[a] is StateDictType.FULL_STATE_DICT", "review"),
+        ("getattr(StateDictType, a.b)", "getattr(StateDictType, a.b) is StateDictType.FULL_STATE_DICT", "review"),
+    ],
+)
+def test_a_kind_that_the_program_chooses(kind: str, full: str, level: str) -> None:
+    body = f"""
+def run(self, model, state, whole, a, b):
+    with FSDP.state_dict_type(model, {kind}):
+        model.load_state_dict(state)
+        return model.state_dict()
+"""
+    result = rewrite(source(body))
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert f"StateDictOptions(full_state_dict={full})" in text
+    assert f"full_state_dict={full}, broadcast_from_rank0={full})" in text
+    assert set(levels(body, "FSDP309")) == {level, "review"}
 
 
 def test_two_models_in_nested_contexts() -> None:

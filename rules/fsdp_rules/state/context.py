@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.diagnosis import Code
-from fsdp_rules.names import FSDP
+from fsdp_rules.names import FSDP, canonical
 from fsdp_rules.project import Certainty
+from fsdp_rules.receivers import is_repeatable
 from fsdp_rules.source import File, dotted
 from fsdp_rules.values import bind, is_none, literal_bool, names_in
 from fsdp_rules.wrapping import assignments
@@ -28,19 +29,21 @@ class Kind(enum.Enum):
     FULL = "FULL_STATE_DICT"
     SHARDED = "SHARDED_STATE_DICT"
     LOCAL = "LOCAL_STATE_DICT"
+    EITHER = "FULL_STATE_DICT or SHARDED_STATE_DICT"
     UNKNOWN = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A setting that the program computes: ``node``, or an attribute of what ``node`` gives."""
+    """A setting that the program computes: ``node`` with what stands behind and before it (an attribute, a ``not``)."""
 
     node: cst.BaseExpression
-    attribute: str = ""
+    behind: str = ""
+    before: str = ""
 
     def text(self, code: Code) -> str:
         """The source text of the setting."""
-        return code(self.node) + self.attribute
+        return self.before + code(self.node) + self.behind
 
 
 Setting = bool | Expression
@@ -61,7 +64,7 @@ class Config:
 class Context:
     """The settings that govern a call. ``call`` sets them; None stands for the state that FSDP1 starts in.
 
-    ``note`` is what has to be true for them to govern it.
+    ``full`` says whether the state is a full one, ``note`` what has to be true for the settings to govern the call.
     """
 
     kind: Kind
@@ -71,6 +74,7 @@ class Context:
     subject: cst.BaseExpression | None = None
     consumes: Consumed = ()
     note: str = ""
+    full: Setting = True
 
 
 DEFAULT = Context(Kind.FULL, Config(offload=False, given=False), Config(offload=True, given=False))
@@ -111,15 +115,17 @@ def read_context(call: cst.Call, file: File) -> Context | None:
     if arguments is None or "module" not in arguments or "state_dict_type" not in arguments:
         return None
     consumes: list[tuple[cst.CSTNode, str]] = []
-    kind = _kind(arguments["state_dict_type"], file)
+    kind, full = _form(arguments["state_dict_type"], call, file)
     _consume(arguments["state_dict_type"], file, consumes)
     model = _config(arguments.get("state_dict_config"), DEFAULT.model_config, call, file, consumes)
     optim = _config(arguments.get("optim_state_dict_config"), DEFAULT.optim_config, call, file, consumes)
+    notes: list[str] = []
     around = file.parent(call)
-    note = (
-        f"the same is done where {file.code(around.test)} chooses no context" if isinstance(around, cst.IfExp) else ""
-    )
-    return Context(kind, model, optim, call, arguments["module"], tuple(consumes), note)
+    if isinstance(full, Expression) and full.behind.endswith(Kind.FULL.value):
+        notes.append(f"{file.code(full.node)} is {kind.value}")
+    if isinstance(around, cst.IfExp):
+        notes.append(f"the same is done where {file.code(around.test)} chooses no context")
+    return Context(kind, model, optim, call, arguments["module"], tuple(consumes), "; ".join(notes), full)
 
 
 def _kind(node: cst.BaseExpression, file: File) -> Kind:
@@ -128,6 +134,41 @@ def _kind(node: cst.BaseExpression, file: File) -> Kind:
         if known == f"StateDictType.{kind.value}":
             return kind
     return Kind.UNKNOWN
+
+
+def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, Setting]:
+    """The kind of state that ``node`` asks for, and whether it is a full one."""
+    kind = _kind(node, file)
+    if kind is not Kind.UNKNOWN:
+        return kind, kind is Kind.FULL
+    value = file.value(node)
+    if isinstance(value, cst.IfExp) and (value is node or means_the_same(value.test, call, file)):
+        arms = (_kind(value.body, file), _kind(value.orelse, file))
+        if arms == (Kind.FULL, Kind.SHARDED):
+            return Kind.EITHER, Expression(value.test)
+        if arms == (Kind.SHARDED, Kind.FULL):
+            return Kind.EITHER, Expression(value.test, ")", "not (")
+    if not is_repeatable(node) and not _is_lookup(node, file):
+        return Kind.UNKNOWN, True
+    return Kind.EITHER, Expression(node, f" is {_spelled(file)}.{Kind.FULL.value}")
+
+
+def _is_lookup(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is ``StateDictType[name]`` or ``getattr(StateDictType, name)``."""
+    if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+        parts: list[cst.BaseExpression] = [node.value, node.slice[0].slice.value]
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "getattr":
+        parts = [argument.value for argument in node.args]
+    else:
+        return False
+    return len(parts) == 2 and file.fsdp1(parts[0]) == "StateDictType" and is_repeatable(parts[1])
+
+
+def _spelled(file: File) -> str:
+    for local, target in file.aliases.items():
+        if canonical(target) == "StateDictType":
+            return local
+    return file.ref("fsdp_compat.StateDictType")
 
 
 def _config(

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Build
+from fsdp_rules.diagnosis import Build, Code
 from fsdp_rules.finding import Level
 from fsdp_rules.source import File
-from fsdp_rules.state.context import Config, Expression, Kind
+from fsdp_rules.state.context import Config, Expression, Setting
 
 OPTIONS = "torch.distributed.checkpoint.state_dict.StateDictOptions"
 
@@ -35,12 +35,12 @@ def options_text(file: File, **settings: str) -> str:
     return f"options={file.ref(OPTIONS)}({values})"
 
 
-def gathering(kind: Kind, config: Config, rank_zero_reads: bool, file: File) -> Gathered:
-    """The options under which a state comes as FSDP1 gave it.
+def gathering(full: Setting, config: Config, rank_zero_reads: bool, file: File) -> Gathered:
+    """The options under which a state comes as FSDP1 gave it, a whole one if ``full``.
 
     ``rank_zero_reads`` says that only rank 0 reads the result, so that the other ranks may as well have none.
     """
-    if kind is Kind.SHARDED:
+    if full is False:
         return _sharded(config, file)
     offload, rank0 = config.offload, config.rank0_only
     note = ""
@@ -68,16 +68,26 @@ def gathering(kind: Kind, config: Config, rank_zero_reads: bool, file: File) -> 
             note = f"{_source(offload, file)} and {_source(rank0, file)} are taken to be equal"
     if rank_zero_reads:
         note = ""
-    return Gathered(_build(cpu, file), Level.REVIEW if note else Level.SAFE, note, everywhere)
+    if everywhere and full is not True:
+        everywhere, note = False, "a full state stays on its device, where FSDP1 moved it to the CPU"
+    return Gathered(_build(full, cpu, file), Level.REVIEW if note else Level.SAFE, note, everywhere)
 
 
-def _build(cpu: Expression | bool, file: File) -> Build:
+def _build(full: Setting, cpu: Setting, file: File) -> Build:
     options_text(file, full_state_dict="True")
-    if cpu is False:
-        return lambda code: options_text(file, full_state_dict="True")
-    if cpu is True:
-        return lambda code: options_text(file, full_state_dict="True", cpu_offload="True")
-    return lambda code: options_text(file, full_state_dict="True", cpu_offload=cpu.text(code))
+
+    def build(code: Code) -> str:
+        settings = {"full_state_dict": setting_text(full, code)}
+        if cpu is not False:
+            settings["cpu_offload"] = setting_text(cpu, code)
+        return options_text(file, **settings)
+
+    return build
+
+
+def setting_text(setting: Setting, code: Code) -> str:
+    """The source text of ``setting``."""
+    return str(setting) if isinstance(setting, bool) else setting.text(code)
 
 
 def _sharded(config: Config, file: File) -> Gathered:

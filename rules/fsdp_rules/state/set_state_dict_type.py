@@ -54,7 +54,7 @@ def main():
             return
         context = read_context(node, file)
         statement = file.parent(node)
-        if context is None or context.kind is Kind.UNKNOWN:
+        if context is None or context.kind in (Kind.UNKNOWN, Kind.EITHER):
             problem = "the kind of state is only known at run time"
         elif context.kind is Kind.LOCAL:
             problem = "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"

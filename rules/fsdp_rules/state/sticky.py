@@ -56,7 +56,7 @@ def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Con
         if not own:
             return "set_state_dict_type sets different kinds of state in this file"
     chosen = own[-1]
-    if chosen.kind is Kind.UNKNOWN:
+    if chosen.kind in (Kind.UNKNOWN, Kind.EITHER):
         return "set_state_dict_type takes a kind of state that is only known at run time"
     if chosen.kind is Kind.LOCAL:
         return "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
@@ -98,9 +98,9 @@ def _portable(config: Config, call: cst.Call, file: File, notes: list[str]) -> C
             return setting
         value = file.value(setting.node)
         literal = literal_bool(value)
-        if not setting.attribute and literal is not None:
+        if not setting.behind and literal is not None:
             return literal
-        if not setting.attribute and means_the_same(value, call, file):
+        if not setting.behind and means_the_same(value, call, file):
             return Expression(value)
         notes.append(f"{setting.text(file.code)} cannot be read here and is taken to be true")
         return True

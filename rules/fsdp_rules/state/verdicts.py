@@ -18,6 +18,7 @@ from fsdp_rules.state.context import (
     Context,
     Kind,
     Same,
+    Setting,
     governing_with,
     read_context,
     same_model,
@@ -25,7 +26,7 @@ from fsdp_rules.state.context import (
 )
 from fsdp_rules.state.guards import only_on_rank_zero
 from fsdp_rules.state.loading import find_load, result_is_read
-from fsdp_rules.state.options import Gathered, gathering, options_text
+from fsdp_rules.state.options import Gathered, gathering, options_text, setting_text
 from fsdp_rules.state.sticky import is_set_before, sticky_context
 from fsdp_rules.wrapping import held_at
 
@@ -128,7 +129,7 @@ class _Writer:
         self.block = block
         self.notes = notes
         self.file = file
-        self.kind = state.kind or context.kind
+        self.full = _is_full(state, context)
         self.model: Build = lambda code: code(state.model)
 
     def diagnosis(self) -> Diagnosis:
@@ -149,7 +150,7 @@ class _Writer:
         return self.state.config or default
 
     def _get(self, config: Config, arguments: list[Build]) -> Diagnosis:
-        gathered = gathering(self.kind, config, only_on_rank_zero(self.state.call, self.file), self.file)
+        gathered = gathering(self.full, config, only_on_rank_zero(self.state.call, self.file), self.file)
         if gathered.note:
             self.notes.append(gathered.note)
         if gathered.everywhere:
@@ -182,8 +183,9 @@ class _Writer:
         state = self.state.state
         assert state is not None
         settings: dict[str, Build] = {}
-        if self.kind is Kind.FULL:
-            settings = {"full_state_dict": lambda code: "True", "broadcast_from_rank0": lambda code: "True"}
+        if self.full is not False:
+            full: Build = lambda code: setting_text(self.full, code)  # noqa: E731
+            settings = {"full_state_dict": full, "broadcast_from_rank0": full}
             self.notes.append("rank 0 sends its state to the others, which passed the same one")
             if "offload" in self.file.project.flags:
                 self.notes.append("the model's saved buffers lie on the CPU like its offloaded parameters")
@@ -191,7 +193,7 @@ class _Writer:
         if strict is not None:
             settings["strict"] = lambda code: code(strict)
         # set_model_state_dict leaves the shards in the dictionary that it is given.
-        copied = self.kind is Kind.FULL and not self._is_temporary(state)
+        copied = self.full is not False and not self._is_temporary(state)
         function = self._function()
         arguments: list[Build] = [self.model, lambda code: f"dict({code(state)})" if copied else code(state)]
         return self._replace(lambda code: self._call(function, arguments, self._options(settings), code))
@@ -254,11 +256,11 @@ class _Writer:
         state = self.state.state
         assert state is not None
         settings: dict[str, Build] = {}
-        if self.kind is Kind.FULL:
-            settings = {"full_state_dict": lambda code: "True"}
+        if self.full is not False:
+            settings = {"full_state_dict": lambda code: setting_text(self.full, code)}
             rank0 = self.context.optim_config.rank0_only if self.state.kind is None else self.state.broadcast
             if rank0 is True:
-                settings["broadcast_from_rank0"] = lambda code: "True"
+                settings["broadcast_from_rank0"] = settings["full_state_dict"]
             elif rank0 is not False:
                 settings["broadcast_from_rank0"] = rank0.text
         arguments: list[Build] = [
@@ -326,6 +328,11 @@ class _Writer:
         )
 
 
+def _is_full(state: StateCall, context: Context) -> Setting:
+    """Whether the state is a full one."""
+    return context.full if state.kind is None else state.kind is Kind.FULL
+
+
 def _depth(call: cst.Call, file: File) -> int:
     """By how much the line of ``call`` is indented inside its own statement."""
     line = file.text.splitlines()[file.span(call).line - 1]
@@ -368,7 +375,7 @@ def _gathered_options(state: StateCall, block: cst.With, file: File) -> str:
             return ""
         default = context.model_config if method else context.optim_config
         gathered = gathering(
-            state.kind or context.kind, state.config or default, only_on_rank_zero(state.call, file), file
+            _is_full(state, context), state.config or default, only_on_rank_zero(state.call, file), file
         )
         return "" if gathered.everywhere else gathered.options(file.code)
     return ""
