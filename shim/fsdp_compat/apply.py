@@ -18,6 +18,7 @@ from .mixed_precision import run_in_full_precision
 from .ownership import Tie, parameter_at
 from .planning import Plan, Unit
 from .records import UnitRecord, record_of, set_record
+from .reduction import averages, divide_explicitly
 from .replaced import watch
 
 _EXPOSED = "_fsdp_compat_tied_"
@@ -37,9 +38,12 @@ def apply_plan(plan: Plan) -> None:
         [unit.module for unit in plan.units],
     )
     run_in_full_precision(plan.full_precision)
+    wrong = {mesh for mesh in dict.fromkeys(meshes) if not averages(mesh)}
     synced: set[torch.Tensor] = set()
     for unit, mesh in zip(plan.units, meshes, strict=True):
         _apply_unit(plan, unit, mesh, device, synced)
+        if mesh in wrong:
+            divide_explicitly(unit.module)
     for module, record in nested:
         if record.is_root:
             record.is_root = False

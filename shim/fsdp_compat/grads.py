@@ -24,8 +24,8 @@ _logger = logging.getLogger("fsdp_compat")
 def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """Scale all gradients of ``module`` in place so that their global norm is at most ``max_norm``; returns the norm.
 
-    The norm before clipping, as a plain 0-dim tensor, the same on all ranks: computed in fp32 and given in the
-    widest dtype among the gradients; on the CPU if the gradients are there, else on the compute device.
+    The norm before clipping, as a plain 0-dim tensor, the same on all ranks: computed in fp32 at least and given in
+    the widest dtype among the gradients; on the CPU if the gradients are there, else on the compute device.
     Sharded, replicated, ignored and unsharded parameters may be mixed; a gradient that FSDP does not manage counts
     as it is on each rank, as in FSDP1. ``norm_type`` is positive, ``inf`` included. A collective: all ranks call it.
 
@@ -88,6 +88,7 @@ def _local(grad: torch.Tensor) -> torch.Tensor:
 
 def _total_norm(params: list[torch.Tensor], norm_type: float) -> torch.Tensor:
     # Grouped by parameter, not by gradient: a rank without gradients must still take part in each collective.
+    dtype = functools.reduce(torch.promote_types, [param.dtype for param in params], torch.float32)
     layouts: dict[tuple[DeviceMesh, tuple[int, ...]], list[torch.Tensor]] = {}
     plain: list[torch.Tensor] = []
     for param in params:
@@ -98,18 +99,18 @@ def _total_norm(params: list[torch.Tensor], norm_type: float) -> torch.Tensor:
             local = plain
         if param.grad is not None:
             local.append(_local(param.grad))
-    powers = [_reduced_power(grads, norm_type, mesh, dims) for (mesh, dims), grads in layouts.items()]
+    powers = [_reduced_power(grads, norm_type, dtype, mesh, dims) for (mesh, dims), grads in layouts.items()]
     if plain or not powers:
-        powers.append(_power(plain, norm_type, plain[0].device if plain else torch.device("cpu")))
+        powers.append(_power(plain, norm_type, dtype, plain[0].device if plain else torch.device("cpu")))
     stacked = torch.stack([power.to(powers[0].device) for power in powers])
     return stacked.amax() if math.isinf(norm_type) else stacked.sum() ** (1.0 / norm_type)
 
 
 def _reduced_power(
-    grads: list[torch.Tensor], norm_type: float, mesh: DeviceMesh, shard_dims: tuple[int, ...]
+    grads: list[torch.Tensor], norm_type: float, dtype: torch.dtype, mesh: DeviceMesh, shard_dims: tuple[int, ...]
 ) -> torch.Tensor:
     # On the mesh's device also where the gradients are offloaded: its backend need not serve CPU tensors.
-    power = _power(grads, norm_type, torch.device(mesh.device_type))
+    power = _power(grads, norm_type, dtype, torch.device(mesh.device_type))
     for dim in shard_dims:
         if mesh.size(dim) > 1:
             op = dist.ReduceOp.MAX if math.isinf(norm_type) else dist.ReduceOp.SUM
@@ -117,12 +118,10 @@ def _reduced_power(
     return power
 
 
-def _power(grads: list[torch.Tensor], norm_type: float, device: torch.device) -> torch.Tensor:
-    """The norm to the power of its type, in fp32 (for ``inf`` the norm itself): what adds up across ranks."""
-    norms = [
-        torch.linalg.vector_norm(grad, norm_type, dtype=torch.float32).to(device) for grad in grads if grad.numel() > 0
-    ]
+def _power(grads: list[torch.Tensor], norm_type: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The norm to the power of its type (for ``inf`` the norm itself): what adds up across ranks."""
+    norms = [torch.linalg.vector_norm(grad, norm_type, dtype=dtype).to(device) for grad in grads if grad.numel() > 0]
     if not norms:
-        return torch.zeros((), dtype=torch.float32, device=device)
+        return torch.zeros((), dtype=dtype, device=device)
     norm = torch.linalg.vector_norm(torch.stack(norms), norm_type)
     return norm if math.isinf(norm_type) else torch.pow(norm, norm_type)

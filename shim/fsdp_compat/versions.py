@@ -16,3 +16,9 @@ HAS_IGNORED_PARAMS = Version("2.7") <= TORCH
 # reshard_after_forward=None ("the root keeps its parameters, the others free them") is spelled out since 2.8.
 # Before that the root never frees its parameters, whatever is passed.
 HAS_AUTO_RESHARD = Version("2.8") <= TORCH
+
+# set_force_sum_reduction_for_comms appeared in 2.8.
+HAS_FORCED_SUM = Version("2.8") <= TORCH
+
+# In 2.8 gloo's reduce-scatter returns the sum for ReduceOp.AVG, without a word; in 2.13 it averages.
+GLOO_AVERAGES = Version("2.13") <= TORCH

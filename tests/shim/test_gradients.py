@@ -93,6 +93,9 @@ def norm_details(rank: int, world_size: int) -> None:
     model = fsdp_compat.shard(build().bfloat16(), device_id=CPU)
     loss_of(model, rank, 0).backward()
     assert clip_grad_norm_(model, 1.0).dtype == torch.bfloat16
+    double = fsdp_compat.shard(nn.Linear(3, 3).double(), device_id=CPU)
+    double(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
+    torch.testing.assert_close(clip_grad_norm_(double, 0.1), torch.tensor(12.0, dtype=torch.float64).sqrt())
     for param in model.parameters():
         param.grad = None
     assert clip_grad_norm_(model, 1.0).item() == 0.0

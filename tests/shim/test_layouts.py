@@ -16,7 +16,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 
 import fsdp_compat
-from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, shard
+from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, reduction, shard
+from fsdp_compat.versions import GLOO_AVERAGES
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of, tokens
 from tests.shim.training import (
@@ -109,6 +110,25 @@ def test_states_are_synced_from_the_first_rank(pool: Pool, how: str, world_size:
     for theirs, ours in results:
         assert_same(theirs, ours, ROUNDING)
         assert ours.weights["norm.weight"].equal(results[0][1].weights["norm.weight"])
+
+
+def explicitly_divided(rank: int, world_size: int, strategy: str) -> tuple[Outcome, Outcome]:
+    """Worker: train as where the backend adds up instead of averaging, having asked this one what it does."""
+    arguments: dict[str, Any] = {}
+    if strategy == "HYBRID_SHARD":
+        arguments["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("between", "within"))
+    with mock.patch.object(reduction, "GLOO_AVERAGES", False):
+        assert reduction.averages(init_device_mesh("cpu", (world_size,))) is GLOO_AVERAGES
+    case = Case(strategy=strategy, arguments=arguments, double=True)
+    with mock.patch("fsdp_compat.apply.averages", return_value=False):
+        ours = train_compat(rank, case)
+    return train_fsdp1(rank, case), ours
+
+
+@pytest.mark.parametrize(("strategy", "world_size"), [("FULL_SHARD", 2), ("NO_SHARD", 2), ("HYBRID_SHARD", 4)])
+def test_gradients_are_averages_where_the_backend_sums(pool: Pool, strategy: str, world_size: int) -> None:
+    for theirs, ours in pool.run(explicitly_divided, world_size, strategy):
+        assert_same(theirs, ours, ROUNDING)
 
 
 class Buffered(nn.Module):
@@ -340,6 +360,7 @@ def by_hand(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
     model.blocks[0] = shard(model.blocks[0], device_id=CPU)
     model.blocks[1] = shard(model.blocks[1], device_id=CPU)
     fully_shard(model.blocks[2], mesh=init_device_mesh("cpu", (world_size,)))
+    model.blocks[2].set_force_sum_reduction_for_comms(True)
     assert shard(model, device_id=CPU) is model
     assert shard(model, device_id=CPU) is model
     assert len(fsdp_compat.fsdp_modules(model)) == 4
