@@ -198,3 +198,16 @@ def test_a_sharded_state_without_a_known_optimizer_is_left_for_the_reader() -> N
         {("FSDP308", "manual")},
         wrapping=FSDP1 + "model = FSDP(Net())",
     )
+
+
+def test_a_state_that_is_saved_as_it_is() -> None:
+    body = """
+def main(net, optim, saved):
+    model = FSDP(net)
+    torch.save(optim.state_dict(), saved)
+    own = optim.state_dict()
+    return FSDP.optim_state_dict(model, optim, own)
+"""
+    assert ("FSDP311", "info") in levels(body)
+    assert levels(body).count(("FSDP311", "info")) == 1
+    assert levels("\ndef save(optim):\n    return optim.state_dict()\n") == []

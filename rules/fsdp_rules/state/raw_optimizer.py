@@ -1,0 +1,78 @@
+"""Rule for ``optimizer.state_dict()``, taken without FSDP1's help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP
+from fsdp_rules.receivers import last_name
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizers?)$", re.IGNORECASE)
+
+
+class RawOptimizerState(Rule):
+    """An optimizer's own `state_dict`, written as it is.
+
+    It holds this rank's part of the state, as it did under FSDP1: flat pieces then, DTensors now. Files of the one do
+    not load into the other; the load is accepted and the next step fails. `get_optimizer_state_dict` gives a state by
+    name that fits any number of ranks. Nothing is rewritten, since the program may well mean this rank's part.
+    """
+
+    id = "FSDP311"
+    name = "raw-optimizer-state"
+    visits = (cst.Call,)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def main(net, rank):
+    model = FSDP(net)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.save(optimizer.state_dict(), f"optimizer_{rank}.pt")
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def main(net, rank):
+    model = fully_shard(net)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.save(optimizer.state_dict(), f"optimizer_{rank}.pt")
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """One verdict for each state that FSDP1 does not transform afterwards."""
+        if not isinstance(node, cst.Call) or node.args or not isinstance(node.func, cst.Attribute):
+            return
+        if node.func.attr.value != "state_dict" or "fsdp1" not in file.project.flags:
+            return
+        if not OPTIMIZER.search(last_name(node.func.value)) or _is_transformed(node, file):
+            return
+        yield Diagnosis(
+            node,
+            Level.INFO,
+            f"{file.code(node)} is this rank's part of the state; a file of FSDP1's parts does not load into FSDP2",
+            "get_optimizer_state_dict(model, optimizer) gives a state by name, for any number of ranks",
+        )
+
+
+def _is_transformed(call: cst.Call, file: File) -> bool:
+    """Whether the state goes into one of FSDP1's functions."""
+    parent = file.parent(call)
+    reads: list[cst.CSTNode] = [call]
+    if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0].target, cst.Name):
+        name = parent.targets[0].target
+        reads += [use for use in file.uses(name.value) if file.scope(use) == file.scope(name)]
+    for read in reads:
+        argument = file.parent(read)
+        taker = file.parent(argument) if isinstance(argument, cst.Arg) else None
+        if isinstance(taker, cst.Call) and (file.fsdp1(taker.func) or "").startswith(f"{FSDP}."):
+            return True
+    return False
