@@ -122,6 +122,7 @@ class _Indexer:
         self.imported: set[str] = set()
         self.gated = gated
         self.flags: set[str] = set()
+        self.factories: set[str] = set()
         self.wrapped_from: dict[tuple[str, str], int] = {}
 
     def run(self, tree: ast.Module) -> None:
@@ -137,6 +138,7 @@ class _Indexer:
                     self.aliases[alias.asname or alias.name] = f"{base}.{alias.name}"
                     self.imported.add(f"{base}.{alias.name}")
         self._note_wraps(tree.body, "", 0)
+        self._find_factories(tree)
         self._body(tree.body, "")
 
     def _note_wraps(self, body: Iterable[ast.stmt], scope: str, loop: int) -> None:
@@ -162,6 +164,18 @@ class _Indexer:
 
     def _is_early(self, scope: str, text: str, line: int) -> bool:
         return line < self.wrapped_from.get((scope, text), 0)
+
+    def _find_factories(self, tree: ast.Module) -> None:
+        """The names of ``functools.partial(FSDP, ...)`` objects: what they are called with is sharded."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and self._is_factory(node.value):
+                self.factories.update(text for target in node.targets if (text := self._text(target)) is not None)
+
+    def _is_factory(self, node: ast.expr) -> bool:
+        if not isinstance(node, ast.Call) or not node.args:
+            return False
+        callee = self._dotted(node.func)
+        return callee is not None and callee.rpartition(".")[2] == "partial" and self._known(node.args[0]) == FSDP
 
     def _absolute(self, module: str | None, level: int) -> str:
         if not level:
@@ -268,11 +282,15 @@ class _Indexer:
                 self._flow(self._var(scope, text.rpartition(".")[0]), place, False)
 
     def _call_value(self, node: ast.Call, place: str, scope: str, sure: bool) -> None:
+        if self._is_factory(node.func):
+            self._found(node)
+            self._flow(SEED, place, sure)
+            return
         callee = self._dotted(node.func)
         if callee is None:
             return
         known = canonical(callee)
-        if known in (FSDP, "wrap"):
+        if known in (FSDP, "wrap") or callee in self.factories:
             self._found(node)
             self._flow(SEED, place, sure)
         elif callee == "torch.compile" or callee.rpartition(".")[2] in ("compile", "eval", "train", "to", "cuda"):
@@ -281,9 +299,8 @@ class _Indexer:
                 inner = node.args[0]
             if inner is not None:
                 self._value(inner, place, scope, sure)
-        elif callee.rpartition(".")[2] == "partial" and node.args and self._known(node.args[0]) == FSDP:
+        elif self._is_factory(node):
             self._found(node)
-            self._flow(SEED, place, False)
         elif callee.rpartition(".")[2] in ("values", "items") and isinstance(node.func, ast.Attribute):
             self._value(node.func.value, place, scope, False)
         else:

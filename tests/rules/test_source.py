@@ -67,3 +67,28 @@ def test_a_constant_that_the_output_still_reads_stays() -> None:
             )
         """,
     )
+
+
+def test_what_a_partial_of_the_class_is_called_with_is_sharded() -> None:
+    check_rewrites(
+        """
+        import functools
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(net):
+            shard = functools.partial(FSDP, device_id=0)
+            model = shard(net)
+            other = functools.partial(FSDP, device_id=0)(net)
+            return model.module.head, other.module.head
+        """,
+        """
+        import functools
+        import fsdp_compat
+
+        def build(net):
+            shard = functools.partial(fsdp_compat.shard, device_id=0)
+            model = shard(net)
+            other = functools.partial(fsdp_compat.shard, device_id=0)(net)
+            return model.head, other.head
+        """,
+    )
