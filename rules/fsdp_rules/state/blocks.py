@@ -10,7 +10,8 @@ import libcst as cst
 from fsdp_rules.names import FSDP
 from fsdp_rules.source import File, dotted
 from fsdp_rules.state.calls import Action, calls_in, state_call
-from fsdp_rules.state.context import Kind, Same, context_items, governing_with, read_context, same_model, yields
+from fsdp_rules.state.context import Kind, context_items, governing_with, read_context, yields
+from fsdp_rules.state.identity import Same, same_model
 from fsdp_rules.wrapping import SUMMON
 
 #: Methods of a model that neither read nor load its state.

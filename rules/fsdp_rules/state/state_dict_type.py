@@ -15,7 +15,7 @@ from fsdp_rules.source import File
 from fsdp_rules.state.blocks import block_problem
 from fsdp_rules.state.context import context_items, entered, is_context_call, read_context
 from fsdp_rules.state.local_state_dict import LocalStateDict
-from fsdp_rules.state.verdicts import shared_name, shared_options
+from fsdp_rules.state.shared import shared_name, shared_options
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 

@@ -13,13 +13,12 @@ from fsdp_rules.state.context import (
     Context,
     Expression,
     Kind,
-    Same,
     Setting,
     is_context_call,
     means_the_same,
     read_context,
-    same_model,
 )
+from fsdp_rules.state.identity import Same, same_model
 from fsdp_rules.values import literal_bool
 
 ELSEWHERE = "set_state_dict_type is called in another file of the project, and may govern this call"

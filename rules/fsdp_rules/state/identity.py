@@ -1,0 +1,55 @@
+"""Whether two expressions stand for one model."""
+
+from __future__ import annotations
+
+import enum
+
+import libcst as cst
+
+from fsdp_rules.names import FSDP
+from fsdp_rules.project import Certainty
+from fsdp_rules.source import File, dotted
+from fsdp_rules.wrapping import assignments
+
+
+class Same(enum.Enum):
+    """Whether two expressions are the same model."""
+
+    YES = "yes"
+    NO = "no"
+    UNSURE = "unsure"
+
+
+def same_model(subject: cst.BaseExpression, model: cst.BaseExpression, file: File) -> Same:
+    """Whether ``model`` is ``subject``, or a part of it."""
+    subject, model = _original(subject, file), _original(model, file)
+    outer, inner = dotted(subject), dotted(model)
+    if outer is None or inner is None:
+        return Same.YES if file.code(subject) == file.code(model) else Same.UNSURE
+    if inner == outer or inner.startswith(f"{outer}.") or outer in (f"{inner}.module", f"{inner}._fsdp_wrapped_module"):
+        return Same.YES
+    if file.holds(model) is Certainty.NO or (_is_wrapped_here(subject, file) and _is_wrapped_here(model, file)):
+        return Same.NO
+    return Same.UNSURE
+
+
+def _original(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
+    """What ``node`` is another name of."""
+    while isinstance(node, cst.Name):
+        found = file.binding(node)
+        if found is None or found.value is None or dotted(found.value) is None:
+            return node
+        node = found.value
+    return node
+
+
+def _is_wrapped_here(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the function of ``node`` wraps it itself, so that it is another model than all others it wraps."""
+    scope, text = file.scope(node), dotted(node)
+    return any(
+        file.scope(entry) == scope
+        and isinstance(entry.value, cst.Call)
+        and file.fsdp1(entry.value.func) == FSDP
+        and any(dotted(target.target) == text for target in entry.targets)
+        for entry in assignments(file)
+    )
