@@ -77,6 +77,8 @@ class _Editor(cst.CSTTransformer):
         self.before: dict[cst.CSTNode, list[InsertBefore]] = defaultdict(list)
         self.after: dict[cst.CSTNode, list[InsertAfter]] = defaultdict(list)
         self.updated: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.owners: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.lost: dict[cst.CSTNode, list[str]] = defaultdict(list)
         self.branches: set[cst.CSTNode] = {module}
         for edit in edits:
             if isinstance(edit, InsertBefore):
@@ -94,6 +96,8 @@ class _Editor(cst.CSTTransformer):
         for node in (*self.expressions, *self.replaced, *self.before, *self.after, *self.todos):
             self.branches.add(node)
             self.branches.update(ancestors(node))
+        for node in self.expressions:
+            self.owners[node] = next(owner for owner in ancestors(node) if isinstance(owner, Statement))
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         return node in self.branches
@@ -128,6 +132,8 @@ class _Editor(cst.CSTTransformer):
             new = self._flatten(original_node, updated_node)
         elif isinstance(updated_node, cst.IndentedBlock | cst.Module):
             new = settle(updated_node)
+        if original_node in self.lost and new is updated_node:
+            new = _with_leading(new, _lines(self.lost[original_node]))
         if original_node in self.todos and not isinstance(new, cst.FlattenSentinel):
             new = _with_leading(new, [*_lines(self.todos[original_node])])
         return new
@@ -138,6 +144,9 @@ class _Editor(cst.CSTTransformer):
             new = cst.parse_expression(text, config=self.module.config_for_parsing)
         except cst.ParserSyntaxError:
             new = cst.parse_expression(f"({text})", config=self.module.config_for_parsing)
+        lost = self.lost[self.owners[original]]
+        known = {*comments(new), *lost}
+        lost.extend(comment for comment in comments(original) if comment not in known)
         old = cast("cst.BaseExpression", updated)
         if old.lpar and not new.lpar:
             return new.with_changes(lpar=old.lpar, rpar=old.rpar)
