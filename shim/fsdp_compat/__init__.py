@@ -49,8 +49,9 @@ from .fsdp import FullyShardedDataParallel
 from .full_params import summon_full_params
 from .grads import clip_grad_norm_, no_sync
 from .modules import fsdp_modules
-from .optim import optim_state_dict, optim_state_dict_to_load, relink_optimizer
+from .optim import optim_state_dict, optim_state_dict_to_load
 from .planning import Plan, Unit
+from .relink import relink_optimizer
 from .scaler import ShardedGradScaler
 from .sharding import plan, shard
 from .state import get_state_dict_type, set_state_dict_type, state_dict_type

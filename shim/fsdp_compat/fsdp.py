@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from . import full_params, grads, legacy, modules, state, torch_internals
 from .records import record_of
+from .relink import relink_live_optimizers
 from .sharding import shard
 
 _classes: dict[type, type] = {}
@@ -36,6 +37,7 @@ class _Face(type):
         shard(module, *args, **kwargs)
         for unit in modules.fsdp_modules(module):
             _give_methods(unit)
+        relink_live_optimizers(module)
         return module
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -49,7 +51,8 @@ class FullyShardedDataParallel(metaclass=_Face):
     """FSDP1's class by name and signature; the object it returns is the module it was given, sharded in place.
 
     ``isinstance(m, FullyShardedDataParallel)`` holds for the module and for each of its units, and they keep their
-    own class, their parameter names and their attributes. State dicts are whole by default, as in FSDP1.
+    own class, their parameter names and their attributes. State dicts are whole by default, and optimizers that hold
+    the module's parameters go on training them, as in FSDP1.
     Differs from FSDP1 in what :func:`fsdp_compat.shard`, :func:`fsdp_compat.no_sync` and
     :func:`fsdp_compat.summon_full_params` say, and in that names carry no ``_fsdp_wrapped_module``.
     """

@@ -1,4 +1,4 @@
-"""Optimizer state in FSDP1's shape, keyed by parameter name; and optimizers built before the model was sharded."""
+"""Optimizer state in FSDP1's shape, keyed by parameter name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from . import torch_internals
 from .modules import fsdp_modules
-from .replaced import replacement_of
 from .tensors import full_tensor, shard_like, whole_copy
 
 StateDict: TypeAlias = dict[str, Any]
@@ -88,56 +86,6 @@ def optim_state_dict_to_load(model: nn.Module, optim: Optimizer, optim_state_dic
         values = {key: value for key, value in saved_group.items() if key != "params"}
         groups.append({**values, "params": [order[param] for param in group["params"]]})
     return {"state": state, "param_groups": groups}
-
-
-def relink_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
-    """Make an optimizer built before ``module`` was sharded hold its parameters, in place.
-
-    Groups keep their order and values, state tensors of a parameter's shape are cut like the parameter, other state
-    is kept as it is. Parameters that are up to date stay. No collective; every rank calls it.
-
-    Raises ValueError if the optimizer holds parameters that ``module`` neither has nor had.
-    """
-    for unit in fsdp_modules(module):
-        assert isinstance(unit, FSDPModule)
-        unit.reshard()
-    successors = _successors(optimizer, module)
-    for group in optimizer.param_groups:
-        group["params"] = [successors.get(param, param) for param in group["params"]]
-    for old, new in successors.items():
-        if old in optimizer.state:
-            state = optimizer.state.pop(old)
-            optimizer.state[new] = {key: _resharded(value, old, new) for key, value in state.items()}
-
-
-def _successors(optimizer: Optimizer, module: nn.Module) -> dict[torch.Tensor, nn.Parameter]:
-    current = set(module.parameters())
-    gathered = {
-        param.unsharded: param.sharded
-        for unit in fsdp_modules(module)
-        for param in torch_internals.managed_parameters(unit)
-        if param.unsharded is not None
-    }
-    successors: dict[torch.Tensor, Any] = {}
-    for index, group in enumerate(optimizer.param_groups):
-        for position, param in enumerate(group["params"]):
-            if param in current:
-                continue
-            replacement = replacement_of(param)
-            successor = replacement.current() if replacement is not None else gathered.get(param)
-            if successor is None or successor not in current:
-                raise ValueError(
-                    f"parameter {position} of the optimizer's group {index} (shape {tuple(param.shape)}) never "
-                    f"belonged to this {type(module).__name__}"
-                )
-            successors[param] = successor
-    return successors
-
-
-def _resharded(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    if isinstance(value, torch.Tensor) and isinstance(new, DTensor) and value.shape == old.shape and value.dim() > 0:
-        return value if isinstance(value, DTensor) else shard_like(value, new)
-    return value
 
 
 def _names(model: nn.Module, optim: Optimizer) -> dict[torch.Tensor, str]:

@@ -61,6 +61,13 @@ def replacement_of(param: torch.Tensor) -> Replacement | None:
     return found if found is not None and found.current() is not param else None
 
 
+def has_replaced_survivors(module: nn.Module) -> bool:
+    """Whether somebody still holds a parameter that sharding ``module`` has replaced."""
+    parts = set(module.modules())
+    alive = [(param, found.module()) for param, found in _replaced.items()]  # type: ignore[no-untyped-call]
+    return any(holder in parts and replacement_of(param) is not None for param, holder in alive)
+
+
 def _refuse_stale_parameters(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """Optimizer step pre-hook: raises RuntimeError if ``optimizer`` holds parameters that nobody reads."""
     version = (_shardings, sum(len(group["params"]) for group in optimizer.param_groups))

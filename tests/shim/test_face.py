@@ -311,6 +311,35 @@ def test_torch_state_dict_functions_work(pool: Pool) -> None:
     pool.run(with_checkpoint_api, 2)
 
 
+def optimizer_first(rank: int, world_size: int, side: str) -> Outcome:
+    """Worker: an optimizer that is built before the model is wrapped, and that holds other parameters too."""
+    model, extra = build(), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam(
+        [{"params": list(model.parameters())[:4], "lr": 0.1}, {"params": [*list(model.parameters())[4:], extra]}]
+    )
+    names: Any = FSDP1 if side == "fsdp1" else FSDP
+    with quiet_fsdp1():
+        model = names(model, auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, use_orig_params=True)
+        losses, norms = [], []
+        for step in range(2):
+            optimizer.zero_grad()
+            loss = loss_of(model, rank, step)
+            loss.backward()
+            held = [param for group in optimizer.param_groups for param in group["params"]]
+            norms.append(float(sum(param.grad is not None and param.grad.numel() > 0 for param in held) > 0))
+            optimizer.step()
+            losses.append(loss.item())
+        with names.summon_full_params(model):
+            weights = {clean(name): param.detach().clone() for name, param in model.named_parameters()}
+    return Outcome(losses, norms, weights)
+
+
+def test_an_optimizer_built_first_trains_as_in_fsdp1(pool: Pool) -> None:
+    theirs = pool.run(optimizer_first, 2, "fsdp1")
+    for first, second in zip(theirs, pool.run(optimizer_first, 2, "compat"), strict=True):
+        assert_same(first, second)
+
+
 def scaled(rank: int, world_size: int) -> None:
     """Worker: an overflow in an unsharded gradient of one rank makes all ranks skip the step."""
     model = build()
