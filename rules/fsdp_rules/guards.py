@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import re
 
 import libcst as cst
 
 from fsdp_rules.names import FSDP
 from fsdp_rules.source import File
 from fsdp_rules.values import elements
+
+OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
 
 
 class Guard(enum.Enum):
@@ -80,3 +83,16 @@ def _classes(node: cst.BaseExpression, file: File) -> Guard:
     if all(wrapped):
         return Guard.FSDP1
     return Guard.MIXED if any(wrapped) else Guard.OTHER
+
+
+def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
+    """Whether a test around ``node`` is true for DistributedDataParallel alone, by what it is called."""
+    child = node
+    for ancestor in file.ancestors(node):
+        test = ancestor.test if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body else None
+        if isinstance(ancestor, cst.BooleanOperation) and isinstance(ancestor.operator, cst.And):
+            test = ancestor.left if child is ancestor.right else None
+        if test is not None and OTHER_WRAPPER.search(file.code(test)) and "fsdp" not in file.code(test).lower():
+            return True
+        child = ancestor
+    return False

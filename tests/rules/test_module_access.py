@@ -161,3 +161,13 @@ def test_assigning_to_it() -> None:
 def test_a_model_that_comes_from_another_file() -> None:
     other = WRAP + "from example import save\n\ndef main(net):\n    net = FSDP(net)\n    save(net)\n"
     assert levels("def save(model):\n    print(model.module)\n", main=other) in (["safe"], ["review"])
+
+
+def test_a_flag_that_names_another_wrapper() -> None:
+    other = WRAP + "class State:\n    def __init__(self, net):\n        self.model = FSDP(net)\n"
+    assert (
+        levels("def get(state):\n    return state.model.module if state.is_ddp else state.model\n", state=other) == []
+    )
+    assert (
+        levels("def get(state):\n    return state.model.module if state.wrapped else state.model\n", state=other) != []
+    )

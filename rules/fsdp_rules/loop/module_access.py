@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.finding import Level
-from fsdp_rules.guards import Guard, guard_of, tested
+from fsdp_rules.guards import Guard, guard_of, is_under_another_wrapper, tested
 from fsdp_rules.names import FSDP
 from fsdp_rules.project import Certainty
 from fsdp_rules.receivers import is_repeatable
@@ -67,6 +67,8 @@ def unwrap(model):
         guard = guard_of(node, subject, file)
         held = held_at(receiver, file)
         if guard is Guard.OTHER or (guard is Guard.NONE and held is Certainty.NO and node.attr.value != PRIVATE):
+            return
+        if guard is Guard.NONE and held is Certainty.MAYBE and is_under_another_wrapper(node, file):
             return
         certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE
         if guard is Guard.NONE and held is Certainty.YES:
