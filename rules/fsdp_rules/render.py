@@ -56,12 +56,11 @@ def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
     """The edits that turn the planned call into ``fully_shard`` calls, or None where no statement can be put."""
     renderer = _Renderer(plan, file)
     place = place_of(plan.call, file)
-    if not renderer.needs_statements:
-        if place is None or place.form != "assign":
-            return [Replace(plan.call, renderer.expression)]
-    elif place is None or place.form == "annotated":
-        return None
-    return [ReplaceStatement(place.statement, renderer.statements(place))]
+    if place is None or place.form == "annotated":
+        return None if renderer.needs_statements else [Replace(plan.call, renderer.expression)]
+    if place.form == "assign" or renderer.needs_statements or renderer.makes_mesh:
+        return [ReplaceStatement(place.statement, renderer.statements(place))]
+    return [Replace(plan.call, renderer.expression)]
 
 
 class _Renderer:
@@ -73,12 +72,13 @@ class _Renderer:
         self.buffer_dtype = plan.precision.fields.get("buffer_dtype") if plan.precision else None
         device = plan.device
         self.needs_mesh = plan.mesh is not None or device.kind in ("cpu", "unknown")
+        self.makes_mesh = self.needs_mesh and plan.mesh != "given"
         self.needs_statements = bool(
             plan.selector
             or plan.sync is not None
             or self.buffer_dtype is not None
             or device.set_current
-            or (self.needs_mesh and plan.mesh != "given")
+            or plan.mesh in ("hybrid", "no_shard")
         )
 
     def expression(self, code: Code) -> str:
