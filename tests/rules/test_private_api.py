@@ -29,7 +29,11 @@ def test_fsdp2_has_private_parts_of_its_own() -> None:
         ("group = model.process_group", "mesh"),
         ("for unit in units:\n    if isinstance(unit, FSDP) and unit.sharding_strategy:\n        pass", "mesh"),
         ("import torch.distributed.fsdp._traversal_utils as t\nprint(t._get_fsdp_handles(model))", "to_local()"),
-        ("from torch.distributed.fsdp._runtime_utils import _lazy_init\n_lazy_init(model, model)", "delete the call"),
+        (
+            "from torch.distributed.fsdp._runtime_utils import _lazy_init\nx = _lazy_init(model, model)",
+            "delete the call",
+        ),
+        ("assert model._is_root", "called on last"),
         ("from torch.distributed.fsdp import FlatParameter\nprint(FlatParameter)", "to_local()"),
     ],
 )
@@ -63,3 +67,26 @@ def test_freeing_parameters_by_hand() -> None:
 def test_keeping_them_is_another_thing() -> None:
     source = "from torch.distributed.fsdp._runtime_utils import _reshard\n_reshard(unit, unit._handle, False)\n"
     assert {level for level, _ in found(source)} == {"manual"}
+
+
+def test_an_initialisation_brought_forward_goes() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp._runtime_utils import _lazy_init
+
+        def build(model):
+            model = FSDP(model)
+            _lazy_init(model, model)
+            return model
+        """,
+        """
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        def build(model):
+            fully_shard(model)
+            return model
+        """,
+    )

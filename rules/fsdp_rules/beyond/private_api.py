@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.finding import Level
 from fsdp_rules.guards import Guard, guard_of
 from fsdp_rules.names import canonical
@@ -51,8 +51,9 @@ ATTRIBUTES = {
     "_handles": PARAMETERS,
     "flat_param": PARAMETERS,
 }
-#: Advice for public attributes of FSDP1's wrapper that FSDP2 does not have; asked of wrapped models alone.
+#: Advice for attributes of FSDP1's wrapper whose names others use too; asked of wrapped models alone.
 PUBLIC = {
+    "_is_root": "the root is the module that fully_shard was called on last: compare with that object",
     "compute_device": "next(model.parameters()).device",
     "mixed_precision": "keep the MixedPrecisionPolicy that was given to fully_shard",
     "process_group": "keep the mesh that was given to fully_shard: mesh.get_group('shard')",
@@ -63,8 +64,8 @@ PUBLIC = {
 class PrivateApi(Rule):
     """FSDP1's machinery: private modules, handles, flat parameters, and attributes of the wrapper.
 
-    None of it exists on an FSDP2 model. Each use is listed with the public call that does the same where there is one;
-    freeing a unit's parameters by hand is `reshard()`.
+    None of it exists on an FSDP2 model. Each use is listed with the public call that does the same where there is one.
+    Freeing a unit's parameters by hand is `reshard()`, and a lazy initialisation brought forward is not needed.
     """
 
     id = "FSDP902"
@@ -89,23 +90,25 @@ def free(model):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """List names of private modules, and attributes that only FSDP1's wrapper has."""
         if isinstance(node, cst.Call):
-            yield from self._reshard(node, file)
-        elif _is_reshard_part(node, file) or _is_inner(node, file):
+            yield from self._call(node, file)
+        elif _is_rewritten(node, file) or _is_inner(node, file):
             return
         elif isinstance(node, cst.Attribute | cst.Name) and (file.fsdp1(node) or "").startswith("."):
             yield from self._function(node, file)
         elif isinstance(node, cst.Attribute):
             yield from self._attribute(node, file)
 
-    def _reshard(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+    def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         unit = _resharded(call, file)
         if unit is not None:
+            edits: tuple[Edit, ...] = (Replace(call, lambda code: f"{code(unit)}.reshard()"),)
             yield Diagnosis(
-                call,
-                Level.SAFE,
-                "reshard() is FSDP2's public call for it",
-                edits=(Replace(call, lambda code: f"{code(unit)}.reshard()"),),
-                claims=(call.func,),
+                call, Level.SAFE, "reshard() is FSDP2's public call for it", edits=edits, claims=(call.func,)
+            )
+        elif _initialises(call, file):
+            edits = (remove(file.statement(call)),)
+            yield Diagnosis(
+                call, Level.SAFE, "FSDP2 initialises itself at the first forward", edits=edits, claims=(call.func,)
             )
 
     def _function(self, node: cst.Attribute | cst.Name, file: File) -> Iterator[Diagnosis]:
@@ -168,10 +171,15 @@ def _resharded(call: cst.Call, file: File) -> cst.BaseExpression | None:
     return unit
 
 
-def _is_reshard_part(node: cst.CSTNode, file: File) -> bool:
+def _initialises(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` is a statement of its own that brings FSDP1's lazy initialisation forward."""
+    return (file.fsdp1(call.func) or "").endswith("._lazy_init") and isinstance(file.parent(call), cst.Expr)
+
+
+def _is_rewritten(node: cst.CSTNode, file: File) -> bool:
     for ancestor in file.ancestors(node):
         if isinstance(ancestor, cst.Call):
-            return _resharded(ancestor, file) is not None
+            return _resharded(ancestor, file) is not None or _initialises(ancestor, file)
         if isinstance(ancestor, cst.BaseStatement):
             return False
     return False
