@@ -46,7 +46,7 @@ def _lines(result: RunResult) -> Iterator[str]:
 
 
 def _item(finding: Finding) -> str:
-    advice = f" {_escape(finding.advice)}" if finding.advice else ""
+    advice = f". What to do: {_escape(finding.advice)}" if finding.advice else ""
     return f"- {_code(f'{finding.path}:{finding.line}')} {finding.rule}: {_escape(finding.message)}{advice}"
 
 

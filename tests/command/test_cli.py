@@ -103,7 +103,7 @@ def test_markdown_report(tmp_path: Path) -> None:
     assert main(["rewrite", "--report", "out.md", "--report", "out.json", "."]) == 1
     text = (tmp_path / "out.md").read_text()
     assert "| FSDP101 | constructor-call | 2 |" in text
-    assert "## Left to do by hand\n\n- `a.py:3` FSDP101: native \\[bold\\]manual\\[/bold\\] do it" in text
+    assert "## Left to do by hand\n\n- `a.py:3` FSDP101: native \\[bold\\]manual\\[/bold\\]. What to do: do it" in text
     assert (tmp_path / "out.json").exists()
 
 
