@@ -24,9 +24,9 @@ PASSED = frozenset({"abs", "cpu", "data", "detach", "float", "grad", "pow", "squ
 class RankGuards(Rule):
     """Looking at parameters on one rank.
 
-    FSDP1's sharded parameters are plain local tensors, so one rank alone may print a norm. FSDP2's are DTensors: a
-    norm, a sum or `.item()` of them asks all ranks, and hangs if only one comes. `p.numel()` counts the whole tensor
-    instead of the shard.
+    FSDP1's sharded parameters are plain local tensors, so one rank alone may print its shard's norm. FSDP2's are
+    DTensors: the whole of a norm or a sum takes all ranks. Where one comes alone, `.full_tensor()` hangs, and `.item()`
+    gives what this rank's shard adds to it, without a word. `p.numel()` counts the whole tensor instead of the shard.
     """
 
     id = "FSDP214"
@@ -48,7 +48,7 @@ def report(model, rank):
     fully_shard(model)
     if rank == 0:
         for name, p in model.named_parameters():
-            # TODO(fsdp-migrate FSDP214): p.norm() of a sharded parameter needs all ranks and hangs on some of them
+            # TODO(fsdp-migrate FSDP214): p.norm() of a sharded parameter takes all ranks; one alone hangs or sees a part
             print(name, p.norm())
 """
 
@@ -69,11 +69,11 @@ def report(model, rank):
                 f"{file.code(node)} counts the whole parameter; under FSDP1 it counted this rank's shard",
                 "p.to_local().numel() counts the shard",
             )
-        elif _on_some_ranks(node, file):
+        elif not _goes_on(node, file) and _on_some_ranks(node, file):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{file.code(node)} of a sharded parameter needs all ranks and hangs on some of them",
+                f"{file.code(node)} of a sharded parameter takes all ranks; one alone hangs or sees a part",
                 "compute it on every rank and guard what is done with the result, or read p.to_local()",
             )
 
@@ -86,6 +86,12 @@ def _root(node: cst.BaseExpression) -> cst.BaseExpression:
             node = node.value
         else:
             return node
+
+
+def _goes_on(node: cst.Call, file: File) -> bool:
+    """Whether the result is only a step to another call that is listed, as ``p.norm()`` in ``p.norm().item()``."""
+    parent = file.parent(node)
+    return isinstance(parent, cst.Attribute) and parent.attr.value in COLLECTIVE
 
 
 def _on_some_ranks(node: cst.CSTNode, file: File) -> bool:
