@@ -38,8 +38,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 def report(model, rank):
     model = FSDP(model)
     if rank == 0:
-        for name, p in model.named_parameters():
-            print(name, p.norm())
+        print([p.norm() for p in model.parameters()])
 """
     after = """
 from torch.distributed.fsdp import fully_shard
@@ -48,7 +47,7 @@ def report(model, rank):
     fully_shard(model)
     if rank == 0:
         for name, p in model.named_parameters():
-            # TODO(fsdp-migrate FSDP214): p.norm() of a sharded parameter takes all ranks; one alone hangs or sees a part
+            # TODO(fsdp-migrate FSDP214): p.norm() of a sharded parameter takes all ranks; alone it hangs or sees a part
             print(name, p.norm())
 """
 
@@ -73,7 +72,7 @@ def report(model, rank):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{file.code(node)} of a sharded parameter takes all ranks; one alone hangs or sees a part",
+                f"{file.code(node)} of a sharded parameter takes all ranks; alone it hangs or sees a part",
                 "compute it on every rank and guard what is done with the result, or read p.to_local()",
             )
 
