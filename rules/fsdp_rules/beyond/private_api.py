@@ -91,10 +91,9 @@ def free(model):
         """List names of private modules, and attributes that only FSDP1's wrapper has."""
         if isinstance(node, cst.Call):
             yield from self._call(node, file)
-        elif _is_rewritten(node, file) or _is_inner(node, file):
-            return
         elif isinstance(node, cst.Attribute | cst.Name) and (file.fsdp1(node) or "").startswith("."):
-            yield from self._function(node, file)
+            if not _is_inner(node, file) and not _is_rewritten(node, file):
+                yield from self._function(node, file)
         elif isinstance(node, cst.Attribute):
             yield from self._attribute(node, file)
 
@@ -124,7 +123,7 @@ def free(model):
     def _attribute(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         name = node.attr.value
         if name in ATTRIBUTES:
-            if not _may_be_fsdp1(node, file):
+            if _is_rewritten(node, file) or not _may_be_fsdp1(node, file):
                 return
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:
