@@ -98,7 +98,7 @@ def outcomes(pool: Pool) -> Outcomes:
 def _trained(pool: Pool, world_size: int, programs: list[tuple[str, str]]) -> Outcomes:
     """Run the programs as one job; if they take each other down, each as a job of its own, so that one is to blame."""
     try:
-        ranks = pool.run(run_programs, world_size, programs)
+        ranks = pool.run(run_programs, world_size, programs, timeout=300)
     except WorkerError as error:
         if len(programs) == 1:
             return {programs[0]: [Failure("WorkerError", str(error))]}
