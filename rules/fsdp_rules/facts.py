@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -61,7 +61,7 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
     """The facts of one file, or None when it does not parse (the rewrite of that file then says why)."""
     try:
         tree = ast.parse(data)
-        gated = gated_lines(tree, data.decode("utf-8", "replace")) if b"fsdp" in data.lower() else frozenset()
+        gated = gated_lines(tree, data.decode("utf-8", "replace")) if b"fsdp" in data.lower() else {}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     module = module_name(path)
@@ -113,7 +113,7 @@ class _Indexer:
     is the name above the line of its function that wraps it.
     """
 
-    def __init__(self, path: str, module: str, gated: frozenset[int]) -> None:
+    def __init__(self, path: str, module: str, gated: Mapping[int, bool]) -> None:
         self.path = path
         self.package = module.rpartition(".")[0] if not path.endswith("__init__.py") else module
         self.aliases: dict[str, str] = {}
@@ -307,7 +307,7 @@ class _Indexer:
             self._flow(f"call:{self.path}:{scope}:{callee}", place, sure)
 
     def _found(self, node: ast.expr) -> None:
-        self.flags.add("gated" if node.lineno in self.gated else "fsdp1")
+        self.flags.add("gated" if self.gated.get(node.lineno) else "fsdp1")
 
     def _known(self, node: ast.expr) -> str | None:
         dotted = self._dotted(node)

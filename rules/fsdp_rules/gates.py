@@ -17,17 +17,19 @@ def is_gate(test: str, body: str, orelse: str) -> bool:
     return bool(FSDP2_CODE.search(body)) != bool(FSDP2_CODE.search(orelse)) and bool(orelse)
 
 
-def gated_lines(tree: ast.Module, text: str) -> frozenset[int]:
-    """The lines that lie in branches of such an ``if``."""
+def gated_lines(tree: ast.Module, text: str) -> dict[int, bool]:
+    """The lines in branches of such an ``if``, each with whether FSDP2 code stands in one of its branches."""
     lines = text.splitlines()
-    found: set[int] = set()
+    found: dict[int, bool] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.If):
             continue
-        body = _text(node.body, lines)
-        if is_gate(_text([node.test], lines), body, _text(node.orelse, lines)):
-            found.update(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
-    return frozenset(found)
+        body, orelse = _text(node.body, lines), _text(node.orelse, lines)
+        if is_gate(_text([node.test], lines), body, orelse):
+            twin = bool(FSDP2_CODE.search(body) or FSDP2_CODE.search(orelse))
+            for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1):
+                found[line] = found.get(line, False) or twin
+    return found
 
 
 def _text(nodes: list[ast.stmt] | list[ast.expr], lines: list[str]) -> str:

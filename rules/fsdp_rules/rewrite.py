@@ -129,18 +129,27 @@ def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
     if not shim:
         found += unclaimed(file, [diagnosis for _, diagnosis in found])
     return [
-        (rule, _left_alone(diagnosis) if not shim and file.gated(diagnosis.node) else diagnosis)
+        (rule, diagnosis if shim else _left_alone(diagnosis, file.gated(diagnosis.node)))
         for rule, diagnosis in found
         if file.settings.enabled(rule.id) and not file.ignored(rule.id, diagnosis.node)
     ]
 
 
-def _left_alone(diagnosis: Diagnosis) -> Diagnosis:
+def _left_alone(diagnosis: Diagnosis, twin: bool | None) -> Diagnosis:
+    if twin is None:
+        return diagnosis
+    if twin:
+        return Diagnosis(
+            diagnosis.node,
+            Level.INFO,
+            "left alone: an FSDP2 branch stands beside this code",
+            "remove the FSDP1 branch once nobody runs it",
+        )
     return Diagnosis(
         diagnosis.node,
-        Level.INFO,
-        "left alone: this code stands in a version gate or beside an FSDP2 branch",
-        "remove the FSDP1 branch once nobody runs it",
+        Level.MANUAL,
+        "this FSDP1 code stands in a gate for versions of torch, which is left alone",
+        "keep the branch that runs on your torch, remove the gate, and run this tool again",
     )
 
 

@@ -345,9 +345,9 @@ class File:
             return parent.name is not node
         return not (isinstance(parent, cst.AnnAssign) and parent.target is node)
 
-    def gated(self, node: cst.CSTNode) -> bool:
-        """Whether ``node`` belongs to code that has its FSDP2 (or other torch version's) twin and is left alone."""
-        return self.left_alone or self.span(node).line in self._gated_lines
+    def gated(self, node: cst.CSTNode) -> bool | None:
+        """Whether ``node`` is left alone for its FSDP2 twin (True), for a version gate (False), or not at all (None)."""
+        return True if self.left_alone else self._gated_lines.get(self.span(node).line)
 
     @property
     def left_alone(self) -> bool:
@@ -355,7 +355,7 @@ class File:
         return "gated" in self.project.flags and "fsdp1" not in self.project.flags
 
     @cached_property
-    def _gated_lines(self) -> frozenset[int]:
+    def _gated_lines(self) -> dict[int, bool]:
         return gated_lines(ast.parse(self.text), self.text)
 
     def ignored(self, rule: str, node: cst.CSTNode) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rules.helpers import check_rewrites
+from tests.rules.helpers import check_findings, check_rewrites, findings
 
 
 def test_a_branch_for_another_class_holds_no_sharded_model() -> None:
@@ -91,4 +91,37 @@ def test_what_a_partial_of_the_class_is_called_with_is_sharded() -> None:
             other = functools.partial(fsdp_compat.shard, device_id=0)(net)
             return model.head, other.head
         """,
+    )
+
+
+def test_code_in_a_version_gate_is_named_and_left_alone() -> None:
+    source = """
+        import torch
+        from packaging import version
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def load(model, optim, state):
+            if version.parse(torch.__version__) < version.parse("2.1.0"):
+                flat = FSDP.optim_state_dict_to_load(state, model, optim)
+            else:
+                flat = FSDP.optim_state_dict_to_load(model, optim, state)
+            optim.load_state_dict(flat)
+        """
+    assert {("FSDP305", "manual")} <= {(found.rule, found.level.value) for found in findings(source)}
+
+
+def test_code_beside_its_fsdp2_twin_is_left_alone() -> None:
+    check_findings(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp import fully_shard
+
+        def build(model, new):
+            if new:
+                fully_shard(model)
+            else:
+                model = FSDP(model, use_orig_params=True)
+            return model
+        """,
+        {("FSDP101", "info"), ("FSDP110", "info"), ("FSDP112", "info")},
     )
