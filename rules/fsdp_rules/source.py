@@ -346,7 +346,7 @@ class File:
         return not (isinstance(parent, cst.AnnAssign) and parent.target is node)
 
     def gated(self, node: cst.CSTNode) -> bool | None:
-        """Whether ``node`` is left alone for its FSDP2 twin (True), for a version gate (False), or not at all (None)."""
+        """Whether ``node`` is left alone for its FSDP2 twin (True) or a version gate (False); None: it is not."""
         return True if self.left_alone else self._gated_lines.get(self.span(node).line)
 
     @property

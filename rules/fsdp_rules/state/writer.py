@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from fsdp_rules.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
@@ -28,6 +30,10 @@ def refuse(state: StateCall, problem: str) -> Diagnosis:
         BY_HAND.format(name=state.action.value),
         claims=(state.call.func,),
     )
+
+
+#: Words of a function that writes what it gathers.
+SAVES = re.compile(r"save|write|dump|upload", re.IGNORECASE)
 
 
 class Writer:
@@ -67,8 +73,15 @@ class Writer:
             self.notes.append(gathered.note)
         if gathered.everywhere:
             return self._everywhere(gathered, arguments)
+        if self.state.action is Action.GET_OPTIM and not self._is_saved():
+            self.notes.append("it is saved before training goes on, since step counts in it are the live ones")
         get = self._function()
         return self._replace(lambda code: self._call(get, arguments, gathered.options, code))
+
+    def _is_saved(self) -> bool:
+        """Whether the function around the call looks as if it wrote the state to a file."""
+        function = self.file.function(self.state.call)
+        return function is None or SAVES.search(self.file.code(function)) is not None
 
     def _everywhere(self, gathered: Gathered, arguments: list[Build]) -> Diagnosis:
         get = self._function()
