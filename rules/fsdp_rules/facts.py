@@ -99,6 +99,8 @@ def place_key(path: str) -> str:
     return path.replace(":", "\0")
 
 
+#: Names of methods in which models group their own parameters for an optimizer.
+GROUPING = re.compile(r"optim|param_?groups?|weight_decay")
 #: Attributes of a wrapped model that give the model inside, which under FSDP2 is the same object.
 INNER = (".module", "._fsdp_wrapped_module")
 
@@ -109,7 +111,8 @@ class _Indexer:
     ``var:<path>:<scope>:<text>`` a name or dotted name in a scope; ``attr:<name>`` an attribute of any object;
     ``ret:<path>:<function>[:<i>]`` what a function returns; ``param:<path>:<function>:<name>``;
     ``call:<path>:<dotted callee>[:<i>]`` and ``arg:<path>:<dotted callee>:<position or keyword>`` are joined
-    to functions of other files by :class:`Project`; ``seed`` is an ``FSDP(...)`` call. A ``var`` that ends with ``~``
+    to functions of other files by :class:`Project`; ``on:<method>`` is what a method that groups parameters is called
+    on; ``seed`` is an ``FSDP(...)`` call. A ``var`` that ends with ``~``
     is the name above the line of its function that wraps it.
     """
 
@@ -322,6 +325,8 @@ class _Indexer:
                 continue
             if canonical(callee) == FSDP:
                 self._found(child)
+            if isinstance(child.func, ast.Attribute) and GROUPING.search(child.func.attr):
+                self._value(child.func.value, f"on:{child.func.attr}", scope)
             for position, argument in enumerate(child.args):
                 self._value(argument, f"arg:{self.path}:{scope}:{callee}:{position}", scope)
             for keyword in child.keywords:

@@ -7,6 +7,7 @@ MARKERS: tuple[bytes, ...] = (
     b"FSDP",
     b"FullyShardedDataParallel",
     b"clip_grad_norm_",
+    b"configure_optimizers",
     b"no_sync",
     b"summon_full_params",
     b"_fpw_module",

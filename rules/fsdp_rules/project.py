@@ -95,6 +95,10 @@ class Project:
         """Whether some function of the project called ``name`` may return a wrapped model."""
         return any(place.startswith("ret:") and place.split(":")[2].rpartition(".")[2] == name for place in self.held)
 
+    def called_on(self, method: str) -> Certainty:
+        """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
+        return self.held.get(f"on:{method}", Certainty.NO)
+
     def imports_from(self, path: str, name: str) -> bool:
         """Whether some file of the project imports ``name`` from the file at ``path``."""
         module = module_name(path)

@@ -44,3 +44,30 @@ def groups(model):
     return [p for p in found.values() if p.dim() < 2]
 """
     assert levels(WRAP + source) == ["manual"]
+
+
+MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def configure_optimizers(self):
+        found = {n: p for n, p in self.named_parameters()}
+        return torch.optim.AdamW([p for p in found.values() if p.dim() >= 2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        ("net = FSDP(Net())\noptimizer = net.configure_optimizers()\n", ["manual"]),
+        ("net = FSDP(Net())\noptimizer = net.module.configure_optimizers()\n", ["manual"]),
+        (
+            "def build(net):\n    optimizer = net.configure_optimizers()\n    net = FSDP(net)\n    return optimizer\n",
+            [],
+        ),
+        ("net = FSDP(Net())\noptimizer = other.configure_optimizers()\n", []),
+    ],
+)
+def test_a_method_of_the_model_in_another_file(main: str, expected: list[str]) -> None:
+    found = findings(MODEL, main=f"{WRAP}from example import Net\n{main}")
+    assert [one.level.value for one in found if one.rule == "FSDP213"] == expected

@@ -47,7 +47,9 @@ def build(model):
         """List questions for the dimensions of a wrapped model's parameters."""
         parameter = _asked(node)
         model = model_of_parameter(parameter, file) if parameter is not None else None
-        if model is None or held_at(model, file) is Certainty.NO or is_summoned(node, file):
+        if model is None or is_summoned(node, file):
+            return
+        if held_at(model, file) is Certainty.NO and not _is_own_of_wrapped(model, file):
             return
         yield Diagnosis(
             node,
@@ -56,6 +58,14 @@ def build(model):
             "for the same numbers give all parameters the settings of the 1-D group (often weight_decay=0); keep the "
             "line for the groups that were meant",
         )
+
+
+def _is_own_of_wrapped(model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``model`` is ``self`` in a method that is called on a wrapped model somewhere."""
+    function = file.function(model)
+    if not isinstance(model, cst.Name) or model.value != "self" or function is None:
+        return False
+    return file.project.called_on(function.name.value) is not Certainty.NO
 
 
 def _asked(node: cst.CSTNode) -> cst.BaseExpression | None:
