@@ -24,10 +24,11 @@ _logger = logging.getLogger("fsdp_compat")
 def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """Scale all gradients of ``module`` in place so that their global norm is at most ``max_norm``; returns the norm.
 
-    The norm before clipping, as a plain 0-dim tensor, the same on all ranks: computed in fp32 at least and given in
+    The norm before clipping, as a plain 0-dim tensor: computed in fp32 at least and given in
     the widest dtype among the gradients; on the CPU if the gradients are there, else on the compute device.
-    Sharded, replicated, ignored and unsharded parameters may be mixed; a gradient that FSDP does not manage counts
-    as it is on each rank, as in FSDP1. ``norm_type`` is positive, ``inf`` included. A collective: all ranks call it.
+    Sharded, replicated, ignored and unsharded parameters may be mixed. As in FSDP1 a gradient that FSDP does not
+    manage counts as it is on each rank, so that norms may differ between ranks, or for ``inf`` as the greatest of all
+    ranks. ``norm_type`` is positive, ``inf`` included. A collective: all ranks call it.
 
     Agrees with FSDP1's method to about 1e-6 relative: the two add squares up in another order.
     Raises ValueError for another ``norm_type``, RuntimeError for a module inside another FSDP2 module.
@@ -99,6 +100,10 @@ def _total_norm(params: list[torch.Tensor], norm_type: float) -> torch.Tensor:
             local = plain
         if param.grad is not None:
             local.append(_local(param.grad))
+    if math.isinf(norm_type) and layouts:
+        # FSDP1 takes the maximum over the ranks of these gradients too, where for other norms each rank adds its own.
+        next(iter(layouts.values())).extend(plain)
+        plain = []
     powers = [_reduced_power(grads, norm_type, dtype, mesh, dims) for (mesh, dims), grads in layouts.items()]
     if plain or not powers:
         powers.append(_power(plain, norm_type, dtype, plain[0].device if plain else torch.device("cpu")))

@@ -9,6 +9,15 @@ from torch.distributed.fsdp import FSDPModule
 
 from . import torch_internals
 
+_WRAPPER_PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+def clean_name(name: str) -> str:
+    """A parameter's name without what FSDP1, activation checkpointing and torch.compile put into it."""
+    for prefix in _WRAPPER_PREFIXES:
+        name = name.replace(prefix, "")
+    return name
+
 
 def fsdp_modules(module: nn.Module, root_only: bool = False) -> list[nn.Module]:
     """All FSDP2 units at and below ``module``; with ``root_only`` those that lie in no other unit of ``module``.

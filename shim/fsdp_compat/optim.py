@@ -12,12 +12,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from .modules import fsdp_modules
+from .modules import clean_name, fsdp_modules
 from .tensors import full_tensor, shard_like, whole_copy
 
 StateDict: TypeAlias = dict[str, Any]
-
-_WRAPPER_PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
 def optim_state_dict(
@@ -71,7 +69,7 @@ def optim_state_dict_to_load(model: nn.Module, optim: Optimizer, optim_state_dic
             "not send it to the others."
         )
     names = _names(model, optim)
-    saved = {_clean(name): value for name, value in optim_state_dict["state"].items()}
+    saved = {clean_name(name): value for name, value in optim_state_dict["state"].items()}
     strangers = sorted(saved.keys() - set(names.values()))
     if strangers:
         raise ValueError(f"optim_state_dict has state for {_shortened(strangers)}, which the optimizer does not hold")
@@ -93,7 +91,7 @@ def _names(model: nn.Module, optim: Optimizer) -> dict[torch.Tensor, str]:
     for unit in fsdp_modules(model):
         assert isinstance(unit, FSDPModule)
         unit.reshard()
-    known = {param: _clean(name) for name, param in model.named_parameters()}
+    known = {param: clean_name(name) for name, param in model.named_parameters()}
     names: dict[torch.Tensor, str] = {}
     for index, group in enumerate(optim.param_groups):
         for position, param in enumerate(group["params"]):
@@ -110,12 +108,6 @@ def _names(model: nn.Module, optim: Optimizer) -> dict[torch.Tensor, str]:
 def parameter_names(model: nn.Module, optim: Optimizer) -> list[str]:
     """The names of the parameters that ``optim`` holds, in its order: the i-th is number i of its state dict."""
     return list(_names(model, optim).values())
-
-
-def _clean(name: str) -> str:
-    for prefix in _WRAPPER_PREFIXES:
-        name = name.replace(prefix, "")
-    return name
 
 
 def _group_names(group: Mapping[str, Any], names: Mapping[torch.Tensor, str]) -> list[str]:
@@ -163,7 +155,7 @@ def _matching_groups(
             raise NotImplementedError(
                 "optim_state_dict is keyed by number; key it by parameter name, as FSDP.optim_state_dict does"
             )
-        by_names[frozenset(map(_clean, group["params"]))] = group
+        by_names[frozenset(map(clean_name, group["params"]))] = group
     matching = []
     for index, group in enumerate(optim.param_groups):
         wanted = frozenset(_group_names(group, names))

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from . import torch_internals
-from .modules import fsdp_modules
+from .modules import clean_name, fsdp_modules
 from .tensors import holds_first_shard, shard_like, whole_copy
 
 _ATTRIBUTE = "_fsdp_compat_state_dict_settings"
@@ -140,11 +140,13 @@ def _import(unit: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
         assert isinstance(part, FSDPModule)
         part.reshard()
     for name, param in unit.named_parameters(remove_duplicate=False):
-        value = state_dict.get(prefix + name)
+        # Checkpoint wrappers hide their part of the name from the state dict, and put it back as loading reaches them.
+        key = prefix + name if prefix + name in state_dict else prefix + clean_name(name)
+        value = state_dict.get(key)
         if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
             continue
         if isinstance(param, DTensor) and value.shape == param.shape:
-            state_dict[prefix + name] = shard_like(value, param)
+            state_dict[key] = shard_like(value, param)
 
 
 def _is_first_rank(unit: nn.Module) -> bool:

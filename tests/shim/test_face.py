@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint.state_dict as dcp_state
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
@@ -192,6 +194,44 @@ def states(rank: int, world_size: int, strategy: str) -> None:
 @pytest.mark.parametrize(("strategy", "world_size"), [("FULL_SHARD", 2), ("SHARD_GRAD_OP", 3), ("NO_SHARD", 2)])
 def test_state_dicts(pool: Pool, strategy: str, world_size: int) -> None:
     pool.run(states, world_size, strategy)
+
+
+def checkpointed(rank: int, world_size: int, side: str, when: str, accumulate: bool) -> Outcome:
+    """Worker: activation checkpointing put around blocks before or after wrapping, and state that goes through it."""
+    names: Any = FSDP1 if side == "fsdp1" else FSDP
+    model = build()
+    for_blocks = {"check_fn": lambda module: isinstance(module, Block)}
+    if when == "before":
+        apply_activation_checkpointing(model, **for_blocks)
+    with quiet_fsdp1():
+        model = names(model, auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, use_orig_params=True)
+        if when == "after":
+            apply_activation_checkpointing(model, **for_blocks)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        losses = []
+        for step in range(3):
+            with model.no_sync() if accumulate else contextlib.nullcontext():
+                loss_of(model, rank, 40 + step).backward()
+            loss = loss_of(model, rank, step)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict({name: value / 2 for name, value in state.items()})
+        losses.append(loss_of(model, rank, 9).item())
+        if side == "compat":
+            optim = FSDP.optim_state_dict(model, optimizer)
+            assert list(optim["state"]) == list(state)
+            optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, optim))
+    return Outcome(losses, [], state)
+
+
+@pytest.mark.parametrize(("when", "accumulate"), [("before", False), ("after", False), ("after", True)])
+def test_activation_checkpointing(pool: Pool, when: str, accumulate: bool) -> None:
+    theirs = pool.run(checkpointed, 2, "fsdp1", when, accumulate)
+    for first, second in zip(theirs, pool.run(checkpointed, 2, "compat", when, accumulate), strict=True):
+        assert_same(first, second)
 
 
 def refused_settings(rank: int, world_size: int) -> None:

@@ -68,7 +68,7 @@ def test_training_with_active_clipping_follows_fsdp1(pool: Pool) -> None:
         assert_same(theirs, ours, rounding=1e-5)
 
 
-def with_ignored(rank: int, world_size: int, side: str) -> tuple[float, list[torch.Tensor]]:
+def with_ignored(rank: int, world_size: int, side: str, norm_type: float) -> tuple[float, list[torch.Tensor]]:
     """Worker: clip a model with parameters that are not sharded and whose gradients differ between ranks."""
     model = build()
     arguments = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, "ignored_modules": [model.head]}
@@ -76,16 +76,18 @@ def with_ignored(rank: int, world_size: int, side: str) -> tuple[float, list[tor
         with quiet_fsdp1():
             wrapped = FSDP1(model, use_orig_params=True, **arguments)
         loss_of(wrapped, rank, 0).backward()
-        norm = wrapped.clip_grad_norm_(0.05)
+        norm = wrapped.clip_grad_norm_(0.05, norm_type)
     else:
         loss_of(fsdp_compat.shard(model, **arguments), rank, 0).backward()
-        norm = clip_grad_norm_(model, 0.05)
+        norm = clip_grad_norm_(model, 0.05, norm_type)
     return norm.item(), [model.head.weight.grad]
 
 
-def test_ignored_parameters_count_as_in_fsdp1(pool: Pool) -> None:
-    for theirs, ours in zip(pool.run(with_ignored, 2, "fsdp1"), pool.run(with_ignored, 2, "compat"), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf])
+def test_ignored_parameters_count_as_in_fsdp1(pool: Pool, norm_type: float) -> None:
+    theirs = pool.run(with_ignored, 2, "fsdp1", norm_type)
+    for first, second in zip(theirs, pool.run(with_ignored, 2, "compat", norm_type), strict=True):
+        torch.testing.assert_close(second, first, rtol=1e-6, atol=1e-9)
 
 
 def norm_details(rank: int, world_size: int) -> None:
