@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ from fsdp_rules.wrapping import assignments, model_of_parameters, wrapped_module
 #: Ends of class names by which optimizers of other libraries are known.
 KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
 
+#: Names of functions and methods that build an optimizer for a model.
+BUILDER = re.compile(
+    r"(build|configure|construct|create|get|init|initialize|make|prepare|set_?up)_(?!\w*(state|sched))\w*optim\w*"
+)
 NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
 
 
@@ -147,7 +152,12 @@ def _anchor(call: cst.Call, built: cst.Assign, file: File) -> cst.CSTNode:
 
 
 def _parameters(call: cst.Call, file: File) -> cst.BaseExpression | None:
-    """What an optimizer is given to train; None where ``call`` builds no optimizer."""
+    """What an optimizer is given to train; None where ``call`` builds no optimizer.
+
+    That is the call itself where a function or method of the project builds it.
+    """
+    if BUILDER.fullmatch((dotted(call.func) or "").rpartition(".")[2]):
+        return call
     full = file.resolved(call.func)
     if full is None or full.startswith(("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")):
         return None
@@ -171,7 +181,9 @@ def _read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]
     for call in calls:
         direct = model_of_parameters(call, file)
         texts = [dotted(direct)] if direct is not None else [dotted(argument.value) for argument in call.args]
-        yield from (text for text in texts if text is not None)
+        if direct is None and isinstance(call.func, cst.Attribute):
+            texts.append(dotted(call.func.value))
+        yield from (text for text in texts if text is not None and text != "self")
     if depth < 5:
         for _, value in _assigned(node, file):
             yield from _read(value, file, depth + 1)

@@ -192,3 +192,34 @@ def build(model):
     return model, optimizer
 """
     assert [level for level, _ in found(WRAPPER + source)] == ["manual"]
+
+
+def test_functions_and_methods_of_the_project_that_build_optimizers() -> None:
+    check_rewrites(
+        """
+        from optim import make_optimizer
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model, critic, args):
+            optimizer = make_optimizer(model, lr=args.lr)
+            model = FSDP(model, use_orig_params=True)
+            other = critic.configure_optimizers(args)
+            critic = FSDP(critic, use_orig_params=True)
+            return model, optimizer, critic, other
+        """,
+        """
+        from optim import make_optimizer
+        from torch.distributed.fsdp import fully_shard
+
+        def build(model, critic, args):
+            fully_shard(model)
+            optimizer = make_optimizer(model, lr=args.lr)
+            fully_shard(critic)
+            other = critic.configure_optimizers(args)
+            return model, optimizer, critic, other
+        """,
+    )
+
+
+def test_states_and_schedulers_are_not_optimizers() -> None:
+    assert found("state = get_optimizer_state(model)\ns = make_optim_scheduler(model)\nmodel = FSDP(model)\n") == []
