@@ -56,8 +56,10 @@ class Precision:
                 "keep_low_precision_grads=True has no counterpart in FSDP2, which always gives gradients the "
                 "parameter's own dtype. Drop it, and cast the gradients after backward if memory is the reason."
             )
+        # FSDP1 reduces in the dtype it computes in; FSDP2 stopped taking that for granted in 2.15.
+        reduce_dtype = value.reduce_dtype or value.param_dtype
         return Precision(
-            policy=MixedPrecisionPolicy(value.param_dtype, value.reduce_dtype, cast_forward_inputs=False),
+            policy=MixedPrecisionPolicy(value.param_dtype, reduce_dtype, cast_forward_inputs=False),
             buffer_dtype=value.buffer_dtype,
             cast_inputs=value.cast_forward_inputs,
             cast_root_inputs=value.cast_root_forward_inputs,

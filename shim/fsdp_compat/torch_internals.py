@@ -1,6 +1,6 @@
 """The only place that reaches into FSDP2's private state, for what it offers no public way to ask or undo.
 
-Everything here was present from torch 2.6 to 2.13. A new torch version that moves one of these names breaks this
+Everything here was present from torch 2.8 to 2.15. A new torch version that moves one of these names breaks this
 file and nothing else.
 """
 
@@ -110,16 +110,21 @@ def left_alone(module: nn.Module) -> Iterator[None]:
     states = [group._sharded_state for group in groups]
     cast = set_input_cast(module, False)
     # Attributes of the instances, which hide the methods of the same name until they are deleted.
-    hidden = [(group, name) for group in groups for name in ("_to_sharded", "_to_sharded_post_forward")]
-    hidden += [(param, "reset_sharded_param") for group in groups for param in group.fsdp_params]
+    params = [param for group in groups for param in group.fsdp_params]
+    hidden = [(group, name, _do_nothing) for group in groups for name in ("_to_sharded", "_to_sharded_post_forward")]
+    hidden += [(param, "reset_sharded_param", _do_nothing) for param in params]
+    # From 2.15 on a forward looks at what was gathered, even if there is nothing to do with it.
+    hidden += [
+        (param, "_unsharded_param", param.sharded_param) for param in params if not hasattr(param, "_unsharded_param")
+    ]
     try:
         for group in groups:
             group._sharded_state = type(group._sharded_state).UNSHARDED
-        for owner, name in hidden:
-            setattr(owner, name, _do_nothing)
+        for owner, name, value in hidden:
+            setattr(owner, name, value)
         yield
     finally:
-        for owner, name in hidden:
+        for owner, name, _ in hidden:
             delattr(owner, name)
         for group, state in zip(groups, states, strict=True):
             group._sharded_state = state
