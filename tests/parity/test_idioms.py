@@ -96,6 +96,20 @@ SETUPS = {
             model.layers[index] = FSDP(layer, device_id=CPU, use_orig_params=True)
         model = FSDP(model, device_id=CPU, use_orig_params=True)
         """,
+    "a function that builds the optimizer before wrapping": """
+        def make_optimizer(net):
+            return torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=0.05)
+
+        optimizer = make_optimizer(model)
+        model = FSDP(model, device_id=CPU, use_orig_params=True)
+        """,
+    "a function that wraps after the optimizer": f"""
+        def wrap_model(net):
+            return FSDP(net, device_id=CPU, use_orig_params=True)
+
+        {OPTIMIZER}
+        model = wrap_model(model)
+        """,
     "groups by dimensions before wrapping": """
         matrices = [p for p in model.parameters() if p.ndim >= 2]
         vectors = [p for p in model.parameters() if p.ndim < 2]
