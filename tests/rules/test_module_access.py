@@ -35,6 +35,8 @@ def test_without_fsdp1_nothing_happens(source: str) -> None:
         "inner = model.module if isinstance(model, DDP) else model",
         "if isinstance(model, DDP) and model.module.ready:\n    print(1)",
         "inner = model if not isinstance(model, DDP) else model.module",
+        "inner = model if isinstance(model, FSDP) else model.module",
+        "if not isinstance(model, (FSDP, DDP)):\n    model = model.module",
     ],
 )
 def test_guarded_uses_that_stay_right(use: str) -> None:
