@@ -76,6 +76,8 @@ def build(model):
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
+        if "meta" in file.project.flags:
+            plan.helper.append("FSDP1 initialises modules that the project builds on the meta device unit by unit")
         early = [entry.name for entry in early_optimizers(call, file) if not entry.moves]
         plan.helper.extend(f"{name} is built before and has to be given the new parameters" for name in early)
         verdicts: list[Diagnosis] = []
