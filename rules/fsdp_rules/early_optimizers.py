@@ -10,7 +10,7 @@ import libcst as cst
 
 from fsdp_rules.names import FSDP
 from fsdp_rules.source import File, dotted
-from fsdp_rules.values import literal_bool, names_in
+from fsdp_rules.values import is_partial, literal_bool, names_in
 from fsdp_rules.wrapping import assignments, model_of_parameters, wrapped_module
 
 #: Ends of class names by which optimizers of other libraries are known.
@@ -100,7 +100,19 @@ def wraps(call: cst.Call, file: File) -> bool:
     if not isinstance(file.parent(call), cst.Assign) or not call.args:
         return False
     name = dotted(call.func)
-    return name is not None and file.project.may_return_wrapped(name.rpartition(".")[2])
+    if name is None:
+        return False
+    return file.project.may_return_wrapped(name.rpartition(".")[2]) or is_factory(file.value(call.func), file)
+
+
+def is_factory(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a ``functools.partial(FSDP, ...)``."""
+    return (
+        isinstance(node, cst.Call)
+        and is_partial(node, file)
+        and bool(node.args)
+        and file.fsdp1(node.args[0].value) == FSDP
+    )
 
 
 def _wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:

@@ -125,3 +125,30 @@ def test_code_beside_its_fsdp2_twin_is_left_alone() -> None:
         """,
         {("FSDP101", "info"), ("FSDP110", "info"), ("FSDP112", "info")},
     )
+
+
+def test_an_optimizer_built_before_a_partial_is_called_keeps_training() -> None:
+    check_rewrites(
+        """
+        import functools
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            shard = functools.partial(FSDP, use_orig_params=True)
+            model = shard(model)
+            return model, optimizer
+        """,
+        """
+        import functools
+        import fsdp_compat
+        import torch
+
+        def build(model):
+            shard = functools.partial(fsdp_compat.shard, use_orig_params=True)
+            model = shard(model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            return model, optimizer
+        """,
+    )

@@ -246,17 +246,13 @@ def yields(block: cst.With) -> bool:
 
 def unseen_contexts(file: File) -> list[cst.Call]:
     """Calls of ``state_dict_type`` whose block is not seen: no ``with`` enters them where they stand, or it yields."""
-    found: list[cst.Call] = []
     if "state_dict_type" not in file.text:
-        return found
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            if is_context_call(node, file) and (not entered(node, file) or _yielding(node, file)):
-                found.append(node)
-
-    file.module.visit(Collect())
-    return found
+        return []
+    return [
+        call
+        for call in file.nodes(cst.Call)
+        if is_context_call(call, file) and (not entered(call, file) or _yielding(call, file))
+    ]
 
 
 def _yielding(call: cst.Call, file: File) -> bool:
