@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tests.parity.tolerance import EXACT, tolerance
 
 Spec = Mapping[str, str]
+Factors = Mapping[str, tuple[str, ...]]
 Pair = frozenset[tuple[str, str]]
 
 FACTORS: dict[str, tuple[str, ...]] = {
@@ -38,6 +39,24 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "end": ("context", "context_config", "set_type", "summon"),
     "layout": ("inline", "train_function"),
 }
+
+#: The values that have a short spelling in FSDP2 itself: any other one sends a whole program through a helper.
+COMMON = FACTORS | {
+    "spelling": ("literal", "variable"),
+    "policy": ("none", "transformer", "transformer_variable", "module", "lambda"),
+    "init": ("eager", "meta"),
+    "ignored": ("none",),
+    "group": ("none", "process_group_none", "mesh"),
+    "kwargs": ("direct",),
+    "call": ("rebind", "new_name", "attribute", "function"),
+}
+
+#: Pairs of common values that send a program through a helper all the same.
+HELPED: tuple[Callable[[Spec], bool], ...] = (
+    lambda s: s["sync"] == "True" and (s["group"] == "mesh" or s["init"] == "meta"),
+    lambda s: s["strategy"] == "NO_SHARD" and s["group"] == "mesh",
+    lambda s: s["model"] == "conv" and s["precision"] != "none",
+)
 
 _POLICIES_THAT_SPLIT_TIES = ("always", "size", "or")
 
@@ -89,17 +108,22 @@ def valid(spec: Spec) -> bool:
     return not any(excludes(spec) for excludes in EXCLUDED.values())
 
 
-def specs() -> Iterator[Spec]:
-    """The combinations, always the same ones in the same order."""
+def common(spec: Spec) -> bool:
+    """Whether FSDP1 runs the combination, and FSDP2 can say it without a helper for the wrapping."""
+    return valid(spec) and not any(helped(spec) for helped in HELPED)
+
+
+def specs(factors: Factors, allowed: Callable[[Spec], bool]) -> Iterator[Spec]:
+    """Allowed combinations of ``factors`` that show every pair of values, always the same ones in the same order."""
     chooser = random.Random(2)
     missing = {
         frozenset({(left, a), (right, b)})
-        for left, right in itertools.combinations(FACTORS, 2)
-        for a, b in itertools.product(FACTORS[left], FACTORS[right])
+        for left, right in itertools.combinations(factors, 2)
+        for a, b in itertools.product(factors[left], factors[right])
     }
     while missing:
         pair = min(missing, key=sorted)
-        candidates = [spec for spec in (_draw(chooser, pair) for _ in range(8)) if spec]
+        candidates = [spec for spec in (_draw(chooser, factors, allowed, pair) for _ in range(8)) if spec]
         if not candidates:
             missing.discard(pair)
             continue
@@ -113,9 +137,9 @@ def pairs(spec: Spec) -> set[Pair]:
     return {frozenset(two) for two in itertools.combinations(spec.items(), 2)}
 
 
-def _draw(chooser: random.Random, pair: Pair) -> Spec | None:
+def _draw(chooser: random.Random, factors: Factors, allowed: Callable[[Spec], bool], pair: Pair) -> Spec | None:
     for _ in range(300):
-        spec = {name: chooser.choice(values) for name, values in FACTORS.items()} | dict(pair)
-        if valid(spec):
+        spec = {name: chooser.choice(values) for name, values in factors.items()} | dict(pair)
+        if allowed(spec):
             return spec
     return None

@@ -24,7 +24,7 @@ _PRECISION = {
 _OPTIMIZERS = {
     "sgd": "torch.optim.SGD({model}.parameters(), lr=0.05, momentum=0.9)",
     "adamw": "torch.optim.AdamW({model}.parameters(), lr=1e-2, weight_decay=0.1)",
-    "before_wrapping": "torch.optim.SGD({model}.parameters(), lr=0.1)",
+    "before_wrapping": "torch.optim.SGD({model}.parameters(), lr=0.1, momentum=0.5)",
 }
 
 
