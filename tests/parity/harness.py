@@ -102,6 +102,15 @@ def check(pool: Pool, program: Program, directory: Path, settings: Settings) -> 
 def judge(program: Program, before: Mapping[str, Any], after: Mapping[str, Any]) -> Outcome:
     """Compare what two versions of ``program`` saved."""
     allowed = tolerance(program.spec)
+    if program.spec["precision"] == "bf16":
+        before, after = ({**result, "weights": _wide(result["weights"])} for result in (before, after))
     if different := differences(before, after, allowed):
         return Outcome(program, Verdict.DIFFERENT, "; ".join(different[:4]))
     return Outcome(program, Verdict.EQUAL if allowed is EXACT else Verdict.CLOSE, allowed.reason)
+
+
+def _wide(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """``weights`` with what is in bf16, which only a buffer is after training in mixed precision, in fp32."""
+    import torch
+
+    return {name: value.float() if value.dtype is torch.bfloat16 else value for name, value in weights.items()}

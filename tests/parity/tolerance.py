@@ -38,6 +38,11 @@ CLIPPED_BY_RANK = Tolerance(
     "FSDP1 counts an ignored parameter's gradient into each rank's own norm and clips each shard by another factor;"
     " the two cut their shards at different places",
 )
+BUFFERS = Tolerance(
+    0.0,
+    "bit for bit, but buffers cast to buffer_dtype are saved in it: FSDP1 casts them back, except where the root has no"
+    " parameters of its own",
+)
 TOLERANCES = (CLIPPED, CLIPPED_BY_RANK, NO_SHARD, NO_SHARD_LOW, NO_SYNC)
 
 
@@ -49,4 +54,6 @@ def tolerance(spec: Mapping[str, str]) -> Tolerance:
         return NO_SYNC
     if spec["ignored"] == "modules_trained" and spec["clip"] in ("active", "active_inf"):
         return CLIPPED_BY_RANK
-    return CLIPPED if spec["clip"] == "active" else EXACT
+    if spec["clip"] == "active":
+        return CLIPPED
+    return BUFFERS if spec["precision"] == "bf16" else EXACT
