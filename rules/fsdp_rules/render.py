@@ -270,6 +270,9 @@ class _Renderer:
 def policy_text(fields: dict[str, cst.BaseExpression], file: File, code: Code, casts: bool = True) -> str:
     """``MixedPrecisionPolicy(...)`` for the fields of a MixedPrecision."""
     arguments = [f"{name}={code(fields[name])}" for name in ("param_dtype", "reduce_dtype") if name in fields]
+    if "param_dtype" in fields and "reduce_dtype" not in fields:
+        # FSDP1 reduces in param_dtype by default; FSDP2 does so up to torch 2.14 only.
+        arguments.append(f"reduce_dtype={code(fields['param_dtype'])}")
     if not casts:
         arguments.append("cast_forward_inputs=False")
     return call_text(file.ref("torch.distributed.fsdp.MixedPrecisionPolicy"), arguments)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODULES, canonical
+from fsdp_rules.names import FSDP1_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File, dotted
 
@@ -74,9 +74,8 @@ def build(model):
         )
 
     def _dotted(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
-        text = dotted(node)
         known = file.fsdp1(node)
-        if text is None or known not in FSDP1_NAMES or not text.startswith(f"{FSDP_PACKAGE}."):
+        if known not in FSDP1_NAMES:
             return
         spelled = file.ref(f"fsdp_compat.{known}")
         yield Diagnosis(
