@@ -50,14 +50,7 @@ def _close(before: float, after: float, relative: float) -> bool:
     return abs(before - after) <= relative * max(abs(before), abs(after))
 
 
-#: FSDP1 saves a buffer that it cast in its own dtype where the unit around it has parameters, else as it was cast; the
-#: native rewrite saves it as it was cast, which its finding says, and fsdp_compat in its own. The value is compared.
-BUFFERS = ("scale",)
-
-
 def _tensors_differ(what: str, before: Any, after: Any, relative: float) -> Iterator[str]:
-    if what.endswith(BUFFERS) and before.dtype != after.dtype:
-        before, after = before.bfloat16(), after.bfloat16()
     if (before.dtype, before.shape) != (after.dtype, after.shape):
         yield f"{what}: {before.dtype} {tuple(before.shape)} became {after.dtype} {tuple(after.shape)}"
         return
