@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="print the whole reason of everything that went wrong")
     options = parser.parse_args(arguments)
     chosen = [program for program in programs() if not options.only or program.name in options.only]
+    if unknown := set(options.only or ()) - {program.name for program in chosen}:
+        parser.error(f"no such program: {', '.join(sorted(unknown))}")
     console = Console()
     outcomes = []
     with Pool(4) as pool:
