@@ -11,7 +11,7 @@ from tests.parity.text import indented
 _FULL = "FSDP.state_dict_type({model}, StateDictType.FULL_STATE_DICT)"
 
 # A state goes through a file, because FSDP1's may share memory with what is trained on.
-_FILE = 'f"{sys.argv[1]}.{rank}"'
+_FILE = 'f"{sys.argv[1]}.state"'
 
 
 def training(spec: Spec, model: Model, wrapped: str) -> list[str]:
@@ -105,12 +105,12 @@ def _midway(spec: Spec, wrapped: str) -> list[str]:
             context = f"with FSDP.summon_full_params({wrapped}), torch.no_grad():\n{indented([write])}"
             return [f"if step == 1:\n{indented([context])}"]
         case "reload":
-            save = [f"{full}\n    state = {wrapped}.state_dict()", f"torch.save(state, {_FILE})"]
+            save = [f"{full}\n    state = {wrapped}.state_dict()", *_saved("state")]
             load = [f"state = torch.load({_FILE})", f"{full}\n    {wrapped}.load_state_dict(state)"]
             return [f"if step == 1:\n{indented(save)}", f"if step == 2:\n{indented(load)}"]
         case "optim_state":
             saved = f"optim_state = FSDP.optim_state_dict({wrapped}, optimizer)"
-            save = [f"{full}\n    {saved}", f"torch.save(optim_state, {_FILE})"]
+            save = [f"{full}\n    {saved}", *_saved("optim_state")]
             loaded = f"flattened = FSDP.optim_state_dict_to_load({wrapped}, optimizer, optim_state)"
             load = [
                 f"optim_state = torch.load({_FILE})",
@@ -122,6 +122,10 @@ def _midway(spec: Spec, wrapped: str) -> list[str]:
             return [f"extra.append({wrapped}.module.width)"]
         case _:
             return []
+
+
+def _saved(state: str) -> list[str]:
+    return [f"if rank == 0:\n    torch.save({state}, {_FILE})", "dist.barrier()"]
 
 
 def _weights(spec: Spec, wrapped: str) -> list[str]:
