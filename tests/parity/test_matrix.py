@@ -12,7 +12,7 @@ from tests.parity.programs import Program, programs
 from tests.pool import Pool
 
 
-def chosen(count: int = 12) -> list[Program]:
+def chosen(count: int = 14) -> list[Program]:
     """From both families, the ``count`` programs that, one after the other, add the most values not shown before."""
     result: list[Program] = []
     for family in ("a", "n"):
