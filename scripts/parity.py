@@ -85,10 +85,11 @@ on gloo processes, each on its own data, once as FSDP1 and once as `fsdp-migrate
 rank, the full final weights and everything read in between must be equal bit for bit; gradient norms to 1e-6, because
 FSDP1 sums the squares of a flat shard and FSDP2 those of each parameter's shard."""
 
-LEFT_OUT = """Most of these FSDP1 itself refuses or gets wrong, and some have no spelling. Two kinds it does run, and there
-the two do **not** agree or were not compared: active clipping beside a trained ignored module (losses change: FSDP1 clips
-every rank by another norm), and AdamW wherever a tolerance applies. States are saved on rank 0 and read by all; ranks
-that each load values of their own are not covered. Hybrid programs alone run on four processes, none on three."""
+LEFT_OUT = """Most of these FSDP1 itself refuses or gets wrong, and some have no spelling. Two kinds it does run, and
+there the two do **not** agree or were not compared: active clipping beside a trained ignored module (losses change:
+FSDP1 clips every rank by another norm), and AdamW wherever a tolerance applies. States are saved on rank 0 and read by
+all; ranks that each load values of their own are not covered. Hybrid programs alone run on four processes, none on
+three."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -92,9 +92,7 @@ def train(model, batches, optimizer):
         if reason is not None:
             helper = file.ref("fsdp_compat.clip_grad_norm_")
             if "ignored" in file.project.flags:
-                assumption += (
-                    "ignored parameters are frozen, or clipping is not active: FSDP1 clips each rank by another norm; "
-                )
+                assumption += "ignored parameters are frozen, or nothing is clipped (FSDP1 clips by rank); "
             level = Level.REVIEW if assumption else Level.SAFE
             message = f"{assumption}clipped by fsdp_compat, since {reason}"
             yield Diagnosis(
