@@ -20,6 +20,8 @@ KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion
 BUILDER = re.compile(
     r"(build|configure|construct|create|get|init|initialize|make|prepare|set_?up)_(?!\w*(state|sched))\w*optim\w*"
 )
+#: What wraps a model where it is called.
+WRAPPERS = (FSDP, "wrap")
 NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
 
 
@@ -75,13 +77,22 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
                     and whole
                     and not _is_held_by_name(parameters, model, file)
                     and _may_move(built, anchor, file),
-                    speaks=call is next(one for one in wraps if _anchor(one, built, file) is anchor),
-                    elsewhere=file.fsdp1(call.func) != FSDP,
+                    speaks=_speaks(call, anchor, [(one, _anchor(one, built, file)) for one in wraps], file),
+                    elsewhere=file.fsdp1(call.func) not in WRAPPERS,
                     note=_note(call) if file.fsdp1(call.func) == FSDP else "",
                 )
             )
             break
     return found
+
+
+def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst.CSTNode]], file: File) -> bool:
+    """Whether ``call`` is the first one at its anchor, and its anchor the last one of its block."""
+    block = file.block(anchor)
+    return (
+        call is next(one for one, its in wraps if its is anchor)
+        and anchor is [its for _, its in wraps if its in block][-1]
+    )
 
 
 def _note(call: cst.Call) -> str:
@@ -95,7 +106,7 @@ def _note(call: cst.Call) -> str:
 
 def wraps(call: cst.Call, file: File) -> bool:
     """Whether ``call`` wraps a model: itself, or as a function of the project that returns what it wrapped."""
-    if file.fsdp1(call.func) == FSDP:
+    if file.fsdp1(call.func) in WRAPPERS:
         return True
     if not isinstance(file.parent(call), cst.Assign) or not call.args:
         return False
@@ -129,7 +140,7 @@ def _wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:
 
 def _modules(call: cst.Call, file: File) -> list[cst.BaseExpression]:
     """What a wrapping call wraps, or may wrap."""
-    if file.fsdp1(call.func) != FSDP:
+    if file.fsdp1(call.func) not in WRAPPERS:
         return [argument.value for argument in call.args]
     module = wrapped_module(call)
     return [module] if module is not None else []

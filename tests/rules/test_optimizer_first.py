@@ -223,3 +223,46 @@ def test_functions_and_methods_of_the_project_that_build_optimizers() -> None:
 
 def test_states_and_schedulers_are_not_optimizers() -> None:
     assert found("state = get_optimizer_state(model)\ns = make_optim_scheduler(model)\nmodel = FSDP(model)\n") == []
+
+
+def test_wrap_inside_enable_wrap_is_followed_by_one_relink_behind_the_last() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+        def build(model, options):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with enable_wrap(wrapper_cls=FSDP, **options):
+                model.encoder = wrap(model.encoder)
+                model = wrap(model)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        import torch
+        from fsdp_compat import enable_wrap, wrap
+
+        def build(model, options):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with enable_wrap(wrapper_cls=fsdp_compat.shard, **options):
+                model.encoder = wrap(model.encoder)
+                model = wrap(model)
+                fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer
+        """,
+    )
+
+
+def test_each_branch_that_wraps_relinks() -> None:
+    source = """
+def build(model, options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if options:
+        model = FSDP(model, **options)
+    else:
+        model = FSDP(model, use_orig_params=True)
+    return model, optimizer
+"""
+    assert [level for level, _ in found(source)] == ["review", "review"]

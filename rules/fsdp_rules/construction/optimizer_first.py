@@ -47,7 +47,10 @@ def build(model):
         """Look for optimizers above a call that wraps a model."""
         if isinstance(node, cst.Call) and wraps(node, file):
             for early in early_optimizers(node, file):
-                yield self._moved(early, file) if early.moves else self._relinked(early, file)
+                if early.moves:
+                    yield self._moved(early, file)
+                elif early.speaks:
+                    yield self._relinked(early, file)
 
     def _moved(self, early: EarlyOptimizer, file: File) -> Diagnosis:
         return Diagnosis(
@@ -73,5 +76,5 @@ def build(model):
             Level.REVIEW,
             f"{name} is built before {model} is sharded, so it is given the new parameters afterwards{early.note}",
             f"better, build {name} after the sharding",
-            edits=(InsertAfter(early.anchor, lambda code: f"{relink}({name}, {model})"),) if early.speaks else (),
+            edits=(InsertAfter(early.anchor, lambda code: f"{relink}({name}, {model})"),),
         )
