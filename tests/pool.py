@@ -61,7 +61,7 @@ class Pool:
         self.close()
 
     def run(self, fn: Callable[..., Any], world_size: int, *args: Any, timeout: float = 120) -> list[Any]:
-        """Call ``fn(rank, world_size, *args)`` on ``world_size`` workers in a fresh gloo group; results in rank order.
+        """Call ``fn(rank, world_size, *args)`` on ``world_size`` workers in a fresh group; results in rank order.
 
         ``fn`` stands at module level; arguments and results are pickled. The group is destroyed afterwards, and the
         worker's global state (RNG, default dtype, environment, working directory) is put back.

@@ -30,7 +30,7 @@ Prelude = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class FunctionJob:
-    """Call ``function(rank, world_size, *args)`` in a fresh gloo group that meets at ``store``."""
+    """Call ``function(rank, world_size, *args)`` in a fresh group that meets at ``store``; see :mod:`tests.device`."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -40,9 +40,11 @@ class FunctionJob:
     def __call__(self, rank: int, world_size: int) -> Any:
         import torch.distributed as dist
 
+        from tests.device import BACKEND
+
         store = dist.FileStore(self.store, world_size)
         limit = timedelta(seconds=self.timeout)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
+        dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size, timeout=limit)
         return self.function(rank, world_size, *self.args)
 
 
@@ -105,10 +107,19 @@ def _answer(message: bytes, rank: int) -> bytes:
         with _state_restored():
             paths, world_size, payload = pickle.loads(message)
             sys.path[:] = paths
+            _take_device(rank)
             value = pickle.loads(payload)(rank, world_size)
             return pickle.dumps((True, pickle.dumps(value)))
     except BaseException:
         return pickle.dumps((False, traceback.format_exc()))
+
+
+def _take_device(rank: int) -> None:
+    # Before tests are imported: what they import from tests.device is this worker's device.
+    if os.environ.get("FSDP_COMPAT_TEST_DEVICE") == "cuda":
+        import torch
+
+        torch.cuda.set_device(rank)
 
 
 @contextlib.contextmanager
