@@ -97,11 +97,31 @@ def _unread(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, st
     if not consumed:
         return []
     tree = ast.parse(module.code)
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    read = _names_read(tree)
+    shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
     unread = [
-        statement for statement, name in consumed if name not in read and not file.project.imports_from(file.path, name)
+        statement
+        for statement, name in consumed
+        if name not in read["" if name in shared else file.scope(statement)]
+        and not file.project.imports_from(file.path, name)
     ]
     return list(dict.fromkeys(unread))
+
+
+def _names_read(tree: ast.Module) -> dict[str, set[str]]:
+    """The names that are read in each scope of ``tree``, the scopes inside it included, by its qualified name."""
+    read: dict[str, set[str]] = defaultdict(set)
+    pending: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ("",))]
+    while pending:
+        node, scopes = pending.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            for scope in scopes:
+                read[scope].add(node.id)
+        # What a definition reads from around it, its decorators and defaults, counts as read inside it too.
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            scopes = (*scopes, f"{scopes[-1]}.{node.name}".lstrip("."))
+        pending += [(child, scopes) for child in ast.iter_child_nodes(node)]
+    return read
 
 
 def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:

@@ -479,3 +479,58 @@ def swap(model):
 """
     assert levels(body, "FSDP302") == ["manual"]
     assert levels(body, "FSDP303") == ["manual"]
+
+
+def test_a_context_that_is_assigned_before_it_is_entered() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp import StateDictType
+
+        def one(net, full):
+            model = FSDP(net)
+            context = FSDP.state_dict_type(
+                model, StateDictType.FULL_STATE_DICT if full else StateDictType.SHARDED_STATE_DICT
+            )
+            with context:
+                return model.state_dict()
+
+        def another(net):
+            model = FSDP(net)
+            context = FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+            with context, torch.no_grad():
+                state = model.state_dict()
+            return state
+        """,
+        """
+        import torch
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        from torch.distributed.fsdp import fully_shard
+
+        def one(net, full):
+            model = fully_shard(net)
+            return get_model_state_dict(model, options=StateDictOptions(full_state_dict=full))
+
+        def another(net):
+            model = fully_shard(net)
+            with torch.no_grad():
+                state = get_model_state_dict(model)
+            return state
+        """,
+    )
+
+
+@pytest.mark.parametrize("between", ["model = FSDP(other)", "print(context)", "full = not full"])
+def test_an_assigned_context_that_may_mean_something_else_when_entered(between: str) -> None:
+    body = f"""
+def one(model, other, full):
+    model = FSDP(model)
+    context = FSDP.state_dict_type(
+        model, StateDictType.FULL_STATE_DICT if full else StateDictType.SHARDED_STATE_DICT
+    )
+    {between}
+    with context:
+        return model.state_dict()
+"""
+    assert levels(body, "FSDP301") == levels(body, "FSDP309") == ["manual"]

@@ -92,11 +92,40 @@ def is_context_call(node: cst.CSTNode, file: File, name: str = STATE_DICT_TYPE) 
 
 
 def context_items(node: cst.With, file: File) -> Iterator[tuple[cst.WithItem, cst.Call]]:
-    """The context managers of a ``with`` that set the kind of state, also under a condition (``... if c else ...``)."""
+    """The context managers of a ``with`` that set the kind of state.
+
+    Also under a condition (``... if c else ...``), and by the name that they were assigned to.
+    """
     for item in node.items:
-        for call in (item.item, *(item.item.children if _is_optional(item.item, file) else ())):
+        manager = _manager(item.item, file)
+        for call in (manager, *(manager.children if _is_optional(manager, file) else ())):
             if isinstance(call, cst.Call) and is_context_call(call, file):
                 yield item, call
+
+
+def _manager(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
+    """``node``, or the call that its name stands for where nothing else reads the name and the call means the same."""
+    found = file.binding(node)
+    if found is None or not isinstance(node, cst.Name) or not isinstance(found.value, cst.Call):
+        return node
+    scope = file.scope(node)
+    if file.scope(found.value) != scope or [use for use in file.uses(node.value) if file.scope(use) == scope] != [node]:
+        return node
+    kept = all(
+        means_the_same(argument.value, node, file) and not _is_rebound(argument.value, found.value, node, file)
+        for argument in found.value.args
+    )
+    return found.value if kept else node
+
+
+def _is_rebound(value: cst.CSTNode, start: cst.CSTNode, end: cst.CSTNode, file: File) -> bool:
+    """Whether a name that ``value`` reads is bound between the two places."""
+    first, last = file.span(start).line, file.span(end).line
+    return any(
+        first < file.span(binding.statement).line < last
+        for name in names_in(value)
+        for binding in file.bindings.get((file.scope(start), name.value), [])
+    )
 
 
 def _is_optional(node: cst.BaseExpression, file: File) -> bool:
@@ -119,6 +148,8 @@ def read_context(call: cst.Call, file: File) -> Context | None:
     optim = _config(arguments.get("optim_state_dict_config"), DEFAULT.optim_config, call, file, consumes)
     notes: list[str] = []
     around = file.parent(call)
+    if isinstance(around, cst.Assign):
+        consumes += [(around, target.target.value) for target in around.targets if isinstance(target.target, cst.Name)]
     if isinstance(full, Expression) and full.behind.endswith(Kind.FULL.value):
         notes.append(f"{file.code(full.node)} is {kind.value}")
     if isinstance(around, cst.IfExp):
@@ -256,18 +287,20 @@ def unseen_contexts(file: File) -> list[cst.Call]:
 
 
 def _yielding(call: cst.Call, file: File) -> bool:
-    around = next(ancestor for ancestor in file.ancestors(call) if isinstance(ancestor, cst.With))
-    return yields(around)
+    around = _entering(call, file)
+    return around is not None and yields(around)
 
 
 def entered(call: cst.Call, file: File) -> bool:
-    """Whether a ``with`` enters the context manager ``call`` where it stands."""
-    return any(
-        call is entry
-        for ancestor in file.ancestors(call)
-        if isinstance(ancestor, cst.With)
-        for _, entry in context_items(ancestor, file)
-    )
+    """Whether a ``with`` of the same function certainly enters the context manager ``call``."""
+    return _entering(call, file) is not None
+
+
+def _entering(call: cst.Call, file: File) -> cst.With | None:
+    for block in file.nodes(cst.With):
+        if any(call is entry for _, entry in context_items(block, file)):
+            return block
+    return None
 
 
 def governing_with(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.With, cst.Call]]:
