@@ -48,6 +48,7 @@ from torch.distributed.fsdp.wrap import (
 from .fsdp import FullyShardedDataParallel
 from .full_params import summon_full_params
 from .grads import clip_grad_norm_, no_sync
+from .memory import MemoryReport, MemoryRow, Usage, memory_report
 from .modules import fsdp_modules
 from .optim import optim_state_dict, optim_state_dict_to_load
 from .planning import Plan, Unit
@@ -68,6 +69,8 @@ __all__ = [
     "FullyShardedDataParallel",
     "LocalOptimStateDictConfig",
     "LocalStateDictConfig",
+    "MemoryReport",
+    "MemoryRow",
     "MixedPrecision",
     "ModuleWrapPolicy",
     "OptimStateDictConfig",
@@ -81,6 +84,7 @@ __all__ = [
     "StateDictSettings",
     "StateDictType",
     "Unit",
+    "Usage",
     "_module_wrap_policy",
     "_or_policy",
     "always_wrap_policy",
@@ -89,6 +93,7 @@ __all__ = [
     "fsdp_modules",
     "get_state_dict_type",
     "lambda_auto_wrap_policy",
+    "memory_report",
     "no_sync",
     "optim_state_dict",
     "optim_state_dict_to_load",

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -149,3 +150,31 @@ def unsharded_parameter_ids(units: Iterable[nn.Module]) -> set[int]:
         for managed in managed_parameters(unit)
         if managed.unsharded is not None and isinstance(managed.unsharded, torch.Tensor)
     }
+
+
+def unreduced_gradients(module: nn.Module) -> list[tuple[DTensor, torch.Tensor]]:
+    """Gradients of one unit's sharded parameters that wait outside ``.grad`` for the end of an accumulation.
+
+    In HSDP one tensor may hold those of the whole unit; it then comes with each of its parameters.
+    """
+    found: list[tuple[DTensor, torch.Tensor]] = []
+    for group in param_groups(module):
+        trained = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
+        found += [
+            (param.sharded_param, param.unsharded_accumulated_grad)
+            for param in trained
+            if param.unsharded_accumulated_grad is not None
+        ]
+        if group._partial_reduce_output is not None:
+            found += [(param.sharded_param, group._partial_reduce_output) for param in trained]
+    return found
+
+
+def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh that ``mesh`` was cut out of; ``mesh`` itself if it was built as it is."""
+    if hasattr(mesh, "_get_root_mesh"):
+        root: DeviceMesh = mesh._get_root_mesh()
+    else:
+        # Before 2.10 a registry knew the root of each mesh.
+        root = torch.distributed.device_mesh._mesh_resources.get_root_mesh(mesh)
+    return root
