@@ -46,6 +46,7 @@ DIFFERS = {
     "FSDP213-parameter-groups": "the matrices decay, since their shards are no longer 1-D",
     "FSDP214-rank-guards": "rank 0 reports other norms than those of its flat shards",
     "FSDP215-native-clip": "all ranks clip by the same norm",
+    "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",
 }
 
 

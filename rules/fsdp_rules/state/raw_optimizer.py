@@ -49,11 +49,7 @@ def main(net, rank):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """One verdict for each state that FSDP1 does not transform afterwards."""
-        if not isinstance(node, cst.Call) or node.args or not isinstance(node.func, cst.Attribute):
-            return
-        if node.func.attr.value != "state_dict" or "fsdp1" not in file.project.flags:
-            return
-        if not OPTIMIZER.search(last_name(node.func.value)) or _is_transformed(node, file):
+        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or not is_raw_state(node, file):
             return
         yield Diagnosis(
             node,
@@ -61,6 +57,17 @@ def main(net, rank):
             f"{file.code(node)} is this rank's part of the state; a file of FSDP1's parts does not load into FSDP2",
             "get_optimizer_state_dict(model, optimizer) gives a state by name, for any number of ranks",
         )
+
+
+def is_raw_state(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` is an optimizer's own ``state_dict()``, which none of FSDP1's functions transforms."""
+    return (
+        not call.args
+        and isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "state_dict"
+        and OPTIMIZER.search(last_name(call.func.value)) is not None
+        and not _is_transformed(call, file)
+    )
 
 
 def _is_transformed(call: cst.Call, file: File) -> bool:

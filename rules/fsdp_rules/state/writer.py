@@ -11,6 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.source import File
 from fsdp_rules.state.calls import Action, StateCall
 from fsdp_rules.state.context import Config, Context
+from fsdp_rules.state.files import is_pickled, is_unpickled
 from fsdp_rules.state.guards import only_on_rank_zero
 from fsdp_rules.state.loading import find_load, result_is_read
 from fsdp_rules.state.options import Gathered, gathering, options_text, setting_text
@@ -71,6 +72,8 @@ class Writer:
         gathered = gathering(self.full, config, only_on_rank_zero(self.state.call, self.file), self.file)
         if gathered.note:
             self.notes.append(gathered.note)
+        if self.full is False and is_pickled(self.state.call, self.file):
+            self.notes.append("each rank's file holds DTensors, where FSDP1 without a device_mesh wrote ShardedTensors")
         if gathered.everywhere:
             return self._everywhere(gathered, arguments)
         if self.state.action is Action.GET_OPTIM and not self._is_saved():
@@ -114,6 +117,10 @@ class Writer:
             self.notes.append("rank 0 sends its state to the others, which passed the same one")
             if "offload" in self.file.project.flags:
                 self.notes.append("the model's saved buffers lie on the CPU like its offloaded parameters")
+        elif is_unpickled(state, self.file):
+            self.notes.append(
+                "files of ShardedTensors, as FSDP1 writes them without a device_mesh, are converted first"
+            )
         strict = self.state.strict
         if strict is not None:
             settings["strict"] = lambda code: code(strict)

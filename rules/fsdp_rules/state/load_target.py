@@ -1,0 +1,115 @@
+"""Rule for targets of a checkpoint load that ask for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.dcp import DCP
+from fsdp_rules.state.raw_optimizer import is_raw_state
+from fsdp_rules.values import bind
+
+LOADS = tuple(
+    f"{package}.{name}"
+    for package in (DCP, f"{DCP}.state_dict_loader", "torch.distributed._shard.checkpoint")
+    for name in ("load", "load_state_dict", "async_load")
+)
+
+
+class LoadTarget(Rule):
+    """What `torch.distributed.checkpoint.load` fills: it reads what its target asks for, and nothing else.
+
+    The `state_dict()` of a fresh optimizer holds no state yet, so a target made of it asks for none: the load
+    succeeds, learning rates arrive, and Adam starts anew without a word. An empty dictionary asks for nothing at all.
+    Both happen under FSDP1 as well. `get_optimizer_state_dict(model, optimizer)` makes a target that asks for
+    everything, and `set_optimizer_state_dict` gives it to the optimizer.
+    """
+
+    id = "FSDP313"
+    name = "load-target"
+    visits = (cst.Call,)
+    before = """
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def resume(net, path):
+    model = FSDP(net)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = {"optimizer": optimizer.state_dict()}
+    dcp.load(state, checkpoint_id=path)
+    optimizer.load_state_dict(state["optimizer"])
+"""
+    after = """
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import fully_shard
+
+def resume(net, path):
+    model = fully_shard(net)
+    optimizer = torch.optim.AdamW(model.parameters())
+    # TODO(fsdp-migrate FSDP313): optimizer.state_dict() of a fresh optimizer is empty: this load leaves its state out
+    state = {"optimizer": optimizer.state_dict()}
+    dcp.load(state, checkpoint_id=path)
+    optimizer.load_state_dict(state["optimizer"])
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Look at what each load is given to fill."""
+        if not isinstance(node, cst.Call) or file.resolved(node.func) not in LOADS:
+            return
+        if "fsdp1" not in file.project.flags:
+            return
+        target = (bind(node, ("state_dict", "storage_reader")) or _by_keyword(node)).get("state_dict")
+        if target is None:
+            return
+        value = file.value(target)
+        if isinstance(value, cst.Dict) and not value.elements and not _is_filled(target, node, file):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                "the target of this load is empty, so nothing is loaded",
+                "fill it with get_model_state_dict(model) and get_optimizer_state_dict(model, optimizer) first",
+            )
+        for part in _parts(value):
+            state = file.value(part)
+            if isinstance(state, cst.Call) and is_raw_state(state, file):
+                yield Diagnosis(
+                    state,
+                    Level.MANUAL,
+                    f"{file.code(state)} of a fresh optimizer is empty: this load leaves its state out",
+                    "load into get_optimizer_state_dict(model, optimizer), then set_optimizer_state_dict(model, "
+                    "optimizer, optim_state_dict=...)",
+                )
+
+
+def _by_keyword(call: cst.Call) -> dict[str, cst.BaseExpression]:
+    named = {argument.keyword.value: argument.value for argument in call.args if argument.keyword is not None}
+    first = call.args[0] if call.args else None
+    return {"state_dict": first.value, **named} if first is not None and first.keyword is None else named
+
+
+def _parts(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The target itself, or what the literal dictionary that it is holds, inner dictionaries included."""
+    if not isinstance(value, cst.Dict):
+        yield value
+        return
+    for element in value.elements:
+        if isinstance(element, cst.DictElement):
+            yield from _parts(element.value)
+
+
+def _is_filled(target: cst.BaseExpression, call: cst.Call, file: File) -> bool:
+    """Whether anything but ``call`` gets hold of the dictionary before it."""
+    if not isinstance(target, cst.Name):
+        return False
+    scope, line = file.scope(target), file.span(call).line
+    return any(
+        use is not target and file.scope(use) == scope and file.span(use).line <= line
+        for use in file.uses(target.value)
+    )

@@ -1,0 +1,85 @@
+"""FSDP312 and 313, and what FSDP309 says of files: states of another kind, and loads that ask for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import findings
+
+IMPORTS = """\
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+from torch.distributed.tensor import DTensor
+
+def main(net, path, rank):
+    model = FSDP(net)
+    optimizer = torch.optim.AdamW(model.parameters())
+"""
+
+
+def said(body: str, rule: str) -> list[str]:
+    """The levels of what ``rule`` says about the lines of ``body`` inside a function that has a model."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return [found.level.value for found in findings(IMPORTS + lines) if found.rule == rule]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "dcp.load({'optimizer': optimizer.state_dict()}, checkpoint_id=path)",
+        "state = {'app': {'optimizer': optimizer.state_dict()}}\ndcp.load(state_dict=state, checkpoint_id=path)",
+        "kept = optimizer.state_dict()\ndcp.load_state_dict(kept, dcp.FileSystemReader(path))",
+        "dcp.load({}, checkpoint_id=path)",
+        "state = {}\ndcp.load(state, checkpoint_id=path)\nmodel.load_state_dict(state)",
+    ],
+)
+def test_a_load_that_asks_for_nothing(body: str) -> None:
+    assert said(body, "FSDP313") == ["manual"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "dcp.load({'optimizer': FSDP.optim_state_dict(model, optimizer)}, checkpoint_id=path)",
+        "dcp.load({'model': model.state_dict()}, checkpoint_id=path)",
+        "state = {}\nstate['model'] = model.state_dict()\ndcp.load(state, checkpoint_id=path)",
+        "state = {}\nfill(state)\ndcp.load(state, checkpoint_id=path)",
+        "other.load({}, checkpoint_id=path)",
+        "dcp.save({'optimizer': optimizer.state_dict()}, checkpoint_id=path)",
+    ],
+)
+def test_a_load_that_asks_for_something(body: str) -> None:
+    assert said(body, "FSDP313") == []
+
+
+def test_loads_outside_of_fsdp1_projects() -> None:
+    source = "import torch.distributed.checkpoint as dcp\ndcp.load({}, checkpoint_id='x')\n"
+    assert findings(source) == ()
+
+
+def test_a_sharded_tensor_is_looked_for() -> None:
+    assert said("return isinstance(net.weight, ShardedTensor)", "FSDP312") == ["manual"]
+    assert said("return type(net.weight) in (ShardedTensor, DTensor)", "FSDP312") == ["info"]
+    assert said("return isinstance(net.weight, DTensor)", "FSDP312") == []
+
+
+SHARDED = "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    "
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (f"{SHARDED}torch.save(model.state_dict(), path)", "review"),
+        (f"{SHARDED}torch.save({{'model': model.state_dict()}}, path)", "review"),
+        (f"{SHARDED}state = model.state_dict()\ntorch.save({{'m': 1}}, path)", "safe"),
+        (f"{SHARDED}state = model.state_dict()\ntorch.save(state, path)", "review"),
+        (f"{SHARDED}dcp.save(model.state_dict(), checkpoint_id=path)", "safe"),
+        (f"{SHARDED}model.load_state_dict(torch.load(path))", "review"),
+        (f"{SHARDED}model.load_state_dict(torch.load(path)['model'])", "review"),
+        (f"state = model.state_dict()\n{SHARDED}model.load_state_dict(state)", "safe"),
+    ],
+)
+def test_files_of_each_rank_change_their_kind(body: str, expected: str) -> None:
+    assert said(body, "FSDP309")[-1] == expected
