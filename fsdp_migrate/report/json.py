@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 
 from fsdp_migrate.outcome import RunResult
+from fsdp_migrate.report.changes import Reader
+from fsdp_migrate.report.guide import assumptions, checks
 from fsdp_migrate.report.summary import by_level, by_rule
 
 VERSION = 1
@@ -14,7 +17,9 @@ VERSION = 1
 def render(result: RunResult) -> str:
     """The report as JSON. Lines count from 1 and columns from 0, as in :class:`fsdp_rules.finding.Finding`.
 
-    ``summary.errors`` counts what the list ``errors`` holds. A new key does not change ``version``.
+    ``summary.errors`` counts what the list ``errors`` holds. ``changes`` has the lines before and after, with the
+    numbers of the findings they go with (from 0, in ``findings``); they are for reading, so that control characters
+    are spelled out and very long lines cut. A new key does not change ``version``.
     """
     content = {
         "version": VERSION,
@@ -26,8 +31,34 @@ def render(result: RunResult) -> str:
             "findings_by_level": by_level(result.findings),
             "errors": len(result.errors),
         },
+        "assumptions": [
+            {
+                "message": assumption.message,
+                "advice": assumption.advice,
+                "places": [{"path": place.path, "line": place.line} for place in assumption.places],
+            }
+            for assumption in assumptions(result)
+        ],
+        "what_to_test": [{"test": check.sentence, "rules": check.rules} for check in checks(result)],
         "findings": [dataclasses.asdict(finding) for finding in result.findings],
+        "changes": list(_changes(result)),
         "errors": [{"path": path, "message": message} for path, message in result.errors],
         "skipped": [{"path": path, "message": message} for path, message in result.skipped],
     }
     return json.dumps(content, indent=2) + "\n"
+
+
+def _changes(result: RunResult) -> Iterator[dict[str, object]]:
+    numbers = {id(finding): number for number, finding in enumerate(result.findings)}
+    for file in result.with_fsdp1:
+        for change in Reader(file, result.diff).changes():
+            if change.hunk is not None:
+                yield {
+                    "path": file.path,
+                    "findings": [numbers[id(finding)] for finding in change.findings],
+                    "rules": sorted({finding.rule for finding in change.findings}),
+                    "before_line": change.hunk.before_line,
+                    "before": change.hunk.before,
+                    "after_line": change.hunk.after_line,
+                    "after": change.hunk.after,
+                }

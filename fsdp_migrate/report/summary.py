@@ -44,7 +44,7 @@ def paragraph(result: RunResult) -> str:
         f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with FSDP1 code, {len(result.changed)} {verb}."
     ]
     if review:
-        sentences.append(f"{count(review, 'change')} to read again, since each rests on an assumption named above.")
+        sentences.append(f"{count(review, 'change')} to read again, since each rests on a stated assumption.")
     if manual:
         sentences.append(f"{count(manual, 'place')} left to do by hand.")
     if result.errors:
@@ -69,4 +69,6 @@ def _next(result: RunResult, manual: int) -> str:
 
 def printable(text: str) -> str:
     """``text`` on one line, with what could steer a terminal, or cannot be encoded, spelled out."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -11,8 +11,10 @@ from rich.console import Console
 
 from fsdp_migrate.moved import follow
 from fsdp_migrate.outcome import FileOutcome, RunResult, exit_code
+from fsdp_migrate.report import changes, guide, markdown, summary, terminal, text
 from fsdp_migrate.report import json as json_report
-from fsdp_migrate.report import markdown, summary, terminal, text
+from fsdp_migrate.rulebook import pages
+from fsdp_rules.checks import what_to_test
 from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Skipped, Unchanged
 
 NASTY = "x[red]y[/red] \x1b[31m | `a` \udcff\n<b>"
@@ -53,7 +55,7 @@ def test_exit_codes(result: RunResult, code: int) -> None:
         (run(Changed(b"", (finding(Level.MANUAL),))), "Next: grep -rn 'TODO(fsdp-migrate' 'src dir'"),
         (run(Unchanged((finding(Level.MANUAL),))), "do these by hand, then run the same command again."),
         (run(Failed("x")), "1 file could not be done. Next: mend these files, then run the same command again."),
-        (run(Unchanged((finding(Level.REVIEW),))), "named above. Nothing to do."),
+        (run(Unchanged((finding(Level.REVIEW),))), "stated assumption. Nothing to do."),
     ],
 )
 def test_the_summary_names_the_next_step(result: RunResult, ending: str) -> None:
@@ -107,6 +109,92 @@ def test_json_is_json_whatever_it_holds() -> None:
 def test_findings_are_in_the_order_of_the_files() -> None:
     both = (finding(Level.MANUAL, 9), finding(Level.SAFE, 2))
     assert [found.line for found in run(Changed(b"", both)).findings] == [2, 9]
+
+
+BEFORE = b"import a\n" + b"x = 1\n" * 9 + b"with FSDP.full(m):\n    use(m)\n" + b"y = 2\n" * 9 + b"FSDP.by_hand()\n"
+AFTER = BEFORE.replace(b"with FSDP.full(m):\n    use(m)\n", b"get(m)\nuse(m)\n")
+
+
+def changed(diff: bool, *findings: Finding) -> RunResult:
+    placed = findings if diff else follow(findings, BEFORE, AFTER)
+    file = FileOutcome("a.py", Path("/a.py"), BEFORE, Changed(AFTER, tuple(placed)))
+    return RunResult(("a.py",), diff, 1, (file,))
+
+
+@pytest.mark.parametrize("diff", [True, False])
+def test_findings_stand_with_the_lines_that_they_changed(diff: bool) -> None:
+    result = changed(diff, finding(Level.SAFE, 11), finding(Level.REVIEW, 12), finding(Level.INFO, 1))
+    untold, told = changes.Reader(result.outcomes[0], diff).changes()
+    assert (untold.hunk, [found.level for found in untold.findings]) == (None, [Level.INFO])
+    assert [found.level for found in told.findings] == [Level.SAFE, Level.REVIEW]
+    assert told.hunk is not None
+    assert told.hunk.header == "@@ -8,8 +8,8 @@"
+    assert [line for line in told.hunk.lines if line[0] != " "] == [
+        "-with FSDP.full(m):",
+        "-    use(m)",
+        "+get(m)",
+        "+use(m)",
+    ]
+
+
+def test_what_stays_by_hand_is_quoted() -> None:
+    result = changed(True, finding(Level.MANUAL, 22))
+    (change,) = changes.Reader(result.outcomes[0], True).changes()
+    assert change.hunk == changes.Hunk(21, 21, (" y = 2", " FSDP.by_hand()"))
+    assert change.hunk.is_excerpt
+
+
+def test_a_comment_above_a_statement_belongs_to_it() -> None:
+    before = b"a\n" * 8 + b"b\n"
+    file = FileOutcome(
+        "a.py", Path("/a.py"), before, Changed(b"a\n" * 8 + b"# TODO\nb\n", (finding(Level.MANUAL, 10),))
+    )
+    (change,) = changes.Reader(file, False).changes()
+    assert change.hunk is not None
+    assert change.hunk.lines[-2:] == ("+# TODO", " b")
+
+
+def test_quoted_code_is_readable_whatever_the_file_holds() -> None:
+    before = "# coding: latin-1\n\t\x1b[31m\u00e9 = 1\r\n".encode("latin-1") + b"z" * 9999 + b"\n"
+    file = FileOutcome("a.py", Path("/a.py"), before, Unchanged((finding(Level.MANUAL, 2),)))
+    (change,) = changes.Reader(file, False).changes()
+    assert change.hunk is not None
+    assert change.hunk.lines[1:] == (" " * 9 + "\\x1b[31m\u00e9 = 1", f" {'z' * 400} … (9599 more characters)")
+
+
+def test_markdown_has_assumptions_tests_and_code_for_what_is_to_be_read() -> None:
+    result = changed(False, finding(Level.REVIEW, 11, message="a"), finding(Level.REVIEW, 12, message="a"))
+    shown = markdown.render(result)
+    assert "- a. What to do: do \\[bold\\]this\\[/bold\\]\n  - `a.py:11` FSDP101\n  - `a.py:12` FSDP101\n" in shown
+    assert "## What to test\n\n- Train the first steps" in shown
+    assert "```diff\n@@ -8,8 +8,8 @@\n x = 1\n" in shown
+
+
+def test_a_fence_in_quoted_code_ends_nothing() -> None:
+    before = b'"""\n````\n# no heading\n"""\n'
+    file = FileOutcome("a.py", Path("/a.py"), before, Unchanged((finding(Level.MANUAL, 3),)))
+    assert "`````diff\n@@ " in markdown.render(RunResult(("a.py",), False, 1, (file,)))
+
+
+def test_json_has_assumptions_tests_and_changes() -> None:
+    result = changed(False, finding(Level.INFO, 1), finding(Level.REVIEW, 11), finding(Level.REVIEW, 12))
+    content = json.loads(json_report.render(result))
+    (assumption,) = content["assumptions"]
+    assert assumption["places"] == [{"path": "a.py", "line": 11}, {"path": "a.py", "line": 12}]
+    assert content["what_to_test"][0]["rules"] == ["FSDP101"]
+    (change,) = content["changes"]
+    assert (change["findings"], change["rules"], change["before_line"]) == ([1, 2], ["FSDP101"], 8)
+    assert change["before"][3:5] == ["with FSDP.full(m):", "    use(m)"]
+    assert change["after"][3:5] == ["get(m)", "use(m)"]
+
+
+def test_every_rule_says_what_to_test() -> None:
+    assert all(what_to_test(page.id).endswith(".") for page in pages())
+    assert what_to_test("FSDP104") != what_to_test("FSDP101") == what_to_test("FSDP199")
+
+
+def test_nothing_is_tested_for_what_is_only_worth_knowing() -> None:
+    assert guide.checks(run(Unchanged((finding(Level.INFO),)))) == []
 
 
 @pytest.mark.parametrize(
