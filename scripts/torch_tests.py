@@ -113,7 +113,7 @@ def prepare(implementation: str, timeout: float) -> None:
     cuda: Any = torch.cuda
     accelerator: Any = torch.accelerator
     cuda.device_count = accelerator.device_count = lambda: _size
-    cuda.set_device = cuda.synchronize = cuda.empty_cache = _do_nothing
+    cuda.set_device = cuda.synchronize = cuda.empty_cache = accelerator.set_device_index = _do_nothing
     # FSDP1's offload waits for its stream, which the CPU's stand-in for one cannot do.
     stream: Any = torch.cpu.Stream
     stream.synchronize = _do_nothing
