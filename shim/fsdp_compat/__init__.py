@@ -55,6 +55,7 @@ from .planning import Plan, Unit
 from .relink import relink_optimizer
 from .scaler import ShardedGradScaler
 from .sharding import plan, shard
+from .sizes import Shards, UnitBytes
 from .state import get_state_dict_type, set_state_dict_type, state_dict_type
 
 FSDP = FullyShardedDataParallel
@@ -80,10 +81,12 @@ __all__ = [
     "ShardedOptimStateDictConfig",
     "ShardedStateDictConfig",
     "ShardingStrategy",
+    "Shards",
     "StateDictConfig",
     "StateDictSettings",
     "StateDictType",
     "Unit",
+    "UnitBytes",
     "Usage",
     "_module_wrap_policy",
     "_or_policy",

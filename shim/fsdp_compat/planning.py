@@ -13,21 +13,34 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FSDPModule, OffloadPolicy, ShardingStrategy
+from torch.distributed.fsdp import (
+    CPUOffload,
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    ShardingStrategy,
+)
 
 from .mixed_precision import Precision
 from .options import Options, ignored_parts
-from .ownership import Ownership, Place, Tie
+from .ownership import Ownership, Place, Tie, parameter_at
 from .policies import Policy, chosen_modules
 from .replaced import replacement_of
+from .sizes import Shards, UnitBytes, known_world_size, shards_of
+from .tables import readable, table
 from .versions import HAS_AUTO_RESHARD, HAS_IGNORED_PARAMS, TORCH
 
+_ARGUMENTS = ("reshard_after_forward", "mp_policy", "offload_policy")
 KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One future call of ``fully_shard``. ``numel`` counts the elements it manages, before sharding."""
+    """One future call of ``fully_shard``. ``numel`` counts the elements it manages, before sharding.
+
+    ``size`` is what they weigh, see :class:`fsdp_compat.UnitBytes`.
+    """
 
     fqn: str
     module: nn.Module
@@ -36,6 +49,7 @@ class Unit:
     is_root: bool
     places: tuple[Place, ...]
     numel: int
+    size: UnitBytes
 
     @cached_property
     def kwargs(self) -> dict[str, Any]:
@@ -68,12 +82,15 @@ class Plan:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        rows = [
-            ("unit", "class", "elements", "strategy", "after forward", "param/reduce dtype", "inputs"),
-            *map(_row, self.units),
+        head = ("unit", "class", "elements", "parameters", "per rank", "gathered", "strategy", *_ARGUMENTS)
+        lines = table([head, *map(_row, self.units), _total(self.units)], text_columns=(0, 1, *range(6, len(head))))
+        sources = dict.fromkeys(unit.size.shards for unit in self.units)
+        lines += [
+            f"per rank: cut into {shards.count}, from {shards.source}"
+            if shards is not None
+            else "per rank: not known without the number of ranks; pass world_size=N to plan()"
+            for shards in sources
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
@@ -83,13 +100,16 @@ def make_plan(
     auto_wrap_policy: Policy | None = None,
     ignored_modules: Iterable[nn.Module] | None = None,
     ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
+    world_size: int | None = None,
 ) -> Plan:
     """Decide the units of ``module``; touches nothing and needs no process group.
 
+    ``world_size`` stands for the size of the default group where there is none yet; only the bytes depend on it.
     Raises ValueError, TypeError or NotImplementedError where the arguments contradict each other, where FSDP1
     refuses them, or where FSDP2 cannot do what they ask.
     """
     options.check(is_auto_wrapped=auto_wrap_policy is not None)
+    world = known_world_size(world_size, options)
     if isinstance(module, nn.ModuleList | nn.ModuleDict) and _is_container(module):
         raise ValueError(
             f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters. "
@@ -132,14 +152,13 @@ def make_plan(
     return Plan(
         root=module,
         units=tuple(
-            Unit(
-                fqn=names[part],
-                module=part,
-                options=unit_options,
-                precision=Precision.read(unit_options.mixed_precision),
+            _unit(
+                names[part],
+                part,
+                unit_options,
+                ownership,
+                shards_of(module, unit_options, world, ignored_params),
                 is_root=is_root,
-                places=ownership.places[part],
-                numel=ownership.numel(part),
             )
             for part, unit_options, is_root in [*order, (module, options, True)]
         ),
@@ -149,6 +168,24 @@ def make_plan(
         ignored_modules=frozenset(ignored_module_set),
         full_precision=full_precision,
         notes=tuple(notes),
+    )
+
+
+def _unit(
+    fqn: str, module: nn.Module, options: Options, ownership: Ownership, shards: Shards | None, *, is_root: bool
+) -> Unit:
+    precision = Precision.read(options.mixed_precision)
+    params = dict.fromkeys(map(parameter_at, ownership.places[module]))
+    param_dtype = precision.policy.param_dtype if precision is not None else None
+    return Unit(
+        fqn=fqn,
+        module=module,
+        options=options,
+        precision=precision,
+        is_root=is_root,
+        places=ownership.places[module],
+        numel=ownership.numel(module),
+        size=UnitBytes.of(params, param_dtype, shards),
     )
 
 
@@ -204,17 +241,40 @@ def _offload_policy(value: CPUOffload | OffloadPolicy | None) -> OffloadPolicy:
 
 def _row(unit: Unit) -> tuple[str, ...]:
     policy = unit.kwargs.get("mp_policy")
-    dtypes = f"{_dtype(policy.param_dtype)}/{_dtype(policy.reduce_dtype)}" if policy is not None else "-"
-    kept = {True: "free", False: "keep", None: "keep" if unit.is_root else "free"}
     return (
         unit.fqn or "(root)",
         type(unit.module).__name__,
         str(unit.numel),
+        readable(unit.size.full),
+        _readable(unit.size.per_rank),
+        _readable(unit.size.gathered),
         unit.options.strategy.name,
-        kept[unit.kwargs["reshard_after_forward"]],
-        dtypes,
-        "cast" if policy is not None and policy.cast_forward_inputs else "-",
+        str(unit.kwargs["reshard_after_forward"]),
+        _policy(policy) if policy is not None else "-",
+        "cpu" if isinstance(unit.kwargs["offload_policy"], CPUOffloadPolicy) else "-",
     )
+
+
+def _total(units: Iterable[Unit]) -> tuple[str, ...]:
+    units = list(units)
+    per_rank = [unit.size.per_rank for unit in units if unit.size.per_rank is not None]
+    return (
+        "total",
+        "",
+        str(sum(unit.numel for unit in units)),
+        readable(sum(unit.size.full for unit in units)),
+        _readable(sum(per_rank) if len(per_rank) == len(units) else None),
+        *([""] * (1 + 1 + len(_ARGUMENTS))),
+    )
+
+
+def _readable(size: int | None) -> str:
+    return "-" if size is None else readable(size)
+
+
+def _policy(policy: MixedPrecisionPolicy) -> str:
+    inputs = ", casts inputs" if policy.cast_forward_inputs else ""
+    return f"{_dtype(policy.param_dtype)}/{_dtype(policy.reduce_dtype)}{inputs}"
 
 
 def _dtype(dtype: torch.dtype | None) -> str:

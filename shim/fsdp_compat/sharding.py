@@ -100,10 +100,17 @@ def plan(
     use_orig_params: bool = False,
     ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
     device_mesh: DeviceMesh | None = None,
+    *,
+    world_size: int | None = None,
 ) -> Plan:
     """What :func:`shard` would do with the same arguments; needs no process group and touches nothing.
 
-    ``print(plan(...))`` shows one line per unit. Raises what ``shard`` raises.
+    ``print(plan(...))`` shows one line per unit. How many bytes a rank will hold depends on the number of ranks:
+    that of ``device_mesh`` or ``process_group``, else ``world_size``, else that of the default process group, else
+    ``WORLD_SIZE`` in the environment; the table says on which it rests, and leaves the bytes open without any.
+    A hybrid strategy without mesh or groups shards over the devices that this node has.
+
+    Raises what ``shard`` raises, and ValueError for ``world_size`` beside a mesh or a group.
     """
     options = Options(
         process_group=process_group,
@@ -119,4 +126,4 @@ def plan(
         use_orig_params=use_orig_params,
         device_mesh=device_mesh,
     )
-    return make_plan(module, options, auto_wrap_policy, ignored_modules, ignored_states)
+    return make_plan(module, options, auto_wrap_policy, ignored_modules, ignored_states, world_size)

@@ -515,5 +515,6 @@ def test_signature_is_that_of_fsdp1() -> None:
 
     theirs = {name: p for name, p in inspect.signature(FSDP1.__init__).parameters.items() if name != "self"}
     for function in (shard, fsdp_compat.plan):
-        ours = inspect.signature(function).parameters
+        ours = {name: p for name, p in inspect.signature(function).parameters.items() if name != "world_size"}
         assert [(name, p.default) for name, p in ours.items()] == [(name, p.default) for name, p in theirs.items()]
+    assert inspect.signature(fsdp_compat.plan).parameters["world_size"].kind is inspect.Parameter.KEYWORD_ONLY
