@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import ShardingStrategy
 
-from .options import HYBRID, Device, Options
+from .options import HYBRID, Device, Options, log_once
+from .tensor_parallel import first_dimension
 
 # The order is FSDP2's: the outer dimension replicates, the inner one shards.
 DIM_NAMES = ("replicate", "shard")
@@ -42,10 +43,19 @@ class MeshBuilder:
         if options.strategy is ShardingStrategy.NO_SHARD:
             return self._replicated(mesh.get_group(0) if mesh is not None else group)
         if mesh is not None:
-            return mesh if mesh.ndim == 1 else DeviceMesh.from_group(mesh.get_group(0), self.device_type)
+            return self._along_first_dimension(mesh, options)
         if group is not None:
             return DeviceMesh.from_group(group, self.device_type)
         return init_device_mesh(self.device_type, (dist.get_world_size(),))
+
+    def _along_first_dimension(self, mesh: DeviceMesh, options: Options) -> DeviceMesh:
+        """What FSDP1 takes of ``mesh`` unless the strategy is hybrid."""
+        if mesh.ndim == 1:
+            return mesh
+        log_once(
+            f"{options.strategy} shards over the first dimension of device_mesh {mesh} only; the others have no effect"
+        )
+        return first_dimension(mesh) or DeviceMesh.from_group(mesh.get_group(0), self.device_type)
 
     def _replicated(self, group: dist.ProcessGroup | None) -> DeviceMesh:
         """Every rank keeps everything: a mesh of shape (ranks, 1), on which FSDP2 all-reduces as NO_SHARD does."""

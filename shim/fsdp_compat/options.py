@@ -91,23 +91,24 @@ class Options:
     def log_no_ops(self) -> None:
         """Say once per process which arguments have nothing to act on in FSDP2."""
         if self.backward_prefetch is not BackwardPrefetch.BACKWARD_PRE:
-            _log_once(f"backward_prefetch={self.backward_prefetch} has no effect: FSDP2 always prefetches in backward")
+            log_once(f"backward_prefetch={self.backward_prefetch} has no effect: FSDP2 always prefetches in backward")
         if self.forward_prefetch:
-            _log_once(
+            log_once(
                 "forward_prefetch=True has no effect on results; for the overlap call "
                 "set_modules_to_forward_prefetch() on the FSDP2 modules, in execution order"
             )
         if not self.limit_all_gathers:
-            _log_once("limit_all_gathers=False has no effect: FSDP2 frees memory without blocking the CPU")
+            log_once("limit_all_gathers=False has no effect: FSDP2 frees memory without blocking the CPU")
         if self.use_orig_params:
-            _log_once("use_orig_params=True has no effect: FSDP2 always keeps the original parameters")
+            log_once("use_orig_params=True has no effect: FSDP2 always keeps the original parameters")
 
 
 def _is_pair(group: object) -> bool:
     return isinstance(group, tuple) and len(group) == 2 and all(isinstance(part, dist.ProcessGroup) for part in group)
 
 
-def _log_once(message: str) -> None:
+def log_once(message: str) -> None:
+    """Log ``message`` unless this process has logged it before."""
     if message not in _logged:
         _logged.add(message)
         _logger.info(message)

@@ -29,6 +29,7 @@ from .policies import Policy, chosen_modules
 from .replaced import replacement_of
 from .sizes import Shards, UnitBytes, known_world_size, shards_of
 from .tables import readable, table
+from .tensor_parallel import check_tensor_parallel
 from .versions import HAS_AUTO_RESHARD, HAS_IGNORED_PARAMS, TORCH
 
 _ARGUMENTS = ("reshard_after_forward", "mp_policy", "offload_policy")
@@ -149,6 +150,9 @@ def make_plan(
     if nested:
         notes.append(f"already sharded, left as they are: {', '.join(nested)}")
     order = [(part, options.with_unit_arguments(given, names[part]), False) for part, given in arguments.items()]
+    for part, unit_options, _ in [*order, (module, options, True)]:
+        params = map(parameter_at, ownership.places[part])
+        check_tensor_parallel({param: ownership.fqns[param] for param in params}, unit_options)
     return Plan(
         root=module,
         units=tuple(
