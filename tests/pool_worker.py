@@ -155,7 +155,13 @@ def _state_restored() -> Iterator[None]:
 def _forget_meshes() -> None:
     """Empty torch's caches that are keyed by a mesh's shape: they would hand out an earlier job's dead groups."""
     if "torch.distributed.tensor" in sys.modules:
-        importlib.import_module("torch.distributed.tensor.debug")._clear_sharding_prop_cache()
+        debug = importlib.import_module("torch.distributed.tensor.debug")
+        if hasattr(debug, "_clear_sharding_prop_cache"):
+            debug._clear_sharding_prop_cache()
+        else:
+            # Until 2.8 there is only the cache of one method of the one dispatcher, and no function that clears it.
+            dispatcher = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher
+            dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.distributed.") and module is not None:
             for value in list(vars(module).values()):

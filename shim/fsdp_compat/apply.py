@@ -12,14 +12,18 @@ from torch.distributed.fsdp import fully_shard
 
 from . import torch_internals
 from .buffers import cast_buffers_at_first_forward
+from .left_out import leaving_out
 from .materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
 from .mesh import MeshBuilder, compute_device, use_device
 from .mixed_precision import run_in_full_precision
 from .ownership import Tie, parameter_at
 from .planning import Plan, Unit
+from .prefetch import prefetch_after_first_forward
 from .records import UnitRecord, record_of, set_record
 from .reduction import averages, divide_explicitly
 from .replaced import watch
+from .torch_backports import make_cpu_work
+from .versions import WORKS_ON_CPU
 
 _EXPOSED = "_fsdp_compat_tied_"
 
@@ -31,6 +35,8 @@ def apply_plan(plan: Plan) -> None:
     """
     device, meshes = _devices_and_meshes(plan)
     use_device(device)
+    if device.type == "cpu" and not WORKS_ON_CPU:
+        make_cpu_work()
     nested = [(part, record) for part in plan.root.modules() if (record := record_of(part)) is not None]
     names = {module: name for name, module in plan.root.named_modules()}
     watch(
@@ -49,6 +55,8 @@ def apply_plan(plan: Plan) -> None:
             record.is_root = False
             torch_internals.set_input_cast(module, record.cast_inputs_if_nested)
     cast_buffers_at_first_forward(plan.root)
+    if plan.units[-1].options.forward_prefetch:
+        prefetch_after_first_forward(plan.root)
 
 
 def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:
@@ -76,12 +84,13 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         broadcast_from_first_rank([*buffers, *params], mesh)
     ignored = {parameter_at(place) for place in plan.ignored}
     left_to_outer = {parameter_at(tie.places[0]) for tie in plan.ties if unit.module in tie.inner_units}
-    kwargs = dict(unit.kwargs)
-    if ignored or left_to_outer:
-        kwargs["ignored_params"] = ignored | left_to_outer
     exposed = [tie for tie in plan.ties if tie.owner is unit.module and not tie.owner_sees_it]
-    with _buffers_left_in_place(plan.ignored_modules), _exposed(unit.module, exposed):
-        fully_shard(unit.module, mesh=mesh, **kwargs)
+    with (
+        _buffers_left_in_place(plan.ignored_modules),
+        leaving_out(unit.module, ignored | left_to_outer) as arguments,
+        _exposed(unit.module, exposed),
+    ):
+        fully_shard(unit.module, mesh=mesh, **arguments, **unit.kwargs)
     for index in range(len(exposed)):
         torch_internals.forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
     precision = unit.precision
@@ -92,6 +101,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
             cast_inputs_if_nested=precision is not None and precision.cast_inputs and bool(unit.places),
             buffer_dtype=precision.buffer_dtype if precision is not None else None,
             ignored_modules=plan.ignored_modules,
+            forward_prefetch=unit.options.forward_prefetch,
         ),
     )
 

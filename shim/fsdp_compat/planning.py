@@ -30,7 +30,7 @@ from .replaced import replacement_of
 from .sizes import Shards, UnitBytes, known_world_size, shards_of
 from .tables import readable, table
 from .tensor_parallel import check_tensor_parallel
-from .versions import HAS_AUTO_RESHARD, HAS_IGNORED_PARAMS, TORCH
+from .versions import HAS_AUTO_RESHARD
 
 _ARGUMENTS = ("reshard_after_forward", "mp_policy", "offload_policy")
 KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
@@ -118,10 +118,6 @@ def make_plan(
         )
     notes: list[str] = []
     ignored_module_set, ignored_params = _ignored(module, *ignored_parts(ignored_modules, ignored_states))
-    if ignored_params and not HAS_IGNORED_PARAMS:
-        raise NotImplementedError(
-            f"ignoring parameters needs torch 2.7 (fully_shard's ignored_params); this is {TORCH}"
-        )
     precision = Precision.read(options.mixed_precision)
     full_precision: tuple[nn.Module, ...] = ()
     arguments: dict[nn.Module, dict[str, Any]] = {}
@@ -137,11 +133,6 @@ def make_plan(
         notes.append(f"{names[container]} has no forward: what it holds itself belongs to the unit around it")
     ownership = Ownership.of(module, arguments.keys(), ignored_params)
     _check_not_tied_to_sharded(ownership)
-    if ownership.ties and not HAS_IGNORED_PARAMS:
-        raise NotImplementedError(
-            f"{', '.join(ownership.ties[0].fqns)} are one parameter in different units, which needs torch 2.7; this "
-            f"is {TORCH}. Choose a policy that puts them into one unit."
-        )
     notes += [
         f"{' and '.join(tie.fqns)} are one parameter: it belongs to {tie.owner_fqn or 'the root'}"
         for tie in ownership.ties

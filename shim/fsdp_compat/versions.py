@@ -10,15 +10,26 @@ TORCH = Version(Version(torch.__version__).base_version)
 # fully_shard became public in 2.6; before that it lived in torch.distributed._composable.
 FLOOR = Version("2.6")
 
-# fully_shard(ignored_params=) appeared in 2.7; without it a parameter cannot be kept out of a unit.
+# On the CPU fully_shard runs in full since 2.8. The streams of torch.cpu record no event before, which ends the first
+# forward in 2.6 and the first all-reduce of gradients in 2.7; and in 2.6 the gather for the backward counts as a change
+# of what autograd saved. Both are mended (see torch_backports).
+WORKS_ON_CPU = Version("2.8") <= TORCH
+
+# fully_shard(ignored_params=) appeared in 2.7. Without it a parameter is unregistered while fully_shard looks for
+# those to manage (see left_out), for ignored parameters and for tied ones that belong to an outer unit.
 HAS_IGNORED_PARAMS = Version("2.7") <= TORCH
 
 # reshard_after_forward=None ("the root keeps its parameters, the others free them") is spelled out since 2.8.
 # Before that the root never frees its parameters, whatever is passed.
 HAS_AUTO_RESHARD = Version("2.8") <= TORCH
 
-# set_force_sum_reduction_for_comms appeared in 2.8.
+# set_force_sum_reduction_for_comms appeared in 2.8. Before that a reduction in fp16 is the only one that divides by
+# itself, and every reduction over gloo is made one (see torch_backports).
 HAS_FORCED_SUM = Version("2.8") <= TORCH
 
-# In 2.8 gloo's reduce-scatter returns the sum for ReduceOp.AVG, without a word; in 2.13 it averages.
+# Before 2.13 gloo's reduce-scatter returns the sum for ReduceOp.AVG, without a word. Before 2.8 its all-reduce
+# refuses ReduceOp.AVG.
 GLOO_AVERAGES = Version("2.13") <= TORCH
+
+# FSDPModule.set_custom_reduce_scatter appeared in 2.9. Without it FSDP2 calls nothing to reduce gradients.
+HAS_CUSTOM_REDUCE_SCATTER = Version("2.9") <= TORCH
