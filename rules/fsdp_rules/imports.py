@@ -228,11 +228,17 @@ def _regenerated(
 
 
 def _from_import(module: str, names: list[str], long: bool = False) -> cst.ImportFrom:
+    text = import_text(module, names, long)
+    line = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
+    return cst.ensure_type(line.body[0], cst.ImportFrom)
+
+
+def import_text(module: str, names: Sequence[str], long: bool = False) -> str:
+    """The statement that imports ``names``, one to a line if it was ``long`` or would be."""
     text = f"from {module} import {', '.join(names)}"
     if (long and len(names) > 1) or len(text) > LINE_LENGTH:
         text = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
-    line = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
-    return cst.ensure_type(line.body[0], cst.ImportFrom)
+    return text
 
 
 class _Adder:

@@ -23,9 +23,6 @@ from fsdp_rules.relevance import is_relevant
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File, dotted
 
-#: With ``--to shim`` nothing but imports moves.
-SHIM_RULES = frozenset({"FSDP100"})
-
 
 def rewrite_source(data: bytes, path: str, project: Project, settings: Settings) -> Result:
     """The result of rewriting one file.
@@ -141,7 +138,7 @@ def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
     shim = file.settings.to == "shim"
     found: list[tuple[Rule, Diagnosis]] = []
     for rule in all_rules():
-        if shim and rule.id not in SHIM_RULES:
+        if shim and not rule.shim:
             continue
         for kind in rule.visits:
             for node in file.nodes(kind):

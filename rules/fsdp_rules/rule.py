@@ -19,11 +19,13 @@ class Rule:
     """One FSDP1 concept: its docstring is its documentation, its example is its first test.
 
     ``visits`` lists the node types that the engine shows to :meth:`visit`; one walk of the tree serves all rules.
+    ``shim``: the rule is about something that fsdp_compat does not carry either, and speaks under ``--to shim`` too.
     """
 
     id: ClassVar[str]
     name: ClassVar[str]
     visits: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
+    shim: ClassVar[bool] = False
     before: ClassVar[str] = ""
     after: ClassVar[str] = ""
 

@@ -31,7 +31,10 @@ def test_every_form_of_import_moves_to_the_shim() -> None:
         from fsdp_compat import FullyShardedDataParallel as FSDP
         from fsdp_compat import MixedPrecision
         from torch.distributed.fsdp import fully_shard
-        from fsdp_compat import transformer_auto_wrap_policy, wrap
+        from fsdp_compat import (
+            transformer_auto_wrap_policy,
+            wrap,
+        )
 
         def build(model):
             strategy = fsdp_compat.ShardingStrategy.NO_SHARD

@@ -23,6 +23,7 @@ class Fairscale(Rule):
     id = "FSDP903"
     name = "fairscale"
     visits = (cst.ImportFrom,)
+    shim = True
     before = """
 from fairscale.nn import FullyShardedDataParallel
 """

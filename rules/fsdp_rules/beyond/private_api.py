@@ -71,6 +71,7 @@ class PrivateApi(Rule):
     id = "FSDP902"
     name = "private-api"
     visits = (cst.Attribute, cst.Name, cst.Call)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp._runtime_utils import _reshard

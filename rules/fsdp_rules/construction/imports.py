@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.apply import comments
 from fsdp_rules.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.finding import Level
+from fsdp_rules.imports import import_text
 from fsdp_rules.names import FSDP1_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File, dotted
+
+SHIM = "fsdp_compat"
 
 
 class Imports(Rule):
@@ -25,6 +29,7 @@ class Imports(Rule):
     id = "FSDP100"
     name = "import"
     visits = (cst.ImportFrom, cst.Attribute)
+    shim = True
     before = """
 from torch.distributed.fsdp import *
 
@@ -63,14 +68,11 @@ def build(model):
         if not moved:
             return
         kept = [alias for alias in names if alias not in moved]
-        lines = [f"from fsdp_compat import {', '.join(map(_spelled, moved))}"]
-        if kept:
-            lines.append(f"from {module} import {', '.join(map(_spelled, kept))}")
         yield Diagnosis(
             node,
             Level.SAFE,
             "FSDP1's names come from fsdp_compat, which runs them on fully_shard",
-            edits=(ReplaceStatement(node, lambda code: "\n".join(lines)),),
+            edits=(_split(node, moved, kept, file) if kept or node.module is None else _renamed(node.module),),
         )
 
     def _dotted(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
@@ -84,6 +86,22 @@ def build(model):
             "FSDP1's names come from fsdp_compat, which runs them on fully_shard",
             edits=(Replace(node, lambda code: spelled),),
         )
+
+
+def _renamed(module: cst.BaseExpression) -> Replace:
+    return Replace(module, lambda code: SHIM)
+
+
+def _split(
+    node: cst.ImportFrom, moved: list[cst.ImportAlias], kept: list[cst.ImportAlias], file: File
+) -> ReplaceStatement:
+    """One statement for each of the two modules, comments beside the names above it."""
+    long = "\n" in file.code(node)
+    lines: list[str] = []
+    for module, names in ((SHIM, moved), (file.code(node.module or node), kept)):
+        lines += [text for alias in names for text in comments(alias)]
+        lines.append(import_text(module, list(map(_spelled, names)), long))
+    return ReplaceStatement(node, lambda code: "\n".join(lines))
 
 
 def _spelled(alias: cst.ImportAlias) -> str:

@@ -23,6 +23,7 @@ class Subclass(Rule):
     id = "FSDP119"
     name = "subclass"
     visits = (cst.ClassDef,)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

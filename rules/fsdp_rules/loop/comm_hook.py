@@ -11,7 +11,12 @@ from fsdp_rules.finding import Level
 from fsdp_rules.project import Certainty
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
+from fsdp_rules.values import bind
 from fsdp_rules.wrapping import held_at
+
+#: Hooks of torch's own that fsdp_compat puts in FSDP2's terms.
+KNOWN = frozenset({"allreduce_hook", "bf16_compress_hook", "fp16_compress_hook", "reduce_scatter_hook"})
+HOOKS = "torch.distributed.algorithms._comm_hooks"
 
 
 class CommHook(Rule):
@@ -24,6 +29,7 @@ class CommHook(Rule):
     id = "FSDP209"
     name = "comm-hook"
     visits = (cst.Call,)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -48,6 +54,8 @@ def build(model, state, hook):
             return
         if node.func.attr.value != "register_comm_hook":
             return
+        if file.settings.to == "shim" and _is_known(node, file):
+            return
         held = held_at(node.func.value, file)
         if held is Certainty.YES or (held is Certainty.MAYBE and "ddp" not in file.project.flags):
             yield Diagnosis(
@@ -57,3 +65,9 @@ def build(model, state, hook):
                 "fp16_compress_hook and bf16_compress_hook are MixedPrecisionPolicy(reduce_dtype=...); a hook after "
                 "the reduction is set_all_reduce_hook, another reduction set_custom_reduce_scatter (torch 2.9)",
             )
+
+
+def _is_known(call: cst.Call, file: File) -> bool:
+    arguments = bind(call, ("state", "hook")) or {}
+    full = file.resolved(file.value(arguments["hook"])) if "hook" in arguments else None
+    return full is not None and full.startswith(HOOKS) and full.rpartition(".")[2] in KNOWN

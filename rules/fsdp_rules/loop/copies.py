@@ -26,6 +26,7 @@ class Copies(Rule):
     id = "FSDP211"
     name = "copies"
     visits = (cst.Call,)
+    shim = True
     before = """
 from copy import deepcopy
 

@@ -31,6 +31,7 @@ class NameSurgery(Rule):
     id = "FSDP207"
     name = "name-surgery"
     visits = (cst.SimpleString, cst.FormattedStringText)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

@@ -29,6 +29,7 @@ class NativeClip(Rule):
     id = "FSDP215"
     name = "native-clip"
     visits = (cst.Call,)
+    shim = True
     before = """
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

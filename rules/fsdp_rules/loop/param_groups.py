@@ -25,6 +25,7 @@ class ParameterGroups(Rule):
     id = "FSDP213"
     name = "parameter-groups"
     visits = (cst.Attribute, cst.Call)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

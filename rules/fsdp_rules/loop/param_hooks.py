@@ -36,6 +36,7 @@ class ParameterHooks(Rule):
     id = "FSDP212"
     name = "parameter-hooks"
     visits = (cst.Call,)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

@@ -32,6 +32,7 @@ class RankGuards(Rule):
     id = "FSDP214"
     name = "rank-guards"
     visits = (cst.Call,)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

@@ -34,6 +34,7 @@ class TypeChecks(Rule):
     id = "FSDP205"
     name = "type-check"
     visits = (cst.Name, cst.Attribute, cst.Comparison, cst.SimpleString)
+    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -54,7 +55,7 @@ def unwrapped(model: "FSDPModule"):
         if isinstance(node, cst.Comparison):
             yield from self._name_test(node, file)
         elif isinstance(node, cst.SimpleString):
-            yield from self._string(node, file)
+            yield from self._string(node, file) if file.settings.to != "shim" else ()
         elif isinstance(node, cst.Name | cst.Attribute) and is_read(node, file) and file.fsdp1(node) == FSDP:
             yield from self._reference(node, file)
 
@@ -95,7 +96,11 @@ def unwrapped(model: "FSDPModule"):
 
     def _reference(self, node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
         whole, parent = whole_of(node, file)
-        if isinstance(parent, cst.MatchClass):
+        if file.settings.to == "shim":
+            # isinstance, annotations and patterns hold with fsdp_compat's class; its exact type is another one.
+            if isinstance(parent, cst.Comparison | cst.ComparisonTarget):
+                yield from self._comparison(node, whole, parent, file)
+        elif isinstance(parent, cst.MatchClass):
             yield self._pattern(node, parent, file)
         elif isinstance(parent, cst.Comparison | cst.ComparisonTarget):
             yield from self._comparison(node, whole, parent, file)
@@ -124,7 +129,7 @@ def unwrapped(model: "FSDPModule"):
         subject = subject_of_class(target.comparator if whole is comparison.left else comparison.left)
         if subject is None:
             return
-        module = file.ref(MODULE)
+        module = file.ref(MODULE) if file.settings.to != "shim" else ""
 
         def build(code: Code) -> str:
             kinds = code(whole)
@@ -137,7 +142,7 @@ def unwrapped(model: "FSDPModule"):
             Level.SAFE if whole is node else Level.REVIEW,
             "the class of a sharded module extends FSDPModule"
             + ("" if whole is node else "; the other classes have no subclasses that should not count"),
-            edits=(Replace(node, lambda code: module), Replace(comparison, build)),
+            edits=(*((Replace(node, lambda code: module),) if module else ()), Replace(comparison, build)),
         )
 
     def _isinstance(

@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.names import FSDP
 from fsdp_rules.source import File, dotted
+from fsdp_rules.state import local_state_dict
 from fsdp_rules.state.calls import Action, calls_in, state_call
 from fsdp_rules.state.context import Kind, context_items, governing_with, read_context, yields
 from fsdp_rules.state.identity import Same, same_model
@@ -91,9 +92,8 @@ def _context_problem(item: cst.WithItem, call: cst.Call, file: File) -> Problem 
         )
     if context.kind is Kind.LOCAL:
         return Problem(
-            "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have",
-            "save sharded state with torch.distributed.checkpoint.save(get_model_state_dict(model), ...); files that "
-            "hold flat parameters have to be converted first",
+            local_state_dict.MESSAGE,
+            local_state_dict.ADVICE,
             local=True,
         )
     return None

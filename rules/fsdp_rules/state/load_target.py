@@ -33,6 +33,7 @@ class LoadTarget(Rule):
     id = "FSDP313"
     name = "load-target"
     visits = (cst.Call,)
+    shim = True
     before = """
 import torch
 import torch.distributed.checkpoint as dcp

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
 from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+
+MESSAGE = "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
+ADVICE = (
+    "save sharded state with torch.distributed.checkpoint.save(get_model_state_dict(model), ...); files that "
+    "hold flat parameters have to be converted first"
+)
 
 
 class LocalStateDict(Rule):
@@ -15,6 +28,8 @@ class LocalStateDict(Rule):
 
     id = "FSDP310"
     name = "local-state-dict"
+    visits = (cst.Attribute,)
+    shim = True
     before = """
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -34,3 +49,10 @@ def save(model, rank):
     with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
         torch.save(model.state_dict(), f"model_{rank}.pt")
 """
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Every mention with ``--to shim``; otherwise what governs a state dict is FSDP301's and FSDP302's affair."""
+        if file.settings.to != "shim" or not isinstance(node, cst.Attribute):
+            return
+        if file.fsdp1(node) == "StateDictType.LOCAL_STATE_DICT":
+            yield Diagnosis(node, Level.MANUAL, MESSAGE, ADVICE)

@@ -28,6 +28,7 @@ class RawOptimizerState(Rule):
     id = "FSDP311"
     name = "raw-optimizer-state"
     visits = (cst.Call,)
+    shim = True
     before = """
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

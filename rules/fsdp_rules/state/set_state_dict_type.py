@@ -11,6 +11,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.names import FSDP
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
+from fsdp_rules.state import local_state_dict
 from fsdp_rules.state.context import SET_STATE_DICT_TYPE, Kind, is_context_call, read_context
 from fsdp_rules.state.local_state_dict import LocalStateDict
 
@@ -57,7 +58,7 @@ def main():
         if context is None or context.kind in (Kind.UNKNOWN, Kind.EITHER):
             problem = "the kind of state is only known at run time"
         elif context.kind is Kind.LOCAL:
-            problem = "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
+            problem = local_state_dict.MESSAGE
         elif not isinstance(statement, cst.Expr):
             problem = "the settings that it returns have no FSDP2 form"
         else:

@@ -25,6 +25,7 @@ class ShardedTensors(Rule):
     id = "FSDP312"
     name = "sharded-tensor"
     visits = (cst.Name, cst.Attribute)
+    shim = True
     before = """
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -7,6 +7,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp_rules.source import File
+from fsdp_rules.state import local_state_dict
 from fsdp_rules.state.context import (
     SET_STATE_DICT_TYPE,
     Config,
@@ -58,7 +59,7 @@ def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Con
     if chosen.kind in (Kind.UNKNOWN, Kind.EITHER):
         return "set_state_dict_type takes a kind of state that is only known at run time"
     if chosen.kind is Kind.LOCAL:
-        return "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
+        return local_state_dict.MESSAGE
     return _moved(chosen, call, model, file)
 
 

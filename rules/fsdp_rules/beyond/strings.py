@@ -1,0 +1,130 @@
+"""Rule for FSDP1's names inside strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.class_names import name_test
+from fsdp_rules.diagnosis import Diagnosis, Replace
+from fsdp_rules.finding import Level
+from fsdp_rules.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODULES, canonical
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File, dotted
+from fsdp_rules.type_places import in_annotation
+
+#: How a string of interest starts, which is cheap to ask of every string of a file.
+STARTS = (FSDP_PACKAGE, FSDP)
+IMPORTERS = frozenset({"importlib.import_module", "__import__"})
+
+
+class NamesInStrings(Rule):
+    """FSDP1's names in strings, which some code looks up while the program runs.
+
+    `importlib.import_module("torch.distributed.fsdp")`, `getattr(module, "FullyShardedDataParallel")` and class paths
+    in configuration reach FSDP1 without an import. What becomes of them is not seen, so they are listed; with
+    `--to shim` paths lead to `fsdp_compat`, which has all of FSDP1's names.
+    """
+
+    id = "FSDP904"
+    name = "name-in-string"
+    visits = (cst.SimpleString, cst.Attribute)
+    shim = True
+    before = """
+WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
+"""
+    after = """
+# TODO(fsdp-migrate FSDP904): this string leads to FSDP1's FullyShardedDataParallel; who looks it up is not seen
+WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Look at whole strings, and at FSDP1's class as an attribute of something that no import names."""
+        if isinstance(node, cst.Attribute):
+            yield from self._attribute(node, file)
+        elif isinstance(node, cst.SimpleString):
+            text = node.evaluated_value
+            if isinstance(text, str) and text.startswith(STARTS) and not _is_about_something_else(node, file):
+                yield from self._string(node, text, file)
+
+    def _string(self, node: cst.SimpleString, text: str, file: File) -> Iterator[Diagnosis]:
+        known = canonical(text)
+        if text in PUBLIC_MODULES:
+            if _is_imported(node, file):
+                yield self._path(node, "fsdp_compat", "this imports FSDP1's module; what is taken from it", file)
+        elif known in FSDP1_NAMES:
+            said = f"this string leads to FSDP1's {known}; who looks it up"
+            yield self._path(node, f"fsdp_compat.{known}", said, file)
+        elif text == FSDP and _is_looked_up(node, file) and file.settings.to != "shim":
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"this asks a module or an object for {FSDP} by name",
+                "call fully_shard where the class was called, and ask isinstance(module, FSDPModule)",
+            )
+
+    def _path(self, node: cst.SimpleString, new: str, said: str, file: File) -> Diagnosis:
+        if file.settings.to == "shim":
+            text = f"{node.prefix}{node.quote}{new}{node.quote}"
+            return Diagnosis(
+                node,
+                Level.REVIEW,
+                f"this string leads to {new} now; who looks it up is taken to import it",
+                edits=(Replace(node, lambda code: text),),
+            )
+        return Diagnosis(
+            node,
+            Level.MANUAL,
+            f"{said} is not seen",
+            "call fully_shard where the class is called; --to shim turns the string into one for fsdp_compat",
+        )
+
+    def _attribute(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        if node.attr.value != FSDP or file.fsdp1(node) is not None or "fsdp1" not in file.project.flags:
+            return
+        base = file.value(node.value)
+        if isinstance(base, cst.Call) and any(_leads_to_fsdp1(argument.value) for argument in base.args):
+            return
+        if not isinstance(node.value, cst.Name) or node.value.value in file.aliases:
+            return
+        yield Diagnosis(
+            node,
+            Level.MANUAL,
+            f"{dotted(node)} may be FSDP1's class, reached by a way that is not seen",
+            "import the class from torch.distributed.fsdp by name, then run this tool again",
+        )
+
+
+def _is_about_something_else(node: cst.SimpleString, file: File) -> bool:
+    """Whether the string is documentation, an annotation, a name in ``__all__``, or part of a class name's test."""
+    if in_annotation(node, file) or isinstance(file.parent(node), cst.Expr):
+        return True
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.Comparison) and name_test(ancestor) is not None:
+            return True
+        if isinstance(ancestor, cst.Assign):
+            return any(dotted(target.target) == "__all__" for target in ancestor.targets)
+        if isinstance(ancestor, cst.BaseStatement):
+            return False
+    return False
+
+
+def _taker(node: cst.SimpleString, file: File) -> cst.Call | None:
+    argument = file.parent(node)
+    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    return call if isinstance(call, cst.Call) else None
+
+
+def _is_imported(node: cst.SimpleString, file: File) -> bool:
+    call = _taker(node, file)
+    return call is not None and (file.resolved(call.func) or dotted(call.func)) in IMPORTERS
+
+
+def _is_looked_up(node: cst.SimpleString, file: File) -> bool:
+    call = _taker(node, file)
+    return call is not None and dotted(call.func) in ("getattr", "hasattr")
+
+
+def _leads_to_fsdp1(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString) and node.evaluated_value in PUBLIC_MODULES
