@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .versions import GATHER_KEEPS_VERSIONS
+
 _OURS = "_fsdp_compat_backport"
 
 
@@ -21,7 +23,8 @@ def make_cpu_work() -> None:
     stream: Any = torch.cpu.Stream
     stream.record_event = _record_event
     stream.wait_event = _wait_event
-    _keep_versions_when_gathering()
+    if not GATHER_KEEPS_VERSIONS:
+        _keep_versions_when_gathering()
 
 
 def _record_event(stream: torch.cpu.Stream) -> torch.cpu.Event:

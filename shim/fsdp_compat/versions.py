@@ -11,9 +11,12 @@ TORCH = Version(Version(torch.__version__).base_version)
 FLOOR = Version("2.6")
 
 # On the CPU fully_shard runs in full since 2.8. The streams of torch.cpu record no event before, which ends the first
-# forward in 2.6 and the first all-reduce of gradients in 2.7; and in 2.6 the gather for the backward counts as a change
-# of what autograd saved. Both are mended (see torch_backports).
+# forward in 2.6 and the first all-reduce of gradients in 2.7; they are given one (see torch_backports).
 WORKS_ON_CPU = Version("2.8") <= TORCH
+
+# Since 2.7 the gather for the backward does not count as a change of what autograd saved in the forward. Before that it
+# does on the CPU, and the backward fails; the count is put back (see torch_backports).
+GATHER_KEEPS_VERSIONS = Version("2.7") <= TORCH
 
 # fully_shard(ignored_params=) appeared in 2.7. Without it a parameter is unregistered while fully_shard looks for
 # those to manage (see left_out), for ignored parameters and for tied ones that belong to an outer unit.
