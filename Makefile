@@ -3,14 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test parity lint docs clean help
+.PHONY: demo test test-gpu matrix parity lint docs clean help
 
 help:
-	@echo "make demo    migrate and train a small project before and after, and compare the losses"
-	@echo "make test    run the tests"
-	@echo "make parity  run the whole differential matrix and write docs/parity.md"
-	@echo "make lint    ruff and mypy --strict"
-	@echo "make docs    regenerate the pages under docs/ that come from the rules"
+	@echo "make demo      migrate and train a small project before and after, and compare the losses"
+	@echo "make test      run the tests"
+	@echo "make test-gpu  run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
+	@echo "make matrix    run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
+	@echo "make parity    run the whole differential matrix and write docs/parity.md"
+	@echo "make lint      ruff and mypy --strict"
+	@echo "make docs      regenerate the pages under docs/ that come from the rules"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,6 +26,12 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest tests
 
+test-gpu: $(STAMP)
+	FSDP_COMPAT_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/shim
+
+matrix: $(STAMP)
+	$(BIN)/python scripts/matrix.py $(VERSIONS)
+
 parity: $(STAMP)
 	$(BIN)/python scripts/parity.py
 
@@ -36,4 +44,4 @@ docs: $(STAMP)
 	$(BIN)/python scripts/docs.py
 
 clean:
-	rm -rf $(VENV) out build dist
+	rm -rf $(VENV) .matrix out build dist

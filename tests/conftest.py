@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,15 @@ class _PoolOfThisMachine(Pool):
 
         skip_beyond(world_size)
         return super().run(fn, world_size, *args, timeout=timeout)
+
+
+def pytest_configure() -> None:
+    """Stop before any test is imported if the tests are to run on GPUs and there is none."""
+    if os.environ.get("FSDP_COMPAT_TEST_DEVICE") == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.exit("no GPU was found, so there is nothing to run the tests on", returncode=2)
 
 
 @pytest.fixture(scope="session")

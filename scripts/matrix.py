@@ -1,0 +1,168 @@
+"""Runs the shim's tests on several versions of torch, each in an environment of its own under .matrix/.
+
+Without versions named it runs all of VERSIONS and writes docs/torch-versions.md. Exits 1 if a test fails anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import re
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = ROOT / ".matrix"
+PAGE = ROOT / "docs" / "torch-versions.md"
+GATES = ROOT / "shim" / "fsdp_compat" / "versions.py"
+# The oldest that has fully_shard, the two between which most changed on the CPU, the last two gates, the newest.
+VERSIONS = ("2.6", "2.8", "2.12", "2.15")
+INTRODUCTION = (
+    "The shim's tests (`tests/shim`: on the CPU, with gloo, most of them against real FSDP1) on other versions of "
+    "torch than the one that `make test` has. A test that needs something its torch does not have is skipped, and "
+    "says what."
+)
+DIFFERENCES = "What the shim does differently, by the version of torch, and why (`shim/fsdp_compat/versions.py`):"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out on one version. ``failed`` holds (test, first line of what it said), ``skipped`` the reasons."""
+
+    version: str
+    torch: str
+    python: str
+    passed: int
+    failed: tuple[tuple[str, str], ...]
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition of the shim on the version of torch, and the reason for it."""
+
+    name: str
+    since: Version
+    reason: str
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the matrix; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("versions", nargs="*", metavar="X.Y", help="run these alone, and write no page")
+    parser.add_argument("--tests", nargs="+", default=["tests/shim"], help="what pytest is given (tests/shim)")
+    options = parser.parse_args(arguments)
+    wrong = [version for version in options.versions if not re.fullmatch(r"\d+\.\d+", version)]
+    if wrong:
+        parser.error(f"{', '.join(wrong)}: a version is named by its first two numbers, like {VERSIONS[0]}")
+    results = []
+    for version in options.versions or VERSIONS:
+        started = time.monotonic()
+        python = environment(version)
+        result = run_tests(version, python, options.tests)
+        results.append(result)
+        print(
+            f"torch {result.torch}: {result.passed} passed, {len(result.failed)} failed, {len(result.skipped)} "
+            f"skipped, after {(time.monotonic() - started) / 60:.1f} minutes",
+            flush=True,
+        )
+        for test, said in result.failed:
+            print(f"  {test}: {said}", flush=True)
+    if not options.versions and options.tests == ["tests/shim"]:
+        PAGE.write_text(page(results))
+    return 1 if any(result.failed for result in results) else 0
+
+
+def environment(version: str) -> Path:
+    """The interpreter of an environment with the newest torch ``version``.* and the project, installed if need be."""
+    directory = ENVIRONMENTS / version
+    python = directory / "bin" / "python"
+    stamp = directory / ".installed"
+    wanted = (ROOT / "pyproject.toml").read_text()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    if not python.exists():
+        venv.create(directory, with_pip=True, symlinks=True)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "--editable", f"{ROOT}[dev]", f"torch=={version}.*"], check=True)
+    stamp.write_text(wanted)
+    return python
+
+
+def run_tests(version: str, python: Path, tests: Sequence[str]) -> Result:
+    """Run ``tests`` with ``python``; RuntimeError if pytest did not get as far as running them."""
+    asked = "import platform, torch; print(torch.__version__, platform.python_version())"
+    torch, release = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.split()
+    report = ENVIRONMENTS / version / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *tests]
+    with (ENVIRONMENTS / version / "output.txt").open("w") as output:
+        subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=output, stderr=output)
+    if not report.exists():
+        raise RuntimeError(f"pytest ran no test on torch {torch}; see {output.name}")
+    return read_report(report, version, torch, release)
+
+
+def read_report(report: Path, version: str, torch: str, python: str) -> Result:
+    """The result that pytest has written to ``report``. An error while a test is collected or set up is a failure."""
+    passed, failed, skipped = 0, [], []
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        bad = [*case.iter("failure"), *case.iter("error")]
+        left_out = case.find("skipped")
+        if bad:
+            failed.append((name, _first_line(bad[0])))
+        elif left_out is not None:
+            skipped.append(left_out.get("message", ""))
+        else:
+            passed += 1
+    return Result(version, torch, python, passed, tuple(failed), tuple(skipped))
+
+
+def _first_line(failure: ElementTree.Element) -> str:
+    """What went wrong. A job of several processes tells it last, after the traceback."""
+    lines = [line for line in (failure.get("message") or "").splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[A-Za-z_.]*(Error|Exception|Warning)\b", line)]
+    return (errors or lines or ["no message"])[-1].strip()[:300]
+
+
+def gates(source: str) -> list[Gate]:
+    """The conditions in the text of versions.py: a comment, and the version since which they hold."""
+    pattern = r"((?:^#.*\n)+)^(\w+) = Version\(\"([\d.]+)\"\) <= TORCH"
+    return [
+        Gate(name, Version(since), " ".join(line.lstrip("# ") for line in comment.splitlines()))
+        for comment, name, since in re.findall(pattern, source, re.MULTILINE)
+    ]
+
+
+def page(results: Sequence[Result]) -> str:
+    """The text of docs/torch-versions.md."""
+    lines = ["<!-- Written by `make matrix`; do not edit. -->", "# Versions of torch", "", INTRODUCTION, ""]
+    found = gates(GATES.read_text())
+    lines += ["| torch | python | passed | failed | skipped | differs by |", "|---|---|---|---|---|---|"]
+    for result in results:
+        differs = ", ".join(f"`{gate.name}`" for gate in found if Version(result.version) < gate.since) or "-"
+        counts = f"{result.passed} | {len(result.failed)} | {len(result.skipped)}"
+        lines.append(f"| {result.torch} | {result.python} | {counts} | {differs} |")
+    lines += ["", DIFFERENCES, "", "| condition | since torch | reason |", "|---|---|---|"]
+    lines += [f"| `{gate.name}` | {gate.since} | {gate.reason} |" for gate in sorted(found, key=lambda g: g.since)]
+    for result in results:
+        if result.failed or result.skipped:
+            lines += ["", f"## torch {result.torch}", ""]
+        lines += [f"- failed: `{test}`: {said}" for test, said in result.failed]
+        reasons = collections.Counter(result.skipped)
+        lines += [f"- {count} skipped: {reason}" for reason, count in sorted(reasons.items())]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
