@@ -55,8 +55,7 @@ def apply_plan(plan: Plan) -> None:
             record.is_root = False
             torch_internals.set_input_cast(module, record.cast_inputs_if_nested)
     cast_buffers_at_first_forward(plan.root)
-    if plan.units[-1].options.forward_prefetch:
-        prefetch_after_first_forward(plan.root)
+    prefetch_after_first_forward(plan.root)
 
 
 def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:

@@ -92,11 +92,6 @@ class Options:
         """Say once per process which arguments have nothing to act on in FSDP2."""
         if self.backward_prefetch is not BackwardPrefetch.BACKWARD_PRE:
             log_once(f"backward_prefetch={self.backward_prefetch} has no effect: FSDP2 always prefetches in backward")
-        if self.forward_prefetch:
-            log_once(
-                "forward_prefetch=True has no effect on results; for the overlap call "
-                "set_modules_to_forward_prefetch() on the FSDP2 modules, in execution order"
-            )
         if not self.limit_all_gathers:
             log_once("limit_all_gathers=False has no effect: FSDP2 frees memory without blocking the CPU")
         if self.use_orig_params:

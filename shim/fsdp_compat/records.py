@@ -18,6 +18,7 @@ class UnitRecord:
     cast_inputs_if_nested: bool
     buffer_dtype: torch.dtype | None
     ignored_modules: frozenset[nn.Module]
+    forward_prefetch: bool
 
 
 def record_of(module: nn.Module) -> UnitRecord | None:

@@ -178,3 +178,13 @@ def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
         # Before 2.10 a registry knew the root of each mesh.
         root = torch.distributed.device_mesh._mesh_resources.get_root_mesh(mesh)
     return root
+
+
+def prefetches_in_forward(module: nn.Module) -> bool:
+    """Whether ``set_modules_to_forward_prefetch`` has given this unit others to gather early."""
+    return bool(fsdp_state(module)._states_to_forward_prefetch)
+
+
+def is_being_gathered(module: nn.Module) -> bool:
+    """Whether this unit's parameters have been asked for, and nobody has waited for them yet."""
+    return any(group._all_gather_result is not None for group in param_groups(module))

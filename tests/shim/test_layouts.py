@@ -476,7 +476,6 @@ def test_arguments_without_effect_are_logged_once(pool: Pool) -> None:
     messages = pool.run(logged, 1)[0]
     assert [message.split("=")[0] for message in messages] == [
         "backward_prefetch",
-        "forward_prefetch",
         "limit_all_gathers",
         "use_orig_params",
     ]
