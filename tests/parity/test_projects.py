@@ -25,13 +25,16 @@ PROJECTS = sorted(path.parent for path in (ROOT / "fixtures" / "projects").glob(
 BF16_TOLERANCE = 5e-2
 
 
-@pytest.fixture(scope="module", params=PROJECTS, ids=lambda path: path.name)
+TARGETS = [(path, to) for path in PROJECTS for to in ("native", "shim")]
+
+
+@pytest.fixture(scope="module", params=TARGETS, ids=lambda target: f"{target[0].name}-{target[1]}")
 def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The train.py of a project before and after the command."""
-    original: Path = request.param
+    """The train.py of a project before and after the command, which went to FSDP2 itself or to the shim."""
+    original, to = request.param
     copy = tmp_path_factory.mktemp(original.name) / original.name
     shutil.copytree(original, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "fsdp_migrate", "rewrite", str(copy)]
+    command = [sys.executable, "-m", "fsdp_migrate", "rewrite", "--to", to, str(copy)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return original / "train.py", copy / "train.py"
