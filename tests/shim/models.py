@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from tests.device import DEVICE
+
 
 class Block(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
@@ -39,13 +41,13 @@ class Model(nn.Module):
 
 def build(seed: int = 0, *, tied: bool = False) -> Model:
     torch.manual_seed(seed)
-    return Model(tied=tied)
+    return Model(tied=tied).to(DEVICE)
 
 
 def tokens(rank: int, step: int, vocabulary: int = 13) -> torch.Tensor:
     """A batch that differs from rank to rank and from step to step."""
     generator = torch.Generator().manual_seed(1000 * rank + step)
-    return torch.randint(vocabulary, (3, 5), generator=generator)
+    return torch.randint(vocabulary, (3, 5), generator=generator).to(DEVICE)
 
 
 def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:

@@ -17,9 +17,10 @@ from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
 import fsdp_compat
+from tests.device import DEVICE
 from tests.shim.models import Block, build, loss_of
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def some_size(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
@@ -66,7 +67,7 @@ class Case:
         return {
             "auto_wrap_policy": POLICIES[self.policy](),
             "sharding_strategy": ShardingStrategy[self.strategy],
-            "device_id": CPU,
+            "device_id": DEVICE,
             "use_orig_params": self.use_orig_params,
             **self.arguments,
         }
@@ -84,7 +85,7 @@ def train_fsdp1(rank: int, case: Case) -> Outcome:
         model = FSDP1(_initial(rank, case), **case.keywords())
         losses, norms = _train(model, rank, case, model.no_sync, model.clip_grad_norm_)
         with FSDP1.summon_full_params(model):
-            weights = {clean(name): param.detach().clone() for name, param in model.named_parameters()}
+            weights = {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
     return Outcome(losses, norms, weights)
 
 
@@ -134,10 +135,10 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The whole of each tensor, put together from what each rank holds. Does not use DTensor's own gathering."""
+    """The whole of each tensor, on the CPU, from what each rank holds. Does not use DTensor's own gathering."""
     local = {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
     parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, {name: tensor.detach().clone() for name, tensor in local.items()})
+    dist.all_gather_object(parts, {name: tensor.detach().cpu().clone() for name, tensor in local.items()})
     found = {}
     for name, tensor in tensors.items():
         ranks = _ranks_with_parts(tensor) if isinstance(tensor, DTensor) else [dist.get_rank()]
