@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 from torch.distributed.fsdp import FSDPModule
 
-from . import full_params, grads, legacy, modules, state, torch_internals
-from .records import record_of
+from . import comm_hooks, full_params, grads, legacy, modules, state
 from .relink import relink_live_optimizers
 from .sharding import shard
 
@@ -59,6 +58,7 @@ class FullyShardedDataParallel(metaclass=_Face):
 
     __signature__ = inspect.signature(shard)
 
+    register_comm_hook = staticmethod(comm_hooks.register_comm_hook)
     clip_grad_norm_ = staticmethod(grads.clip_grad_norm_)
     no_sync = staticmethod(grads.no_sync)
     summon_full_params = staticmethod(full_params.summon_full_params)
@@ -79,6 +79,9 @@ class FullyShardedDataParallel(metaclass=_Face):
 class _Methods(FSDPModule):
     """FSDP1's methods for modules that the face has sharded."""
 
+    _comm_hook: Callable[..., Any] | None = None
+    _comm_hook_state: object = None
+
     summon_full_params = FullyShardedDataParallel.summon_full_params
     fsdp_modules = FullyShardedDataParallel.fsdp_modules
     state_dict_type = FullyShardedDataParallel.state_dict_type
@@ -93,6 +96,7 @@ class _Methods(FSDPModule):
     scatter_full_optim_state_dict = FullyShardedDataParallel.scatter_full_optim_state_dict
     rekey_optim_state_dict = FullyShardedDataParallel.rekey_optim_state_dict
 
+    register_comm_hook = comm_hooks.register_comm_hook
     clip_grad_norm_ = grads.clip_grad_norm_
     no_sync = grads.no_sync
 
@@ -116,21 +120,13 @@ class _Methods(FSDPModule):
     def check_is_root(self) -> bool:
         """Whether no sharded module is known to lie around this one."""
         assert isinstance(self, nn.Module)
-        record = record_of(self)
-        return (record is None or record.is_root) and not torch_internals.is_nested(self)
+        return modules.is_root(self)
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Any:
         """``nn.Module.apply`` on whole parameters, which are written back."""
         assert isinstance(self, nn.Module)
         with full_params.summon_full_params(self, recurse=False):
             return super().apply(fn)  # type: ignore[misc]
-
-    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> NoReturn:
-        """Refused: FSDP2 reduces gradients by itself."""
-        raise NotImplementedError(
-            "FSDP2 has no communication hooks. For a compressed reduction set MixedPrecision(reduce_dtype=...); for "
-            "work after the reduction use set_all_reduce_hook of the FSDP2 module (torch 2.7)."
-        )
 
 
 def _give_methods(unit: nn.Module) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import math
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -16,8 +16,6 @@ from torch.distributed.tensor import DTensor
 
 from . import torch_internals
 from .modules import check_root, fsdp_modules
-
-_logger = logging.getLogger("fsdp_compat")
 
 
 @torch.no_grad()
@@ -33,7 +31,9 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     Agrees with FSDP1's method to about 1e-6 relative: the two add squares up in another order.
     Raises ValueError for another ``norm_type``, RuntimeError for a module inside another FSDP2 module.
     """
-    check_root(module, "clip_grad_norm_")
+    check_root(
+        module, "`clip_grad_norm_()` should only be called on the root FSDP instance: call it on the whole model"
+    )
     max_norm, norm_type = float(max_norm), float(norm_type)
     if not norm_type > 0:
         raise ValueError(f"norm_type must be positive (inf included), not {norm_type}")
@@ -41,7 +41,11 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     total = _total_norm(params, norm_type)
     grads = [_local(param.grad) for param in params if param.grad is not None]
     if not grads:
-        _logger.warning("clip_grad_norm_ found no gradient on this rank")
+        warnings.warn(
+            f"Called FSDP.clip_grad_norm_() on rank {dist.get_rank()} with no gradients -- returning the total norm in "
+            f"the default dtype {total.dtype}",
+            stacklevel=2,
+        )
         return total
     if all(grad.device.type == "cpu" for grad in grads):
         total = total.cpu()
@@ -61,7 +65,10 @@ def no_sync(module: nn.Module) -> Iterator[None]:
 
     Raises RuntimeError for a module inside another FSDP2 module, TypeError for one that is not distributed.
     """
-    check_root(module, "no_sync")
+    check_root(
+        module,
+        "`no_sync()` on inner FSDP instances is not supported. Please call `no_sync()` on root FSDP module.",
+    )
     units = fsdp_modules(module)
     if not units:
         own = getattr(module, "no_sync", None)
@@ -100,9 +107,10 @@ def _total_norm(params: list[torch.Tensor], norm_type: float) -> torch.Tensor:
             local = plain
         if param.grad is not None:
             local.append(_local(param.grad))
-    if math.isinf(norm_type) and layouts:
+    across = [local for (mesh, dims), local in layouts.items() if any(mesh.size(dim) > 1 for dim in dims)]
+    if math.isinf(norm_type) and across:
         # FSDP1 takes the maximum over the ranks of these gradients too, where for other norms each rank adds its own.
-        next(iter(layouts.values())).extend(plain)
+        across[0].extend(plain)
         plain = []
     powers = [_reduced_power(grads, norm_type, dtype, mesh, dims) for (mesh, dims), grads in layouts.items()]
     if plain or not powers:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from . import torch_internals
+from .records import record_of
 
 _WRAPPER_PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
@@ -38,7 +39,15 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
         yield from _outermost(child)
 
 
-def check_root(module: nn.Module, function: str) -> None:
-    """Raise RuntimeError if ``module`` is a unit that FSDP2 has found to lie inside another one."""
-    if isinstance(module, FSDPModule) and torch_internals.is_nested(module):
-        raise RuntimeError(f"{function} works on the whole model: call it with the root module, not with a part of it")
+def is_root(module: nn.Module) -> bool:
+    """Whether no sharded module is known to lie around ``module``."""
+    record = record_of(module)
+    return (record is None or record.is_root) and not (
+        isinstance(module, FSDPModule) and torch_internals.is_nested(module)
+    )
+
+
+def check_root(module: nn.Module, message: str) -> None:
+    """Raise RuntimeError with ``message`` if ``module`` is a unit inside another one."""
+    if not is_root(module):
+        raise RuntimeError(message)

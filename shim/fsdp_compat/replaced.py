@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import torch_internals
+from .mixed_groups import step_one_by_one_where_mixed
 from .ownership import Place, parameter_at
 
 
@@ -51,7 +52,7 @@ def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> No
         _replaced[parameter_at((module, name))] = Replacement(weakref.ref(module), name, fqn)
     _sharded_modules.update(units)
     if _shardings == 0:
-        register_optimizer_step_pre_hook(_refuse_stale_parameters)
+        register_optimizer_step_pre_hook(_before_step)
     _shardings += 1
 
 
@@ -68,8 +69,13 @@ def has_replaced_survivors(module: nn.Module) -> bool:
     return any(holder in parts and replacement_of(param) is not None for param, holder in alive)
 
 
-def _refuse_stale_parameters(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """Optimizer step pre-hook: raises RuntimeError if ``optimizer`` holds parameters that nobody reads."""
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    _refuse_stale_parameters(optimizer)
+    step_one_by_one_where_mixed(optimizer)
+
+
+def _refuse_stale_parameters(optimizer: Optimizer) -> None:
+    """Raise RuntimeError if ``optimizer`` holds parameters that nobody reads."""
     version = (_shardings, sum(len(group["params"]) for group in optimizer.param_groups))
     if _checked.get(optimizer) == version:
         return

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
@@ -84,6 +85,37 @@ def set_input_cast(module: nn.Module, cast_forward_inputs: bool) -> bool:
     before = bool(state._mp_policy.cast_forward_inputs)
     state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast_forward_inputs)
     return before
+
+
+@dataclasses.dataclass(frozen=True)
+class ReductionGroups:
+    """Which ranks one unit's gradients are reduced over; the first group only, where there are two (``is_hybrid``)."""
+
+    reduced_over: dist.ProcessGroup
+    is_replicated: bool
+    is_hybrid: bool
+
+
+def reduction_groups(module: nn.Module) -> ReductionGroups:
+    """Of a unit that manages parameters."""
+    mesh = param_groups(module)[0].mesh_info
+    replicates = getattr(mesh, "replicate_process_group", None) is not None
+    is_replicated = mesh.shard_mesh_size == 1
+    return ReductionGroups(
+        reduced_over=mesh.replicate_process_group if replicates and is_replicated else mesh.shard_process_group,
+        is_replicated=is_replicated,
+        is_hybrid=replicates and not is_replicated,
+    )
+
+
+def set_reduce_dtype(module: nn.Module, dtype: torch.dtype) -> None:
+    """Make one unit reduce its gradients in ``dtype`` from its next backward on."""
+    for group in param_groups(module):
+        # From 2.15 on each parameter has a policy of its own.
+        for owner in (group, *group.fsdp_params):
+            if hasattr(owner, "mp_policy"):
+                owner.mp_policy = dataclasses.replace(owner.mp_policy, reduce_dtype=dtype)
+        group._init_mp_dtypes()
 
 
 @contextlib.contextmanager

@@ -18,13 +18,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fsdp_compat
 from fsdp_compat import ShardingStrategy, clip_grad_norm_, no_sync
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of
-from tests.shim.training import CPU, POLICIES, Case, assert_same, both, quiet_fsdp1, whole
+from tests.shim.training import POLICIES, Case, assert_same, both, quiet_fsdp1, whole
 
 
 def sharded(**keywords: Any) -> Model:
-    return fsdp_compat.shard(build(), **{"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, **keywords})
+    return fsdp_compat.shard(
+        build(), **{"auto_wrap_policy": POLICIES["transformer"](), "device_id": DEVICE, **keywords}
+    )
 
 
 def averaged(world_size: int, step: int = 0) -> Model:
@@ -39,7 +42,7 @@ def clipped(rank: int, world_size: int, strategy: str, norm_type: float, max_nor
     """Worker: norm and clipped gradients as those of an unsharded model."""
     arguments: dict[str, Any] = {"sharding_strategy": ShardingStrategy[strategy]}
     if strategy == "HYBRID_SHARD":
-        arguments["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+        arguments["device_mesh"] = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("a", "b"))
     model, reference = sharded(**arguments), averaged(world_size)
     loss_of(model, rank, 0).backward()
     expected = nn.utils.clip_grad_norm_(reference.parameters(), max_norm, norm_type)
@@ -71,7 +74,7 @@ def test_training_with_active_clipping_follows_fsdp1(pool: Pool) -> None:
 def with_ignored(rank: int, world_size: int, side: str, norm_type: float) -> tuple[float, list[torch.Tensor]]:
     """Worker: clip a model with parameters that are not sharded and whose gradients differ between ranks."""
     model = build()
-    arguments = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, "ignored_modules": [model.head]}
+    arguments = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": DEVICE, "ignored_modules": [model.head]}
     if side == "fsdp1":
         with quiet_fsdp1():
             wrapped = FSDP1(model, use_orig_params=True, **arguments)
@@ -92,25 +95,31 @@ def test_ignored_parameters_count_as_in_fsdp1(pool: Pool, norm_type: float) -> N
 
 def norm_details(rank: int, world_size: int) -> None:
     """Worker: dtype of the norm, gradients that only some ranks hold, none at all, and a part of a model."""
-    model = fsdp_compat.shard(build().bfloat16(), device_id=CPU)
+    model = fsdp_compat.shard(build().bfloat16(), device_id=DEVICE)
     loss_of(model, rank, 0).backward()
     assert clip_grad_norm_(model, 1.0).dtype == torch.bfloat16
-    double = fsdp_compat.shard(nn.Linear(3, 3).double(), device_id=CPU)
+    double = fsdp_compat.shard(nn.Linear(3, 3).double(), device_id=DEVICE)
     double(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
     torch.testing.assert_close(clip_grad_norm_(double, 0.1), torch.tensor(12.0, dtype=torch.float64).sqrt())
     for param in model.parameters():
         param.grad = None
-    assert clip_grad_norm_(model, 1.0).item() == 0.0
+    with pytest.warns(UserWarning, match=r"Called FSDP.clip_grad_norm_\(\) on rank \d with no gradients"):
+        assert clip_grad_norm_(model, 1.0).item() == 0.0
     model = sharded()
     loss_of(model, rank, 0).backward()
     for param in model.parameters():
         param.grad = param.grad if param is model.norm.weight and rank == 1 else None
     expected = model.norm.weight.grad.to_local().norm() if rank == 1 else torch.zeros(())
     dist.broadcast(expected, src=1)
-    torch.testing.assert_close(clip_grad_norm_(model, 1.0).float(), expected)
-    with pytest.raises(RuntimeError, match="clip_grad_norm_ works on the whole model"):
+    warned = contextlib.nullcontext() if rank == 1 else pytest.warns(UserWarning, match="with no gradients")
+    with warned:
+        torch.testing.assert_close(clip_grad_norm_(model, 1.0).float(), expected)
+    with pytest.raises(RuntimeError, match=r"should only be called on the root FSDP instance"):
         clip_grad_norm_(model.blocks[0], 1.0)
-    with pytest.raises(RuntimeError, match="no_sync works on the whole model"), no_sync(model.blocks[0]):
+    with (
+        pytest.raises(RuntimeError, match=r"`no_sync\(\)` on inner FSDP instances is not supported"),
+        no_sync(model.blocks[0]),
+    ):
         pass
     with pytest.raises(ValueError, match="norm_type must be positive"):
         clip_grad_norm_(model, 1.0, 0.0)
@@ -161,7 +170,7 @@ def around_other_modules(rank: int, world_size: int) -> None:
     assert ddp.require_backward_grad_sync
     holder = nn.Sequential(Block(3, 5), Block(3, 5))
     for block in holder:
-        fully_shard(block, mesh=init_device_mesh("cpu", (world_size,)))
+        fully_shard(block, mesh=init_device_mesh(DEVICE.type, (world_size,)))
     with no_sync(holder):
         holder(torch.ones(2, 3)).sum().backward()
     assert all(param.grad is None for param in holder.parameters())

@@ -1,0 +1,37 @@
+"""Optimizers whose groups hold sharded and ordinary parameters, as with ignored ones.
+
+The kernels that torch runs on many tensors at once take either kind, not both. FSDP1's shards were ordinary tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+_MANY_AT_ONCE = ("foreach", "fused")
+
+_logger = logging.getLogger("fsdp_compat")
+
+
+def step_one_by_one_where_mixed(optimizer: Optimizer) -> None:
+    """Turn ``foreach`` and ``fused`` off in the groups that hold both kinds of parameters; logged where it matters."""
+    for index, group in enumerate(optimizer.param_groups):
+        chosen = [name for name in _MANY_AT_ONCE if group.get(name, False) is not False]
+        if not chosen or len({isinstance(param, DTensor) for param in group["params"]}) < 2:
+            continue
+        for name in chosen:
+            if group[name]:
+                _logger.warning(
+                    "group %d of this %s holds sharded and ordinary parameters, which no %s kernel takes together: "
+                    "%s=True has no effect. Put them into groups of their own to keep it.",
+                    index,
+                    type(optimizer).__name__,
+                    name,
+                    name,
+                )
+            group[name] = False
+        if not any(group.get("fused") for group in optimizer.param_groups):
+            # Set where torch built the optimizer with fused=True, and read by its GradScaler.
+            optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
