@@ -32,6 +32,9 @@ class FileFacts:
     functions: dict[str, tuple[str, ...]]
     flags: frozenset[str]
     imported: frozenset[str] = field(default=frozenset())
+    #: The modules that the file star-imports, and every name that it reads where there is one.
+    starred: frozenset[str] = field(default=frozenset())
+    reads: frozenset[str] = field(default=frozenset())
 
 
 #: Words whose presence anywhere in the tree changes what a rule may assume.
@@ -80,7 +83,16 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
         functions=indexer.functions,
         flags=flags,
         imported=frozenset(indexer.imported),
+        starred=frozenset(indexer.starred),
+        reads=_reads(tree) if indexer.starred else frozenset(),
     )
+
+
+def _reads(tree: ast.Module) -> frozenset[str]:
+    """The names that a file reads or may mean by a text, as in ``__all__``."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return frozenset(names | {text for text in texts if text.isidentifier()})
 
 
 def module_name(path: str) -> str:
@@ -123,6 +135,7 @@ class _Indexer:
         self.flows: list[Flow] = []
         self.functions: dict[str, tuple[str, ...]] = {}
         self.imported: set[str] = set()
+        self.starred: set[str] = set()
         self.gated = gated
         self.flags: set[str] = set()
         self.factories: set[str] = set()
@@ -138,6 +151,9 @@ class _Indexer:
             elif isinstance(node, ast.ImportFrom):
                 base = self._absolute(node.module, node.level)
                 for alias in node.names:
+                    if alias.name == "*":
+                        self.starred.add(base)
+                        continue
                     self.aliases[alias.asname or alias.name] = f"{base}.{alias.name}"
                     self.imported.add(f"{base}.{alias.name}")
         self._note_wraps(tree.body, "", 0)

@@ -45,15 +45,41 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> tup
 
 
 def _used(tree: ast.AST) -> set[str]:
+    """The names that ``tree`` reads, in the texts of annotations and of ``__all__`` too."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             names.add(node.id)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-            names.add(node.value)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 200:
-            names.update(word for word in _annotation_words(node.value))
+        for place in _places_of_named_types(node):
+            for text in ast.walk(place):
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    names.update(_annotation_words(text.value))
     return names
+
+
+def _places_of_named_types(node: ast.AST) -> list[ast.AST]:
+    """Where, right inside ``node``, a text stands for a name."""
+    if isinstance(node, ast.arg | ast.AnnAssign):
+        return [node.annotation] if node.annotation is not None else []
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.returns] if node.returns is not None else []
+    if isinstance(node, ast.Subscript):
+        name = _last_name(node.value)
+        # Optional["Model"], list["Model"]; but CONFIG["Model"] and names["Model"] are look-ups.
+        is_type = name[:1].isupper() and not name.isupper()
+        return [node.slice] if is_type or name in ("list", "dict", "set", "tuple", "type") else []
+    if isinstance(node, ast.Call) and _last_name(node.func) in ("cast", "TypeVar", "ForwardRef", "NewType"):
+        return [*node.args, *(keyword.value for keyword in node.keywords)]
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [node.value] if any(_last_name(target) == "__all__" for target in targets) else []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "__all__":
+        return [*node.args]
+    return []
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _annotation_words(text: str) -> Iterable[str]:

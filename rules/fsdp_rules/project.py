@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from fsdp_rules.facts import INNER, FileFacts, index_source, module_name, place_key
 from fsdp_rules.flow import Certainty, spread
@@ -21,7 +22,8 @@ class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is.
 
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``modules`` the
-    modules that an import path may mean, by that path: an import need not start where the tree does.
+    modules that an import path may mean, by that path: an import need not start where the tree does. ``stars`` are the
+    star imports: what is imported, the path of the file that does it, and the names that this file reads.
     """
 
     flags: frozenset[str]
@@ -30,6 +32,7 @@ class Project:
     imported: frozenset[str]
     methods: frozenset[str] = field(default=frozenset())
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
 
     @classmethod
     def build(cls, facts: Iterable[FileFacts]) -> Project:
@@ -45,6 +48,7 @@ class Project:
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
             ),
             modules=_by_suffix(exports),
+            stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
         )
 
     def resolve(self, dotted: str) -> str:
@@ -99,14 +103,25 @@ class Project:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
         return self.held.get(f"on:{method}", Certainty.NO)
 
-    def imports_from(self, path: str, name: str) -> bool:
-        """Whether some file of the project imports ``name`` from the file at ``path``."""
+    def imports_from(self, path: str, name: str, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether some file of the project imports ``name`` from the file at ``path``.
+
+        A star import does where its file reads the name or passes it on.
+        """
         module = module_name(path)
         tail = module.rpartition(".")[2]
-        return any(
-            entry == f"{module}.{name}" or entry.endswith((f"{tail}.{name}", f"{tail}.*"))
+        if any(
+            entry == f"{module}.{name}" or entry.endswith(f"{tail}.{name}")
             for entry in self.imported
             if not entry.startswith("torch.")
+        ):
+            return True
+        return any(
+            name in reads
+            or PurePosixPath(importer).name == "__init__.py"
+            or (importer not in seen and self.imports_from(importer, name, seen | {path}))
+            for starred, importer, reads in self.stars
+            if starred.endswith(tail) and not starred.startswith("torch.")
         )
 
 

@@ -15,6 +15,9 @@ from fsdp_rules.source import File
 #: Objects of other libraries that have methods of the same names, by what people call them.
 FOREIGN = re.compile(r"accelerat|fabric|engine|strategy|trainer|optim|scaler|plugin|utils?$|clip", re.IGNORECASE)
 
+#: Contexts in which nothing is differentiated.
+GRADIENT_FREE = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+
 
 def wrapped(receiver: cst.BaseExpression, file: File) -> Certainty | None:
     """How sure it is that ``receiver`` holds an FSDP1 model; None where it is taken for something else.
@@ -90,6 +93,12 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
     if not isinstance(name, cst.SimpleString) or name.evaluated_value != method or wrapped(subject, file) is None:
         return None
     if node.func.value == "getattr":
+        if method == "no_sync" and len(node.args) == 3 and _computes_no_gradients(node, file):
+            return Diagnosis(
+                node,
+                Level.INFO,
+                f"an FSDP2 model has no method {method}, so the default is taken; no gradients are computed there",
+            )
         return Diagnosis(
             node,
             Level.MANUAL,
@@ -103,4 +112,25 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
         Level.REVIEW,
         f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
         edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {kinds})"),),
+    )
+
+
+def _computes_no_gradients(node: cst.Call, file: File) -> bool:
+    """Whether what ``node`` gives only runs inside blocks that compute no gradients."""
+    parent = file.parent(node)
+    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+        return _is_without_gradients(node, file)
+    target = parent.targets[0].target
+    if not isinstance(target, cst.Name):
+        return False
+    uses = [use for use in file.uses(target.value) if file.function(use) is file.function(node)]
+    return bool(uses) and all(_is_without_gradients(use, file) for use in uses)
+
+
+def _is_without_gradients(node: cst.CSTNode, file: File) -> bool:
+    return any(
+        isinstance(item.item, cst.Call) and file.resolved(item.item.func) in GRADIENT_FREE
+        for ancestor in file.ancestors(node)
+        if isinstance(ancestor, cst.With)
+        for item in ancestor.items
     )

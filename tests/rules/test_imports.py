@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fsdp_rules.finding import Settings
-from tests.rules.helpers import check_rewrites
+import pytest
+
+from fsdp_rules.finding import Changed, Settings
+from tests.rules.helpers import check_rewrites, rewrite
 
 SHIM = Settings(to="shim")
 
@@ -102,3 +104,38 @@ def test_names_that_a_helper_takes_come_from_the_runtime() -> None:
             return fsdp_compat.shard(model, sharding_strategy=ShardingStrategy[name])
         """,
     )
+
+
+BUILD = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    return FSDP(model, use_orig_params=True)
+"""
+BUILT = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    return fully_shard(model)
+"""
+
+
+def test_a_text_that_is_no_annotation_keeps_no_import() -> None:
+    test = '\ndef is_fsdp(config):\n    return "FSDP" in config.trainer or NAMES["FSDP"]\n'
+    check_rewrites(BUILD + test, BUILT + test)
+
+
+@pytest.mark.parametrize(
+    "use", ['__all__ = ["build", "FSDP"]', 'def f(model: "list[FSDP]"): ...', 'x: Optional["FSDP"] = None']
+)
+def test_a_text_that_names_a_type_keeps_the_import(use: str) -> None:
+    result = rewrite(f"{BUILD}\n{use}\n")
+    assert not isinstance(result, Changed) or b"FSDP" in result.source.replace(use.encode(), b"")
+
+
+def test_a_star_import_keeps_what_its_file_reads() -> None:
+    check_rewrites(BUILD, BUILT, main="from example import *\n\nbuild(model)\n")
+    after = BUILT.replace("import fully_shard", "import FullyShardedDataParallel as FSDP, fully_shard")
+    check_rewrites(BUILD, after, main="from example import *\n\nbuild(FSDP)\n")
+    between = "from example import *\n"
+    check_rewrites(BUILD, after, between=between, main="from between import *\n\nbuild(FSDP)\n")

@@ -281,3 +281,11 @@ def test_review_with_mixed_precision() -> None:
 def test_manual_where_the_project_has_its_own() -> None:
     other = WRAP + "\nclass Own:\n    def no_sync(self):\n        return self\n"
     assert levels(with_item("model.no_sync()"), w=other) == ["manual"]
+
+
+def test_a_default_for_no_sync_does_where_nothing_is_differentiated() -> None:
+    taken = 'def sample(model, quiet):\n    no_sync = getattr(model, "no_sync", quiet)\n'
+    inside = "import torch\n" + taken + "    with torch.no_grad(), no_sync():\n        model()\n"
+    assert levels(inside, w=WRAP) == ["info"]
+    assert levels(inside + "    with no_sync():\n        model()\n", w=WRAP) == ["manual"]
+    assert levels(taken + "    return no_sync\n", w=WRAP) == ["manual"]
