@@ -37,6 +37,7 @@ import torch.testing._internal.common_distributed as common_distributed
 import torch.testing._internal.common_fsdp as common_fsdp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 ROOT = Path(__file__).resolve().parent.parent
 WORLD_SIZE = 2
@@ -52,7 +53,7 @@ REWRITES = (
     (r"(\bdevice(_id)?=)(self\.)?rank\b", r'\1torch.device("cpu")'),
     (r"\bCUDAInitMode\b", "DEVICEInitMode"),
     (r"\bCUDA_(BEFORE|AFTER|NEVER)\b", r"DEVICE_\1"),
-    (r"\bcuda_init_mode=", "device_init_mode="),
+    (r"\bcuda_init_mode\b", "device_init_mode"),
 )
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
@@ -107,7 +108,10 @@ def prepare(implementation: str, timeout: float) -> None:
     distributed.skip_if_lt_x_gpu = needs_ranks
     distributed.get_timeout = lambda _: timeout - 5
     distributed.MultiProcessTestCase._spawn_processes = _fork_processes
+    # In processes all of them, since threads share what is global, as FSDP's environment variables are.
     helpers.FSDPTestContinuous = type("FSDPTestContinuous", (common_fsdp.FSDPTest,), {})
+    helpers.FSDPTestMultiThread = type("FSDPTestMultiThread", (common_fsdp.FSDPTest,), {})
+    helpers.DummyProcessGroup = _group_without_peers
     helpers.FSDPTest.world_size = property(lambda _: _size)
     helpers.DEVICE_COUNT = WORLD_SIZE
     cuda: Any = torch.cuda
@@ -127,10 +131,20 @@ def prepare(implementation: str, timeout: float) -> None:
         _install_compat()
 
 
+def _group_without_peers(rank: int, size: int) -> dist.ProcessGroup:
+    """Stands for ``DummyProcessGroup``: a group that torch accepts as one, whose collectives do nothing."""
+    if not dist.is_initialized():
+        dist.init_process_group("fake", rank=rank, world_size=MAX_WORLD_SIZE, store=FakeStore())
+    return dist.new_group(list(range(size)))
+
+
 def _install_compat() -> None:
     sys.path.insert(0, str(ROOT / "shim"))
     import fsdp_compat
 
+    model_class: Any = common_fsdp.FSDPTestModel
+    model_class.__setattr__ = _set_with_methods
+    model_class._assert_state = _do_nothing
     face: Any = type(fsdp_compat.FSDP)
     original = face.__call__
     face.__call__ = lambda cls, *args, **kwargs: original(cls, *args, **_on_cpu(kwargs))
@@ -142,6 +156,13 @@ def _install_compat() -> None:
         ):
             if hasattr(module, name):
                 setattr(module, name, value)
+
+
+def _set_with_methods(self: Any, name: str, value: Any) -> None:
+    # A child called "module" hides FSDP's attribute of that name, of which tests ask for what the model itself has.
+    nn.Module.__setattr__(self, name, value)
+    if name == "module":
+        value.__dict__.update({method: getattr(self, method) for method in ("get_input", "get_loss", "run_backward")})
 
 
 def _on_cpu(arguments: dict[str, Any]) -> dict[str, Any]:
