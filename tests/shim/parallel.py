@@ -16,8 +16,6 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from tests.shim.training import CPU
-
 VOCABULARY, WIDTH, HIDDEN = 12, 6, 10
 
 
@@ -143,6 +141,6 @@ def train_unsharded(
 def full(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Whole copies of distributed and plain tensors. A collective."""
     return {
-        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone().to(CPU)
+        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone().cpu()
         for name, tensor in tensors.items()
     }

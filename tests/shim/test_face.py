@@ -36,9 +36,10 @@ from fsdp_compat import (
     enable_wrap,
     wrap,
 )
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of, tokens
-from tests.shim.training import CPU, POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
 
 FULL, SHARDED, LOCAL = (
     StateDictType.FULL_STATE_DICT,
@@ -49,7 +50,7 @@ FULL, SHARDED, LOCAL = (
 
 def wrapped(model: Model | None = None, **keywords: Any) -> Any:
     model = build() if model is None else model
-    keywords = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, **keywords}
+    keywords = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": DEVICE, **keywords}
     return FullyShardedDataParallel(model, use_orig_params=True, **keywords)
 
 
@@ -58,7 +59,7 @@ def script(rank: int, world_size: int, side: str) -> Outcome:
     names: Any = FSDP1 if side == "fsdp1" else fsdp_compat.FullyShardedDataParallel
     with quiet_fsdp1():
         policy = functools.partial(fsdp_compat.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-        model = names(build(), auto_wrap_policy=policy, device_id=CPU, use_orig_params=True)
+        model = names(build(), auto_wrap_policy=policy, device_id=DEVICE, use_orig_params=True)
         assert isinstance(model, names)
         assert all(isinstance(block, names) for block in model.module.blocks)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -104,7 +105,7 @@ def identity(rank: int, world_size: int) -> None:
     assert issubclass(type(model), FSDP)
     assert not isinstance(nn.Linear(1, 1), FSDP)
     assert not issubclass(nn.Linear, FSDP)
-    native = fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (world_size,)))
+    native = fully_shard(nn.Linear(2, 2), mesh=init_device_mesh(DEVICE.type, (world_size,)))
     assert isinstance(native, FSDP)
     assert type(model).__name__ == "FSDPModel"
     assert FSDP.fsdp_modules(model) == [model, *model.blocks]
@@ -113,7 +114,7 @@ def identity(rank: int, world_size: int) -> None:
     model(tokens(rank, 0))
     assert model.check_is_root()
     assert not model.blocks[0].check_is_root()
-    sequential = FSDP(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), device_id=CPU)
+    sequential = FSDP(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), device_id=DEVICE)
     assert type(sequential[:2]) is nn.Sequential
     assert type(sequential[0]) is nn.Linear
     with pytest.raises(AssertionError, match="does not support deepcopy"):
@@ -138,7 +139,7 @@ class Holder(nn.Module):
 
 
 def own_module(rank: int, world_size: int) -> None:
-    holder = FSDP(Holder(), device_id=CPU)
+    holder = FSDP(Holder(), device_id=DEVICE)
     assert type(holder.module) is nn.Linear
     assert list(holder.state_dict()) == ["module.weight", "module.bias"]
     holder(torch.ones(2, 3)).sum().backward()
@@ -204,7 +205,7 @@ def checkpointed(rank: int, world_size: int, side: str, when: str, accumulate: b
     if when == "before":
         apply_activation_checkpointing(model, **for_blocks)
     with quiet_fsdp1():
-        model = names(model, auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, use_orig_params=True)
+        model = names(model, auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, use_orig_params=True)
         if when == "after":
             apply_activation_checkpointing(model, **for_blocks)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -307,7 +308,7 @@ def test_optimizer_states(pool: Pool) -> None:
 
 def by_hand(rank: int, world_size: int) -> None:
     """Worker: enable_wrap and wrap, nested calls that replace an attribute by itself, apply on whole parameters."""
-    with enable_wrap(wrapper_cls=FSDP, device_id=CPU):
+    with enable_wrap(wrapper_cls=FSDP, device_id=DEVICE):
         model = build()
         for index, block in enumerate(model.blocks):
             model.blocks[index] = wrap(block)
@@ -359,7 +360,7 @@ def optimizer_first(rank: int, world_size: int, side: str) -> Outcome:
     )
     names: Any = FSDP1 if side == "fsdp1" else FSDP
     with quiet_fsdp1():
-        model = names(model, auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, use_orig_params=True)
+        model = names(model, auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, use_orig_params=True)
         losses, norms = [], []
         for step in range(2):
             optimizer.zero_grad()

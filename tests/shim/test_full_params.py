@@ -13,14 +13,15 @@ from torch.distributed.tensor import DTensor
 
 import fsdp_compat
 from fsdp_compat import MixedPrecision, ShardingStrategy, summon_full_params
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of, tokens
-from tests.shim.training import CPU, POLICIES, weights_of
+from tests.shim.training import POLICIES, weights_of
 
 
 def sharded(*, tied: bool = False, **keywords: Any) -> Model:
     return fsdp_compat.shard(
-        build(tied=tied), auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, use_orig_params=True, **keywords
+        build(tied=tied), auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, use_orig_params=True, **keywords
     )
 
 

@@ -18,10 +18,10 @@ from torch.distributed.tensor import DTensor
 import fsdp_compat
 from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, reduction, shard
 from fsdp_compat.versions import GLOO_AVERAGES
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of, tokens
 from tests.shim.training import (
-    CPU,
     POLICIES,
     Case,
     Outcome,
@@ -37,11 +37,11 @@ ROUNDING = 1e-12
 
 def hybrid(rank: int, world_size: int, strategy: str, how: str) -> tuple[Outcome, Outcome]:
     """Worker: two replicas of two shards, said with a mesh (named or not) or with a pair of groups."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("between", "within"))
+    mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("between", "within"))
     if how == "groups":
         arguments: dict[str, Any] = {"process_group": (mesh["within"].get_group(), mesh["between"].get_group())}
     elif how == "unnamed":
-        arguments = {"device_mesh": init_device_mesh("cpu", (2, 2))}
+        arguments = {"device_mesh": init_device_mesh(DEVICE.type, (2, 2))}
     else:
         arguments = {"device_mesh": mesh}
     case = Case(strategy=strategy, arguments=arguments, accumulate=2, silent=True, double=True)
@@ -64,10 +64,10 @@ def test_hybrid_strategies_train_as_fsdp1(pool: Pool, strategy: str, how: str) -
 
 def layouts(rank: int, world_size: int) -> None:
     """Worker: the mesh that each way of asking leads to."""
-    within = init_device_mesh("cpu", (2, 2), mesh_dim_names=("between", "within"))
+    within = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("between", "within"))
 
     def placed(**keywords: Any) -> tuple[tuple[int, ...], list[int]]:
-        param = next(shard(nn.Linear(4, 4), device_id=CPU, **keywords).parameters())
+        param = next(shard(nn.Linear(4, 4), device_id=DEVICE, **keywords).parameters())
         assert isinstance(param, DTensor)
         return tuple(param.device_mesh.mesh.shape), list(param.to_local().shape)
 
@@ -96,7 +96,7 @@ def synced(rank: int, world_size: int, how: str) -> tuple[Outcome, Outcome]:
     """Worker: ranks that start with other weights, made equal to rank 0's."""
     arguments: dict[str, Any] = {"sync_module_states": True}
     if how == "HYBRID_SHARD":
-        arguments["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("between", "within"))
+        arguments["device_mesh"] = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("between", "within"))
     case = Case(strategy=how, tied=True, arguments=arguments, double=True)
     # FSDP1 refuses to broadcast CPU tensors, though gloo can.
     with mock.patch.object(_init_utils, "_check_module_states_for_sync_module_states"):
@@ -116,9 +116,9 @@ def explicitly_divided(rank: int, world_size: int, strategy: str) -> tuple[Outco
     """Worker: train as where the backend adds up instead of averaging, having asked this one what it does."""
     arguments: dict[str, Any] = {}
     if strategy == "HYBRID_SHARD":
-        arguments["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("between", "within"))
+        arguments["device_mesh"] = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("between", "within"))
     with mock.patch.object(reduction, "GLOO_AVERAGES", False):
-        assert reduction.averages(init_device_mesh("cpu", (world_size,))) is GLOO_AVERAGES
+        assert reduction.averages(init_device_mesh(DEVICE.type, (world_size,))) is GLOO_AVERAGES
     case = Case(strategy=strategy, arguments=arguments, double=True)
     with mock.patch("fsdp_compat.apply.averages", return_value=False):
         ours = train_compat(rank, case)
@@ -148,7 +148,7 @@ def synced_buffers(rank: int, world_size: int) -> None:
     torch.manual_seed(rank)
     module = Buffered(rank + 1 if rank else 0)
     module.inner[1].running_mean.fill_(rank)
-    shard(module, device_id=CPU, sync_module_states=True, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}))
+    shard(module, device_id=DEVICE, sync_module_states=True, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}))
     assert not module.flag.item()
     assert module.low.eq(0).all()
     assert module.scalar.item() == 0.0
@@ -171,10 +171,10 @@ def reset_block(block: Block) -> None:
 
 def from_meta(rank: int, world_size: int, how: str, policy: str) -> tuple[dict[str, torch.Tensor], ...]:
     """Worker: weights that FSDP1 and fsdp_compat give a model built on the meta device."""
-    arguments: dict[str, Any] = {"auto_wrap_policy": POLICIES[policy](), "device_id": CPU, "use_orig_params": True}
+    arguments: dict[str, Any] = {"auto_wrap_policy": POLICIES[policy](), "device_id": DEVICE, "use_orig_params": True}
 
     def init(module: nn.Module) -> None:
-        module.to_empty(device=CPU, recurse=False)
+        module.to_empty(device=DEVICE, recurse=False)
         for param in module.parameters(recurse=False):
             nn.init.normal_(param)
 
@@ -203,16 +203,16 @@ def test_meta_initialisation_draws_the_numbers_of_fsdp1(pool: Pool, how: str, po
 def partly_meta(rank: int, world_size: int) -> None:
     """Worker: ties stay ties, what has values keeps them, and a module that cannot reset itself is named."""
     with mock.patch.object(Block, "reset_parameters", reset_block, create=True):
-        model = shard(on_meta(True), device_id=CPU, auto_wrap_policy=ModuleWrapPolicy({nn.Embedding, Block}))
+        model = shard(on_meta(True), device_id=DEVICE, auto_wrap_policy=ModuleWrapPolicy({nn.Embedding, Block}))
         assert model.head.weight is model.embed.weight
         assert_trains(model, rank)
         mixed = on_meta(False)
         mixed.norm = nn.LayerNorm(7)
         nn.init.constant_(mixed.norm.weight, 4.0)
-        shard(mixed, device_id=CPU)
+        shard(mixed, device_id=DEVICE)
         assert mixed.norm.weight.to_local().eq(4.0).all()
     with pytest.raises(TypeError, match=r"Block holds meta tensors but has no reset_parameters"):
-        shard(on_meta(False), device_id=CPU)
+        shard(on_meta(False), device_id=DEVICE)
 
 
 def assert_trains(model: nn.Module, rank: int) -> None:
@@ -276,7 +276,10 @@ def tied_across_units(rank: int, world_size: int, classes: set[type[nn.Module]],
     model, reference = TiedAcrossUnits(), TiedAcrossUnits()
     names = dict(model.named_parameters()).keys()
     shard(
-        model, auto_wrap_policy=ModuleWrapPolicy(classes), device_id=CPU, sharding_strategy=ShardingStrategy[strategy]
+        model,
+        auto_wrap_policy=ModuleWrapPolicy(classes),
+        device_id=DEVICE,
+        sharding_strategy=ShardingStrategy[strategy],
     )
     assert dict(model.named_parameters()).keys() == names
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.3, momentum=0.5) for part in (model, reference)]
@@ -333,7 +336,7 @@ class OnlyInnerTies(nn.Module):
 
 def tied_in_inner_units(rank: int, world_size: int) -> None:
     model, reference = OnlyInnerTies(), OnlyInnerTies()
-    shard(model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=CPU)
+    shard(model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=DEVICE)
     assert list(model._parameters) == []
     for step in range(2):
         loss_of(model, rank, step).backward()
@@ -357,18 +360,18 @@ def by_hand(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
     with quiet_fsdp1():
         theirs = train_fsdp1(rank, Case())
     model = build()
-    model.blocks[0] = shard(model.blocks[0], device_id=CPU)
-    model.blocks[1] = shard(model.blocks[1], device_id=CPU)
-    fully_shard(model.blocks[2], mesh=init_device_mesh("cpu", (world_size,)))
+    model.blocks[0] = shard(model.blocks[0], device_id=DEVICE)
+    model.blocks[1] = shard(model.blocks[1], device_id=DEVICE)
+    fully_shard(model.blocks[2], mesh=init_device_mesh(DEVICE.type, (world_size,)))
     model.blocks[2].set_force_sum_reduction_for_comms(True)
-    assert shard(model, device_id=CPU) is model
-    assert shard(model, device_id=CPU) is model
+    assert shard(model, device_id=DEVICE) is model
+    assert shard(model, device_id=DEVICE) is model
     assert len(fsdp_compat.fsdp_modules(model)) == 4
     assert fsdp_compat.fsdp_modules(model, root_only=True) == [model]
     assert fsdp_compat.fsdp_modules(nn.ModuleList([model]), root_only=True) == [model]
     assert fsdp_compat.fsdp_modules(nn.Linear(1, 1)) == []
     with pytest.raises(ValueError, match=r"without sharded parts, but found the module itself, blocks\.0"):
-        shard(model, device_id=CPU, auto_wrap_policy=ModuleWrapPolicy({Block}))
+        shard(model, device_id=DEVICE, auto_wrap_policy=ModuleWrapPolicy({Block}))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
     for step in range(3):
@@ -387,9 +390,9 @@ def test_sharding_by_hand_trains_as_by_policy(pool: Pool) -> None:
 
 def tied_to_a_sharded_module(rank: int, world_size: int) -> None:
     model = build(tied=True)
-    shard(model.head, device_id=CPU)
+    shard(model.head, device_id=DEVICE)
     with pytest.raises(ValueError, match=r"embed\.weight is the same parameter as weight of a module"):
-        shard(model, device_id=CPU)
+        shard(model, device_id=DEVICE)
 
 
 def test_a_tie_to_a_module_sharded_before_is_refused(pool: Pool) -> None:
@@ -405,7 +408,7 @@ def with_ignored(rank: int, world_size: int, side: str, what: str) -> tuple[list
         "parameters": {"ignored_states": [model.blocks[1].up.weight, model.norm.bias]},
     }[what]
     ignored = [model.blocks[1].up.weight]
-    arguments |= {"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, "use_orig_params": True}
+    arguments |= {"auto_wrap_policy": POLICIES["transformer"](), "device_id": DEVICE, "use_orig_params": True}
     with quiet_fsdp1():
         wrapped = FSDP1(model, **arguments) if side == "fsdp1" else shard(model, **arguments)
     assert model.blocks[1].up.weight is ignored[0]
@@ -432,7 +435,7 @@ def transposed(rank: int, world_size: int) -> None:
     """Worker: parameters that are views with other strides, which fully_shard by itself refuses."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Conv2d(2, 2, 1).to(memory_format=torch.channels_last))
     model[0].weight = nn.Parameter(torch.arange(12.0).view(3, 4).T)
-    shard(model, device_id=CPU)
+    shard(model, device_id=DEVICE)
     assert torch.equal(weights_of(model)["0.weight"], torch.arange(12.0).view(3, 4).T)
 
 
@@ -442,7 +445,7 @@ def test_parameters_of_any_strides(pool: Pool) -> None:
 
 def raises_before_sharding(rank: int, world_size: int) -> None:
     """Worker: every refusal leaves the module as it was."""
-    mesh = init_device_mesh("cpu", (world_size,))
+    mesh = init_device_mesh(DEVICE.type, (world_size,))
     group = dist.group.WORLD
     hybrid_shard = ShardingStrategy.HYBRID_SHARD
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -459,13 +462,13 @@ def raises_before_sharding(rank: int, world_size: int) -> None:
         model = build()
         before = dict(model.named_parameters())
         with pytest.raises(error, match=message):
-            shard(model, device_id=CPU, **arguments)
+            shard(model, device_id=DEVICE, **arguments)
         assert all(param is before[name] for name, param in model.named_parameters())
     model = build()
     with pytest.raises(ValueError, match="would leave nothing to shard"):
-        shard(model, device_id=CPU, ignored_modules=[model])
+        shard(model, device_id=DEVICE, ignored_modules=[model])
     with pytest.raises(ValueError, match="ModuleList has no forward"):
-        shard(model.blocks, device_id=CPU)
+        shard(model.blocks, device_id=DEVICE)
 
 
 def test_refusals_touch_nothing(pool: Pool) -> None:
@@ -497,13 +500,13 @@ def logged(rank: int, world_size: int) -> list[str]:
         for _ in range(2):
             shard(
                 nn.Linear(2, 2),
-                device_id=CPU,
+                device_id=DEVICE,
                 backward_prefetch=None,
                 forward_prefetch=True,
                 limit_all_gathers=False,
                 use_orig_params=True,
             )
-        shard(nn.Linear(2, 2), device_id=CPU)
+        shard(nn.Linear(2, 2), device_id=DEVICE)
     finally:
         logger.removeHandler(handler)
     return messages

@@ -15,9 +15,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import fsdp_compat
 from fsdp_compat import MemoryReport, Usage, memory_report
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, build, loss_of
-from tests.shim.training import CPU, POLICIES
+from tests.shim.training import POLICIES
 
 FP32 = 4
 UNITS = ("blocks.0", "blocks.1", "blocks.2", "")
@@ -60,7 +61,7 @@ class Reports:
 def train(rank: int, world_size: int, arguments: dict[str, Any], tied: bool = False) -> Reports:
     """Worker: shard and train one step with Adam."""
     model = build(tied=tied)
-    fsdp_compat.shard(model, auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, **arguments)
+    fsdp_compat.shard(model, auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, **arguments)
     optimizer = torch.optim.Adam(model.parameters())
     sharded = memory_report(model, optimizer)
     loss = loss_of(model, rank, 0)
@@ -127,7 +128,7 @@ def test_no_shard_keeps_everything_on_every_rank(pool: Pool) -> None:
 
 
 def train_hybrid(rank: int, world_size: int) -> Reports:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("replicate", "shard"))
     return train(rank, world_size, {"sharding_strategy": ShardingStrategy.HYBRID_SHARD, "device_mesh": mesh})
 
 
@@ -143,14 +144,14 @@ def test_hybrid_shards_over_the_inner_dimension_alone(pool: Pool) -> None:
 def accumulate(rank: int, world_size: int, param_dtype: torch.dtype | None, hybrid: bool) -> MemoryReport:
     """Worker: one micro-batch whose gradients are not reduced, or in HSDP reduced within the shard group alone."""
     precision = MixedPrecision(param_dtype=param_dtype, reduce_dtype=torch.float32)
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")) if hybrid else None
+    mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("replicate", "shard")) if hybrid else None
     strategy = ShardingStrategy.HYBRID_SHARD if hybrid else ShardingStrategy.FULL_SHARD
     model = fsdp_compat.FSDP(
         build(),
         sharding_strategy=strategy,
         auto_wrap_policy=POLICIES["transformer"](),
         mixed_precision=precision,
-        device_id=CPU,
+        device_id=DEVICE,
         device_mesh=mesh,
     )
     if hybrid:
@@ -185,7 +186,7 @@ def test_tied_parameters_count_once(pool: Pool) -> None:
 
 def tied_across_units(rank: int, world_size: int) -> MemoryReport:
     model = build(tied=True)
-    fsdp_compat.shard(model, auto_wrap_policy=fsdp_compat.ModuleWrapPolicy({nn.Embedding, nn.Linear}), device_id=CPU)
+    fsdp_compat.shard(model, auto_wrap_policy=fsdp_compat.ModuleWrapPolicy({nn.Embedding, nn.Linear}), device_id=DEVICE)
     loss_of(model, rank, 0).backward()
     return memory_report(model)
 
@@ -200,7 +201,7 @@ def test_what_is_tied_across_units_belongs_to_the_one_around_them(pool: Pool) ->
 def ignoring(rank: int, world_size: int) -> MemoryReport:
     model = build()
     policy = POLICIES["transformer"]()
-    fsdp_compat.shard(model, auto_wrap_policy=policy, ignored_modules=[model.head, model.blocks[1]], device_id=CPU)
+    fsdp_compat.shard(model, auto_wrap_policy=policy, ignored_modules=[model.head, model.blocks[1]], device_id=DEVICE)
     optimizer = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(3))], lr=0.1, momentum=0.9)
     loss_of(model, rank, 0).backward()
     optimizer.param_groups[0]["params"][-1].grad = torch.ones(3)
@@ -233,7 +234,7 @@ class Pair(nn.Module):
 
 
 def tensor_parallel(rank: int, world_size: int) -> tuple[MemoryReport, MemoryReport]:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("data", "tensor"))
     model = parallelize_module(Pair(), mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fully_shard(model, mesh=mesh["data"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -279,7 +280,7 @@ def test_meta_tensors_take_nothing_yet(pool: Pool) -> None:
 
 
 def summoned(rank: int, world_size: int) -> tuple[MemoryReport, MemoryReport]:
-    model = fsdp_compat.FSDP(build(), auto_wrap_policy=POLICIES["transformer"](), device_id=CPU)
+    model = fsdp_compat.FSDP(build(), auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE)
     with fsdp_compat.FSDP.summon_full_params(model):
         inside = memory_report(model)
     return inside, memory_report(model)
@@ -324,7 +325,7 @@ def test_printed_as_a_table(pool: Pool) -> None:
 
 
 def no_process_group_call(rank: int, world_size: int) -> tuple[int, int]:
-    model = fsdp_compat.FSDP(build(), auto_wrap_policy=fsdp_compat.ModuleWrapPolicy({Block}), device_id=CPU)
+    model = fsdp_compat.FSDP(build(), auto_wrap_policy=fsdp_compat.ModuleWrapPolicy({Block}), device_id=DEVICE)
     loss_of(model, rank, 0).backward()
     # Each rank asks another number of times: a collective inside would not return.
     reports = [memory_report(model) for _ in range(1 + 3 * rank)]

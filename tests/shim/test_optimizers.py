@@ -12,14 +12,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat import ShardingStrategy, optim_state_dict, optim_state_dict_to_load, relink_optimizer, shard
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of, tokens
-from tests.shim.training import CPU, POLICIES, weights_of
+from tests.shim.training import POLICIES, weights_of
 
 
 def sharded(model: Model | None = None, **keywords: Any) -> Model:
     model = build() if model is None else model
-    return shard(model, auto_wrap_policy=POLICIES["transformer"](), device_id=CPU, **keywords)
+    return shard(model, auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, **keywords)
 
 
 def groups_of(model: nn.Module) -> list[dict[str, Any]]:
@@ -53,7 +54,7 @@ def exported(rank: int, world_size: int, strategy: str) -> None:
     """Worker: names, values, groups, devices and ranks of the state, against the unsharded optimizer."""
     arguments: dict[str, Any] = {"sharding_strategy": ShardingStrategy[strategy]}
     if strategy == "HYBRID_SHARD":
-        arguments["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+        arguments["device_mesh"] = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("a", "b"))
     model = sharded(**arguments)
     optimizer = adam(model)
     assert optim_state_dict(model, optimizer)["state"] == {}
@@ -125,7 +126,7 @@ def from_another_layout(rank: int, world_size: int) -> None:
     """Worker: shards of a hybrid mesh are loaded into a flat one."""
     hybrid = sharded(
         sharding_strategy=ShardingStrategy.HYBRID_SHARD,
-        device_mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b")),
+        device_mesh=init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("a", "b")),
     )
     optimizer = adam(hybrid)
     step(hybrid, optimizer, [rank], 0)

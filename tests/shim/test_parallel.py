@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
 from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.parallel import (
     STYLES,
@@ -26,7 +27,7 @@ from tests.shim.parallel import (
     train,
     train_unsharded,
 )
-from tests.shim.training import CPU, clean, quiet_fsdp1
+from tests.shim.training import clean, quiet_fsdp1
 
 
 def float64(values: list[float]) -> torch.Tensor:
@@ -37,7 +38,7 @@ NAMES = {2: ("dp", "tp"), 3: ("replicate", "shard", "tp")}
 
 
 def build_mesh(shape: tuple[int, ...]) -> DeviceMesh:
-    return init_device_mesh("cpu", shape, mesh_dim_names=NAMES[len(shape)])
+    return init_device_mesh(DEVICE.type, shape, mesh_dim_names=NAMES[len(shape)])
 
 
 def data_parallel(mesh: DeviceMesh) -> DeviceMesh:
@@ -48,7 +49,7 @@ def arguments(mesh: DeviceMesh, strategy: str = "FULL_SHARD") -> dict[str, Any]:
     return {
         "auto_wrap_policy": ModuleWrapPolicy({Mlp}),
         "sharding_strategy": ShardingStrategy[strategy],
-        "device_id": CPU,
+        "device_id": DEVICE,
         "use_orig_params": True,
         "device_mesh": mesh,
     }
@@ -176,9 +177,9 @@ def refused(rank: int, world_size: int) -> None:
     mesh = build_mesh((2, 2))
     group = mesh["dp"].get_group()
     # torch hands out equal meshes for each other, so those of other roots get other names.
-    cube = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("replicate", "shard", "model"))
-    turned = init_device_mesh("cpu", (2, 2), mesh_dim_names=("tp", "dp"))
-    alone = init_device_mesh("cpu", (4,), mesh_dim_names=("all",))
+    cube = init_device_mesh(DEVICE.type, (2, 1, 2), mesh_dim_names=("replicate", "shard", "model"))
+    turned = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("tp", "dp"))
+    alone = init_device_mesh(DEVICE.type, (4,), mesh_dim_names=("all",))
     part = DeviceMesh.from_group(group, "cpu")
     hybrid, none = ShardingStrategy.HYBRID_SHARD, ShardingStrategy.NO_SHARD
     cases: list[tuple[DeviceMesh, dict[str, Any], type[Exception], str]] = [
@@ -199,7 +200,7 @@ def refused(rank: int, world_size: int) -> None:
         model = tensor_parallel(Mlps(), whole[{cube: "model", alone: "all"}.get(whole, "tp")])
         before = dict(model.named_parameters())
         with pytest.raises(error, match=message):
-            FSDP(model, device_id=CPU, auto_wrap_policy=ModuleWrapPolicy({Mlp}), **keywords)
+            FSDP(model, device_id=DEVICE, auto_wrap_policy=ModuleWrapPolicy({Mlp}), **keywords)
         assert all(param is before[name] for name, param in model.named_parameters())
 
 

@@ -12,9 +12,10 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import fsdp_compat
 from fsdp_compat import MixedPrecision, ShardingStrategy, UnitBytes, memory_report, plan
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
-from tests.shim.training import CPU, POLICIES
+from tests.shim.training import POLICIES
 
 HALF = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
@@ -69,7 +70,7 @@ def test_strategies_that_do_not_shard_over_everybody(monkeypatch: pytest.MonkeyP
         build(),
         auto_wrap_policy=policy,
         sharding_strategy=ShardingStrategy.HYBRID_SHARD,
-        device_id=CPU,
+        device_id=DEVICE,
         world_size=8,
     )
     assert str(hybrid).splitlines()[-1] == "per rank: cut into 2, from HYBRID_SHARD over this node's 2 device(s)"
@@ -93,9 +94,12 @@ def test_no_number_of_ranks_is_refused(world_size: int) -> None:
 def planned_and_sharded(rank: int, world_size: int, arguments: dict[str, Any], shape: tuple[int, ...] | None) -> None:
     """Worker: what the plan said against what is there, sharded and gathered."""
     if shape is not None:
-        arguments = {**arguments, "device_mesh": init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))}
+        arguments = {
+            **arguments,
+            "device_mesh": init_device_mesh(DEVICE.type, shape, mesh_dim_names=("replicate", "shard")),
+        }
     for tied in (False, True):
-        keywords = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": CPU, **arguments}
+        keywords = {"auto_wrap_policy": POLICIES["transformer"](), "device_id": DEVICE, **arguments}
         model = build(tied=tied)
         made = plan(model, **keywords)
         assert isinstance(model.embed.weight, nn.Parameter) and type(model.embed.weight.data) is torch.Tensor

@@ -12,8 +12,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import fsdp_compat
 from fsdp_compat import MixedPrecision, ModuleWrapPolicy
+from tests.device import DEVICE
 from tests.pool import Pool
-from tests.shim.training import CPU, Case, assert_same, both, quiet_fsdp1
+from tests.shim.training import Case, assert_same, both, quiet_fsdp1
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -71,7 +72,7 @@ def dtypes(rank: int, world_size: int, side: str, precision: Any, with_bn: bool)
     """Worker: what the modules of a net saw in two steps, what came out, and the dtypes in its state dict."""
     torch.manual_seed(0)
     net = Net(with_bn=with_bn)
-    keywords = {"auto_wrap_policy": ModuleWrapPolicy({Sub}), "mixed_precision": precision, "device_id": CPU}
+    keywords = {"auto_wrap_policy": ModuleWrapPolicy({Sub}), "mixed_precision": precision, "device_id": DEVICE}
     if side == "fsdp1":
         with quiet_fsdp1():
             model: nn.Module = FSDP1(net, use_orig_params=True, **keywords)
@@ -130,8 +131,8 @@ def nested_by_hand(rank: int, world_size: int) -> list[list[tuple[torch.dtype, .
     """Worker: what modules see whose sharding was not known to be inside another one at the time."""
     precision = MixedPrecision(param_dtype=BF16, buffer_dtype=BF16)
     net = Net(with_bn=False)
-    net.first = fsdp_compat.shard(net.first, mixed_precision=precision, device_id=CPU)
-    fsdp_compat.shard(net, mixed_precision=precision, device_id=CPU)
+    net.first = fsdp_compat.shard(net.first, mixed_precision=precision, device_id=DEVICE)
+    fsdp_compat.shard(net, mixed_precision=precision, device_id=DEVICE)
     net(torch.randn(4, 3)).sum().backward()
     return [net.first.seen, net.second.seen]
 

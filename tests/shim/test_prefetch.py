@@ -15,15 +15,16 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import fsdp_compat
 from fsdp_compat import FSDP, BackwardPrefetch, CustomPolicy, ModuleWrapPolicy, torch_internals
+from tests.device import DEVICE
 from tests.pool import Pool
-from tests.shim.training import CPU, Case, Outcome, assert_same, train_compat, train_fsdp1, weights_of
+from tests.shim.training import Case, Outcome, assert_same, train_compat, train_fsdp1, weights_of
 
 
 def prefetching(rank: int, world_size: int, strategy: str) -> tuple[Outcome, Outcome, Outcome]:
     def case(forward_prefetch: bool) -> Case:
         arguments: dict[str, Any] = {"forward_prefetch": forward_prefetch}
         if strategy == "HYBRID_SHARD":
-            arguments["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+            arguments["device_mesh"] = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("replicate", "shard"))
         return Case(strategy=strategy, accumulate=2, silent=True, arguments=arguments, double=world_size > 2)
 
     return train_fsdp1(rank, case(True)), train_compat(rank, case(True)), train_compat(rank, case(False))
@@ -61,7 +62,7 @@ def sharded(*, prefetch: bool = True, twice: bool = False) -> Any:
     return FSDP(
         Backwards(twice=twice),
         auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
-        device_id=CPU,
+        device_id=DEVICE,
         forward_prefetch=prefetch,
     )
 
@@ -167,11 +168,11 @@ def by_hand(rank: int, world_size: int) -> None:
     """Worker: nested calls decide unit by unit, the outermost for all; what the user has set stays."""
     model = Backwards()
     for index in (0, 2, 3):
-        model.parts[index] = FSDP(model.parts[index], device_id=CPU, forward_prefetch=True)
-    FSDP(model.parts[1], device_id=CPU)
+        model.parts[index] = FSDP(model.parts[index], device_id=DEVICE, forward_prefetch=True)
+    FSDP(model.parts[1], device_id=DEVICE)
     assert isinstance(model.parts[3], FSDPModule)
     model.parts[3].set_modules_to_forward_prefetch([model.parts[2], model.parts[1]])
-    FSDP(model, device_id=CPU, forward_prefetch=True)
+    FSDP(model, device_id=DEVICE, forward_prefetch=True)
     for expected in ([[1, 2], [1], [], []], [[1, 2], [1], [], []]):
         with early_gathers(model) as seen:
             model(inputs(rank, 0)).sum().backward()
@@ -196,7 +197,7 @@ def messages_of(rank: int, world_size: int) -> list[str]:
     policy = CustomPolicy(lambda part: {"forward_prefetch": True} if isinstance(part, nn.Linear) else False)
     for backward in (BackwardPrefetch.BACKWARD_POST, None):
         for _ in range(2):
-            model = FSDP(Backwards(), auto_wrap_policy=policy, device_id=CPU, backward_prefetch=backward)
+            model = FSDP(Backwards(), auto_wrap_policy=policy, device_id=DEVICE, backward_prefetch=backward)
             model(inputs(rank, 0)).sum().backward()
     logger.removeHandler(handler)
     with early_gathers(model) as seen:

@@ -12,9 +12,10 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 
 import fsdp_compat
+from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build
-from tests.shim.training import CPU, POLICIES, clean, quiet_fsdp1
+from tests.shim.training import POLICIES, clean, quiet_fsdp1
 
 HALF = fsdp_compat.MixedPrecision(param_dtype=torch.bfloat16)
 
@@ -94,7 +95,7 @@ def wrapped_by_fsdp1(rank: int, world_size: int) -> dict[tuple[str, str], list[t
                 model = make()
                 names = {module: path for path, module in model.named_modules()}
                 with quiet_fsdp1():
-                    FSDP1(model, device_id=CPU, use_orig_params=True, **CHOICES[key](model))
+                    FSDP1(model, device_id=DEVICE, use_orig_params=True, **CHOICES[key](model))
                 found[key, name] = [(clean(names[module]), type(module).__name__) for module in order]
     finally:
         FSDP1.__init__ = original
