@@ -20,8 +20,6 @@ import fsdp_compat
 from tests.device import DEVICE
 from tests.shim.models import Block, build, loss_of
 
-CPU = DEVICE
-
 
 def some_size(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
     return fsdp_compat.size_based_auto_wrap_policy(module, recurse, nonwrapped_numel, min_num_params=150)
