@@ -106,15 +106,20 @@ def compute_device(module: nn.Module, options: Options, ignored_params: set[nn.P
         return _with_index(torch.device(options.device_mesh.device_type))
     if own:
         return own.pop()
-    return _with_index(torch.accelerator.current_accelerator() or torch.device("cpu"))
+    return _with_index(_accelerator() or torch.device("cpu"))
 
 
 def device_of_group(group: dist.ProcessGroup | None) -> torch.device:
     """Where a tensor has to be for a collective over ``group`` (the default group if None)."""
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = _accelerator()
     if accelerator is None or dist.get_backend(group) == "gloo":
         return torch.device("cpu")
     return _with_index(accelerator)
+
+
+def _accelerator() -> torch.device | None:
+    # A torch built for an accelerator names it where there is none, or raises (2.6).
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
 def use_device(device: torch.device) -> None:
