@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Placement, Shard
 
 
 def shard_of(full: torch.Tensor, like: DTensor) -> torch.Tensor:
     """This rank's part of ``full``, cut as ``like`` is cut. No communication.
 
     ``full`` has the global shape of ``like`` and the same values on every rank; the result is a view of it.
-    Raises NotImplementedError for placements other than Shard and Replicate (tensor parallelism under FSDP).
+    Raises NotImplementedError for placements that neither shard nor replicate.
     """
     coordinate = like.device_mesh.get_coordinate()
     if coordinate is None:
         raise RuntimeError(f"this rank is not part of the mesh {like.device_mesh}")
     local = full
-    for mesh_dim, placement in enumerate(like.placements):
-        if placement.is_replicate():
-            continue
-        if type(placement) is not Shard:
+    cuts: list[tuple[int, Any]] = [(dim, cut) for dim, cut in enumerate(like.placements) if not cut.is_replicate()]
+    # A strided placement (FSDP around tensor parallelism) cuts up what the mesh dimensions after it leave.
+    for mesh_dim, placement in sorted(cuts, key=lambda cut: _is_strided(cut[1])):
+        if type(placement) is not Shard and not _is_strided(placement):
             raise NotImplementedError(
-                f"cannot cut a tensor for the placement {placement}: fsdp_compat handles FSDP and HSDP meshes. "
-                "For FSDP combined with tensor parallelism use torch.distributed.tensor.distribute_tensor."
+                f"cannot cut a tensor for the placement {placement}: parameters are sharded or replicated"
             )
         count, index = like.device_mesh.size(mesh_dim), coordinate[mesh_dim]
         chunks = torch.chunk(local, count, dim=placement.dim)
         # torch.chunk gives fewer chunks than asked for where dim is short: the last ranks then hold nothing.
         local = chunks[index] if index < len(chunks) else local.narrow(placement.dim, 0, 0)
     return local
+
+
+def _is_strided(placement: Placement) -> bool:
+    return hasattr(placement, "split_factor")
 
 
 def shard_like(full: torch.Tensor, like: DTensor) -> DTensor:

@@ -16,15 +16,15 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-VOCABULARY, WIDTH, HIDDEN = 12, 6, 10
+VOCABULARY, WIDTH = 12, 6
 
 
 class Mlp(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, HIDDEN)
-        self.down = nn.Linear(HIDDEN, WIDTH)
+        self.up = nn.Linear(WIDTH, hidden)
+        self.down = nn.Linear(hidden, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(torch.tanh(self.up(self.norm(x))))
@@ -33,11 +33,11 @@ class Mlp(nn.Module):
 class Mlps(nn.Module):
     """An embedding, two blocks, norm and head; tensor parallelism leaves 5 of 10 hidden units to each of two ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int = 10, seed: int = 0) -> None:
         super().__init__()
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Mlp() for _ in range(2))
+        self.blocks = nn.ModuleList(Mlp(hidden) for _ in range(2))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
