@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,10 +14,9 @@ from torch.distributed.tensor import DTensor
 from . import torch_internals
 from .modules import fsdp_modules
 from .ownership import Place
-from .tensors import copy_into, holds_first_shard, shard_like, whole_copy
+from .tensors import copy_into, gathered_copy, holds_first_shard
 from .torch_internals import ManagedParameter
 
-_logger = logging.getLogger("fsdp_compat")
 _summoned: set[int] = set()
 
 
@@ -43,32 +41,56 @@ def summon_full_params(
     gather theirs as usual. With ``writeback`` in-place changes are copied into the shards on exit, also when the
     block raises; the sharded parameters stay the same objects, so optimizers stay valid. With ``rank0_only`` the
     other ranks keep their shards. ``with_grads`` gives ``.grad`` as a whole too, and writes it back.
+    Tensor-parallel parameters are gathered over the data-parallel ranks: inside they are the DTensors over the
+    tensor-parallel mesh that they were before FSDP, as in FSDP1.
     A module without FSDP2 units is left alone. A collective: all ranks enter it.
 
-    Raises NotImplementedError for ``writeback`` with ``rank0_only`` and for ``with_grads`` with ``offload_to_cpu``
-    (as FSDP1), and under tensor parallelism; RuntimeError if entered again for the same unit, if a parameter was
-    exchanged inside for another shape, or if a backward ran inside without ``with_grads``.
+    Differs from FSDP1 in that ``offload_to_cpu`` works with NO_SHARD, and that nothing is written with
+    ``writeback=False`` under NO_SHARD either.
+
+    Raises NotImplementedError for ``writeback`` with ``rank0_only`` and for ``with_grads`` with ``offload_to_cpu``,
+    AssertionError inside a forward, a backward or another ``summon_full_params`` of the same unit (all as FSDP1);
+    RuntimeError if a parameter was exchanged inside for another shape, or if a backward ran inside without
+    ``with_grads``.
     """
     if writeback and rank0_only:
-        raise NotImplementedError("writeback=True needs rank0_only=False: the other ranks have nothing to write back")
+        raise NotImplementedError(
+            "writeback=True and rank0_only=True is not supported: the other ranks have nothing to write back. Pass "
+            "writeback=False to read on rank 0, or rank0_only=False to write on all ranks."
+        )
     if with_grads and offload_to_cpu:
-        raise NotImplementedError("with_grads=True needs offload_to_cpu=False")
+        raise NotImplementedError(
+            "with_grads=True and offload_to_cpu=True is not supported: gradients stay on the device of their parameters"
+        )
     if recurse:
         units = fsdp_modules(module)
     else:
         units = [module] if isinstance(module, FSDPModule) else []
+    for unit in units:
+        _check_idle(unit)
     with contextlib.ExitStack() as stack:
         for unit in units:
             stack.enter_context(_summon(unit, writeback, rank0_only, offload_to_cpu, with_grads))
         yield
 
 
+def _check_idle(unit: nn.Module) -> None:
+    if id(unit) in _summoned:
+        state = "when already unsharding parameters"
+    elif torch_internals.is_running(unit):
+        state = "during forward/backward"
+    else:
+        return
+    raise AssertionError(
+        f"Cannot manually unshard parameters {state}: summon_full_params was called for a {type(unit).__name__} that "
+        "is in the middle of it. Call it before or after."
+    )
+
+
 @contextlib.contextmanager
 def _summon(
     unit: nn.Module, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
 ) -> Iterator[None]:
-    if id(unit) in _summoned:
-        raise RuntimeError(f"the parameters of this {type(unit).__name__} are summoned already")
     assert isinstance(unit, FSDPModule)
     torch_internals.prepare(unit)
     unit.reshard()
@@ -93,14 +115,10 @@ def _summon(
 
 
 def _gather(managed: ManagedParameter, rank0_only: bool, offload_to_cpu: bool, with_grads: bool) -> _Summoned | None:
-    sharded = managed.sharded
-    if managed.tensor_parallel:
-        raise NotImplementedError(
-            "summon_full_params does not gather tensor-parallel parameters; use DTensor.full_tensor() on them"
-        )
-    whole = whole_copy(sharded)
-    grad = whole_copy(sharded.grad) if with_grads and isinstance(sharded.grad, DTensor) else None
-    if rank0_only and not holds_first_shard(sharded):
+    sharded, dimensions = managed.sharded, managed.data_dimensions
+    whole = gathered_copy(sharded, dimensions)
+    grad = gathered_copy(sharded.grad, dimensions) if with_grads and isinstance(sharded.grad, DTensor) else None
+    if rank0_only and not holds_first_shard(sharded, dimensions):
         return None
     full = nn.Parameter(whole.cpu() if offload_to_cpu else whole, requires_grad=sharded.requires_grad)
     full.grad = grad
@@ -121,9 +139,9 @@ def _write_back(one: _Summoned, with_grads: bool) -> None:
             f"summon_full_params cannot write back {type(owner).__name__}.{name}: a parameter of shape "
             f"{tuple(sharded.shape)} was there, now {found}. Change it in place instead."
         )
-    copy_into(sharded, current.detach())
+    copy_into(sharded, current.detach(), one.managed.data_dimensions)
     if with_grads:
-        _write_back_grad(sharded, current.grad)
+        _write_back_grad(sharded, current.grad, one.managed.data_dimensions)
     elif current.grad is not None:
         raise RuntimeError(
             f"a backward ran inside summon_full_params and its gradient of {type(owner).__name__}.{name} would be "
@@ -131,10 +149,11 @@ def _write_back(one: _Summoned, with_grads: bool) -> None:
         )
 
 
-def _write_back_grad(sharded: DTensor, grad: torch.Tensor | None) -> None:
+def _write_back_grad(sharded: DTensor, grad: torch.Tensor | None, data_dimensions: int) -> None:
     if grad is None:
         sharded.grad = None
-    elif isinstance(sharded.grad, DTensor):
-        copy_into(sharded.grad, grad)
-    else:
-        sharded.grad = shard_like(grad, sharded)
+        return
+    if sharded.grad is None:
+        sharded.grad = torch.zeros_like(sharded)
+    assert isinstance(sharded.grad, DTensor)
+    copy_into(sharded.grad, grad, data_dimensions)

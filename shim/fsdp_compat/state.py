@@ -151,7 +151,7 @@ def _import(unit: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
 
 def _is_first_rank(unit: nn.Module) -> bool:
     managed = torch_internals.managed_parameters(unit)
-    return holds_first_shard(managed[0].sharded) if managed else dist.get_rank() == 0
+    return holds_first_shard(managed[0].sharded, managed[0].data_dimensions) if managed else dist.get_rank() == 0
 
 
 def optim_options(module: nn.Module) -> dict[str, bool]:

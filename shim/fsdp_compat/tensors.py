@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import torch
-from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 
 def shard_of(full: torch.Tensor, like: DTensor) -> torch.Tensor:
@@ -14,21 +14,27 @@ def shard_of(full: torch.Tensor, like: DTensor) -> torch.Tensor:
     ``full`` has the global shape of ``like`` and the same values on every rank; the result is a view of it.
     Raises NotImplementedError for placements that neither shard nor replicate.
     """
+    return _cut(full, like, range(len(like.placements)))
+
+
+def _cut(local: torch.Tensor, like: DTensor, mesh_dims: Iterable[int]) -> torch.Tensor:
     coordinate = like.device_mesh.get_coordinate()
     if coordinate is None:
         raise RuntimeError(f"this rank is not part of the mesh {like.device_mesh}")
-    local = full
-    cuts: list[tuple[int, Any]] = [(dim, cut) for dim, cut in enumerate(like.placements) if not cut.is_replicate()]
+    cuts = [(mesh_dim, like.placements[mesh_dim]) for mesh_dim in mesh_dims]
     # A strided placement (FSDP around tensor parallelism) cuts up what the mesh dimensions after it leave.
     for mesh_dim, placement in sorted(cuts, key=lambda cut: _is_strided(cut[1])):
+        if placement.is_replicate():
+            continue
         if type(placement) is not Shard and not _is_strided(placement):
             raise NotImplementedError(
                 f"cannot cut a tensor for the placement {placement}: parameters are sharded or replicated"
             )
         count, index = like.device_mesh.size(mesh_dim), coordinate[mesh_dim]
-        chunks = torch.chunk(local, count, dim=placement.dim)
+        dim: int = placement.dim  # type: ignore[attr-defined]
+        chunks = torch.chunk(local, count, dim=dim)
         # torch.chunk gives fewer chunks than asked for where dim is short: the last ranks then hold nothing.
-        local = chunks[index] if index < len(chunks) else local.narrow(placement.dim, 0, 0)
+        local = chunks[index] if index < len(chunks) else local.narrow(dim, 0, 0)
     return local
 
 
@@ -45,41 +51,70 @@ def shard_like(full: torch.Tensor, like: DTensor) -> DTensor:
 
 
 def full_tensor(tensor: DTensor) -> torch.Tensor:
-    """All of ``tensor`` on every rank, on the mesh's device. A collective: every rank of the mesh must call it.
-
-    A shard that lives on the CPU under an accelerator mesh (CPU offload) is moved to the accelerator first, since
-    the mesh's backend need not serve CPU tensors.
-    """
-    local = tensor.to_local()
-    if local.device.type != tensor.device_mesh.device_type:
-        tensor = DTensor.from_local(
-            local.to(tensor.device_mesh.device_type),
-            tensor.device_mesh,
-            tensor.placements,
-            run_check=False,
-            shape=tensor.shape,
-            stride=tensor.stride(),
-        )
-    return tensor.full_tensor()
+    """All of ``tensor`` on every rank, on the mesh's device. A collective: every rank of the mesh must call it."""
+    return _on_mesh_device(tensor).full_tensor()
 
 
 def whole_copy(tensor: DTensor) -> torch.Tensor:
     """:func:`full_tensor` in memory of its own, also where nothing is sharded. A collective."""
-    whole = full_tensor(tensor).detach()
-    shares = whole.untyped_storage().data_ptr() == tensor.to_local().untyped_storage().data_ptr()
-    return whole.clone() if shares else whole
+    return _own_memory(full_tensor(tensor).detach(), tensor)
 
 
-def holds_first_shard(tensor: DTensor) -> bool:
+def gathered_copy(tensor: DTensor, data_dimensions: int) -> torch.Tensor:
+    """``tensor`` gathered over the first ``data_dimensions`` of its mesh, in memory of its own. A collective.
+
+    A plain tensor, or a DTensor over the dimensions that are left (tensor parallelism).
+    """
+    mesh, left = tensor.device_mesh, tensor.placements[data_dimensions:]
+    if not left:
+        return whole_copy(tensor)
+    placements = [*[Replicate()] * data_dimensions, *left]
+    local = _on_mesh_device(tensor).redistribute(placements=placements).to_local().detach()
+    names = mesh.mesh_dim_names
+    assert names is not None, "fully_shard takes tensor-parallel parameters over a mesh with names only"
+    return DTensor.from_local(
+        _own_memory(local, tensor),
+        mesh[names[data_dimensions:]],
+        left,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def _on_mesh_device(tensor: DTensor) -> DTensor:
+    # The mesh's backend need not serve the CPU, where offloaded shards live.
+    local, mesh = tensor.to_local(), tensor.device_mesh
+    if local.device.type == mesh.device_type:
+        return tensor
+    return DTensor.from_local(
+        local.to(mesh.device_type), mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+
+
+def _own_memory(gathered: torch.Tensor, tensor: DTensor) -> torch.Tensor:
+    shares = gathered.untyped_storage().data_ptr() == tensor.to_local().untyped_storage().data_ptr()
+    return gathered.clone() if shares else gathered
+
+
+def holds_first_shard(tensor: DTensor, data_dimensions: int) -> bool:
     """Whether this rank is the first of those that FSDP1 would have in ``tensor``'s process group."""
-    mesh = tensor.device_mesh
-    return mesh.get_local_rank(mesh.ndim - 1 if mesh.size(mesh.ndim - 1) > 1 else 0) == 0
+    mesh, last = tensor.device_mesh, data_dimensions - 1
+    return mesh.get_local_rank(last if mesh.size(last) > 1 else 0) == 0
 
 
-def copy_into(target: DTensor, full: torch.Tensor) -> None:
-    """Write this rank's part of ``full`` into ``target`` in place, so that whoever holds ``target`` sees it."""
+def copy_into(target: DTensor, source: torch.Tensor, data_dimensions: int) -> None:
+    """Write this rank's part of ``source`` into ``target`` in place, so that whoever holds ``target`` sees it.
+
+    ``source`` is what :func:`gathered_copy` gave of a tensor like ``target``, or all of it as a plain tensor.
+    """
+    if isinstance(source, DTensor):
+        local = source.redistribute(placements=target.placements[data_dimensions:]).to_local()
+        part = _cut(local, target, range(data_dimensions))
+    else:
+        part = shard_of(source, target)
     with torch.no_grad():
-        target.to_local().copy_(shard_of(full, target))
+        target.to_local().copy_(part)
 
 
 def _contiguous_stride(full: torch.Tensor) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,12 +22,15 @@ from torch.distributed.tensor import DTensor
 
 @dataclasses.dataclass(frozen=True)
 class ManagedParameter:
-    """One parameter of one FSDP2 unit, and every place that registers it (more than one where it is tied)."""
+    """One parameter of one FSDP2 unit, and every place that registers it (more than one where it is tied).
+
+    The first ``data_dimensions`` of the mesh of ``sharded`` are FSDP's; those after them are tensor parallelism's.
+    """
 
     sharded: DTensor
     unsharded: nn.Parameter | None
     places: tuple[tuple[nn.Module, str], ...]
-    tensor_parallel: bool
+    data_dimensions: int
 
 
 def fsdp_state(module: nn.Module) -> Any:
@@ -50,7 +54,7 @@ def managed_parameters(module: nn.Module) -> list[ManagedParameter]:
             sharded=param.sharded_param,
             unsharded=getattr(param, "_unsharded_param", None),
             places=_places(param._module_info),
-            tensor_parallel=param.is_dtensor,
+            data_dimensions=param.mesh_info.mesh.ndim,
         )
         for group in param_groups(module)
         for param in group.fsdp_params
@@ -72,6 +76,11 @@ def forget_place(module: nn.Module, owner: nn.Module, name: str) -> None:
                 (info.module, info.param_name), *rest = places
                 info.shared_modules = [shared for shared, _ in rest]
                 info.shared_param_names = [shared for _, shared in rest]
+
+
+def is_running(module: nn.Module) -> bool:
+    """Whether one unit is inside its forward or its backward."""
+    return bool(fsdp_state(module)._training_state.name != "IDLE")
 
 
 def is_nested(module: nn.Module) -> bool:
@@ -129,6 +138,32 @@ def gradient_sync_off(units: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for group, reduce_grads, all_reduce_grads in flags:
             group.reduce_grads, group.all_reduce_grads = reduce_grads, all_reduce_grads
+
+
+def reduce_unused_as_zeros(module: nn.Module) -> None:
+    """Make one unit reduce zeros for each parameter without a gradient on this rank, if another of its own has one.
+
+    FSDP2 leaves such parameters out of the reduction, so ranks that use different ones add up what does not belong
+    together.
+    """
+    for group in param_groups(module):
+        group.post_backward = functools.partial(_post_backward_with_zeros, group, group.post_backward)
+
+
+def _post_backward_with_zeros(group: Any, post_backward: Callable[..., None], *arguments: Any) -> None:
+    if group.reduce_grads:
+        used, unused = False, []
+        for param in group.fsdp_params:
+            full = getattr(param, "_unsharded_param", None)
+            if full is None or not full.requires_grad:
+                continue
+            if full.grad is not None or param.unsharded_accumulated_grad is not None:
+                used = True
+            else:
+                unused.append(full)
+        for full in unused if used else ():
+            full.grad = torch.zeros_like(full)
+    post_backward(*arguments)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 import fsdp_compat
@@ -16,6 +17,7 @@ from fsdp_compat import MixedPrecision, ShardingStrategy, summon_full_params
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of, tokens
+from tests.shim.parallel import Mlps, tensor_parallel
 from tests.shim.training import POLICIES, weights_of
 
 
@@ -198,12 +200,61 @@ def test_a_plain_module_is_left_alone() -> None:
         assert all(param is before[name] for name, param in model.named_parameters())
 
 
+def under_tensor_parallelism(rank: int, world_size: int, shape: tuple[int, ...], names: tuple[str, ...]) -> None:
+    """Worker: inside, parameters are the tensor-parallel ones of before; values and gradients are written back."""
+    mesh = init_device_mesh(DEVICE.type, shape, mesh_dim_names=names)
+    tp, hybrid = mesh["tp"], len(shape) == 3
+    before, expected = tensor_parallel(Mlps(), tp), dict(Mlps().named_parameters())
+    strategy = ShardingStrategy.HYBRID_SHARD if hybrid else ShardingStrategy.FULL_SHARD
+    model = fsdp_compat.shard(
+        tensor_parallel(Mlps(), tp), device_mesh=mesh[names[:-1]], device_id=DEVICE, sharding_strategy=strategy
+    )
+    model(torch.arange(4, device=DEVICE).view(2, 2) + mesh.get_local_rank(names[0])).sum().backward()
+    sharded_params = dict(model.named_parameters())
+    gradients = {name: param.grad.full_tensor() for name, param in sharded_params.items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with summon_full_params(model, with_grads=True), torch.no_grad():
+        inside = dict(model.named_parameters())
+        for name, param in before.named_parameters():
+            assert type(inside[name]) is type(param), name
+            local, known = inside[name], param
+            if isinstance(param, DTensor):
+                assert inside[name].device_mesh == tp
+                assert inside[name].placements == param.placements
+                local, known = inside[name].to_local(), param.to_local()
+                assert torch.equal(inside[name].grad.full_tensor(), gradients[name])
+            assert torch.equal(local, known.to(DEVICE)), name
+            inside[name].mul_(3.0)
+            inside[name].grad.mul_(2.0)
+    assert dict(model.named_parameters()) == sharded_params
+    whole = {name: param.full_tensor() for name, param in model.named_parameters()}
+    for name, value in expected.items():
+        assert torch.equal(whole[name], value.detach().to(DEVICE) * 3.0), name
+    optimizer.step()
+    for name, param in model.named_parameters():
+        assert torch.equal(param.full_tensor(), whole[name] - 0.5 * 2.0 * gradients[name]), name
+    with summon_full_params(model, rank0_only=True, writeback=False):
+        kept = isinstance(model.norm.weight, DTensor)
+        assert kept is (mesh.get_local_rank(names[-2]) != 0)
+    with summon_full_params(model, writeback=False), torch.no_grad():
+        model.blocks[0].up.weight.zero_()
+    assert not model.blocks[0].up.weight.full_tensor().eq(0).all()
+
+
+@pytest.mark.parametrize(("shape", "names"), [((2, 2), ("dp", "tp")), ((1, 2, 2), ("rep", "dp", "tp"))])
+def test_tensor_parallel_parameters_are_gathered_over_the_data_parallel_ranks(
+    pool: Pool, shape: tuple[int, ...], names: tuple[str, ...]
+) -> None:
+    pool.run(under_tensor_parallelism, 4, shape, names)
+
+
 def refused(rank: int, world_size: int, action: Callable[[Model], None]) -> str:
     model = sharded()
     try:
         action(model)
-    except (RuntimeError, NotImplementedError) as error:
-        assert all(isinstance(param, DTensor) for param in model.parameters())
+    except (RuntimeError, NotImplementedError, AssertionError) as error:
+        if "during forward/backward" not in str(error):
+            assert all(isinstance(param, DTensor) for param in model.parameters())
         return f"{type(error).__name__}: {error}"
     return "nothing was raised"
 
@@ -211,6 +262,25 @@ def refused(rank: int, world_size: int, action: Callable[[Model], None]) -> str:
 def summon_twice(model: Model) -> None:
     with summon_full_params(model), summon_full_params(model.blocks[0]):
         pass
+
+
+def summon_in_forward(model: Model) -> None:
+    def look(module: nn.Module, args: object) -> None:
+        with summon_full_params(model):
+            pass
+
+    model.blocks[0].up.register_forward_pre_hook(look)
+    model(tokens(0, 0))
+
+
+def summon_in_backward(model: Model) -> None:
+    def look(grad: torch.Tensor) -> None:
+        with summon_full_params(model):
+            pass
+
+    output = model(tokens(0, 0))
+    output.register_hook(look)
+    output.sum().backward()
 
 
 def exchange(model: Model) -> None:
@@ -236,11 +306,13 @@ def gradients_on_the_cpu(model: Model) -> None:
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (summon_twice, "RuntimeError: the parameters of this FSDPBlock are summoned already"),
+        (summon_twice, "AssertionError: Cannot manually unshard parameters when already unsharding parameters"),
+        (summon_in_forward, "AssertionError: Cannot manually unshard parameters during forward/backward"),
+        (summon_in_backward, "AssertionError: Cannot manually unshard parameters during forward/backward"),
         (exchange, "RuntimeError: summon_full_params cannot write back LayerNorm.weight"),
         (train_inside, "RuntimeError: a backward ran inside summon_full_params"),
-        (write_from_one_rank, "NotImplementedError: writeback=True needs rank0_only=False"),
-        (gradients_on_the_cpu, "NotImplementedError: with_grads=True needs offload_to_cpu=False"),
+        (write_from_one_rank, "NotImplementedError: writeback=True and rank0_only=True is not supported"),
+        (gradients_on_the_cpu, "NotImplementedError: with_grads=True and offload_to_cpu=True is not supported"),
     ],
 )
 def test_what_would_lose_something_is_refused(pool: Pool, action: Callable[[Model], None], message: str) -> None:
