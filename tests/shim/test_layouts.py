@@ -363,7 +363,7 @@ def by_hand(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
     model.blocks[0] = shard(model.blocks[0], device_id=DEVICE)
     model.blocks[1] = shard(model.blocks[1], device_id=DEVICE)
     fully_shard(model.blocks[2], mesh=init_device_mesh(DEVICE.type, (world_size,)))
-    model.blocks[2].set_force_sum_reduction_for_comms(True)
+    reduction.divide_explicitly(model.blocks[2])
     assert shard(model, device_id=DEVICE) is model
     assert shard(model, device_id=DEVICE) is model
     assert len(fsdp_compat.fsdp_modules(model)) == 4
