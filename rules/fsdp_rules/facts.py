@@ -35,6 +35,8 @@ class FileFacts:
     #: The modules that the file star-imports, and every name that it reads where there is one.
     starred: frozenset[str] = field(default=frozenset())
     reads: frozenset[str] = field(default=frozenset())
+    #: The last names of the bases of each class, by the class's qualified name.
+    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 #: Words whose presence anywhere in the tree changes what a rule may assume.
@@ -85,6 +87,7 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
         imported=frozenset(indexer.imported),
         starred=frozenset(indexer.starred),
         reads=_reads(tree) if indexer.starred else frozenset(),
+        classes=indexer.classes,
     )
 
 
@@ -121,6 +124,7 @@ class _Indexer:
     """Collects flows between places. A place is a string:
 
     ``var:<path>:<scope>:<text>`` a name or dotted name in a scope; ``attr:<name>`` an attribute of any object;
+    ``set:<name>`` an attribute that is assigned from outside of its object's own class;
     ``ret:<path>:<function>[:<i>]`` what a function returns; ``param:<path>:<function>:<name>``;
     ``call:<path>:<dotted callee>[:<i>]`` and ``arg:<path>:<dotted callee>:<position or keyword>`` are joined
     to functions of other files by :class:`Project`; ``on:<method>`` is what a method that groups parameters is called
@@ -136,10 +140,12 @@ class _Indexer:
         self.functions: dict[str, tuple[str, ...]] = {}
         self.imported: set[str] = set()
         self.starred: set[str] = set()
+        self.classes: dict[str, tuple[str, ...]] = {}
         self.gated = gated
         self.flags: set[str] = set()
         self.factories: set[str] = set()
         self.wrapped_from: dict[tuple[str, str], int] = {}
+        self.rebound: dict[tuple[str, str], int] = {}
 
     def run(self, tree: ast.Module) -> None:
         for node in ast.walk(tree):
@@ -161,19 +167,24 @@ class _Indexer:
         self._body(tree.body, "")
 
     def _note_wraps(self, body: Iterable[ast.stmt], scope: str, loop: int) -> None:
-        """Note from which line on ``scope`` has each name wrapped; all of a loop counts as one line."""
+        """Note from which line on ``scope`` has each name wrapped; all of a loop counts as one line.
+
+        Where no ``FSDP(...)`` says it, that is the last line that makes a name out of itself (``model = f(model)``).
+        """
         for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call)
-                and self._known(node.value.func) == FSDP
-            ):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                given = {self._text(argument) for argument in node.value.args}
+                given |= {self._text(keyword.value) for keyword in node.value.keywords}
                 for target in node.targets:
                     text = self._text(target)
-                    if text is not None:
+                    if text is None:
+                        continue
+                    if self._known(node.value.func) == FSDP:
                         self.wrapped_from.setdefault((scope, text), loop or node.lineno)
+                    elif text in given:
+                        self.rebound[scope, text] = loop or node.lineno
             inner = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.stmt):
@@ -182,7 +193,7 @@ class _Indexer:
                     self._note_wraps(child.body, scope, inner)
 
     def _is_early(self, scope: str, text: str, line: int) -> bool:
-        return line < self.wrapped_from.get((scope, text), 0)
+        return line < self.wrapped_from.get((scope, text), self.rebound.get((scope, text), 0))
 
     def _find_factories(self, tree: ast.Module) -> None:
         """The names of ``functools.partial(FSDP, ...)`` objects: what they are called with is sharded."""
@@ -216,15 +227,17 @@ class _Indexer:
             self._note_wraps(node.body, inner, 0)
             for name in names:
                 self._flow(f"param:{self.path}:{inner}:{name}", self._var(inner, name))
-                if (inner, name) in self.wrapped_from:
+                if (inner, name) in self.wrapped_from or (inner, name) in self.rebound:
                     self._flow(f"param:{self.path}:{inner}:{name}", f"{self._var(inner, name)}~")
             self._body(node.body, inner)
             return
         if isinstance(node, ast.ClassDef):
+            inner = f"{scope}.{node.name}" if scope else node.name
+            self.classes[inner] = tuple(text.rpartition(".")[2] for base in node.bases if (text := self._text(base)))
             for base in node.bases:
                 if self._known(base) == FSDP:
                     self._found(base)
-            self._body(node.body, f"{scope}.{node.name}" if scope else node.name)
+            self._body(node.body, inner)
             return
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -272,6 +285,8 @@ class _Indexer:
                 yield f"{self._var(scope, text)}~"
         if isinstance(target, ast.Attribute):
             yield f"attr:{target.attr}"
+            if text is None or not text.startswith("self.") or text.count(".") > 1:
+                yield f"set:{target.attr}"
 
     def _value(self, node: ast.expr, place: str, scope: str, sure: bool = True) -> None:
         """Let everything that ``node`` may evaluate to flow into ``place``."""

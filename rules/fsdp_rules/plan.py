@@ -44,7 +44,8 @@ class ShardPlan:
     ``selector`` is a test on the loop variable ``{module}`` (called ``unit`` where the test names it) that picks the
     units under the root, None for the root alone. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value``),
     ``hybrid`` or ``no_shard``.
-    ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call.
+    ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
+    beside the name of the function then.
     """
 
     call: cst.Call
@@ -62,6 +63,7 @@ class ShardPlan:
     root: bool = True
     consumed: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
     helper: list[str] = field(default_factory=list)
+    helper_edits: list[Edit] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
 

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from fsdp_rules.facts import INNER, FileFacts, index_source, module_name, place_key
 from fsdp_rules.flow import Certainty, spread
+from fsdp_rules.owners import Owners
 
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
@@ -23,7 +24,8 @@ class Project:
 
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``modules`` the
     modules that an import path may mean, by that path: an import need not start where the tree does. ``stars`` are the
-    star imports: what is imported, the path of the file that does it, and the names that this file reads.
+    star imports: what is imported, the path of the file that does it, and the names that this file reads. ``owners``
+    are the classes.
     """
 
     flags: frozenset[str]
@@ -33,6 +35,7 @@ class Project:
     methods: frozenset[str] = field(default=frozenset())
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
+    owners: Owners = field(default_factory=Owners)
 
     @classmethod
     def build(cls, facts: Iterable[FileFacts]) -> Project:
@@ -49,6 +52,7 @@ class Project:
             ),
             modules=_by_suffix(exports),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
+            owners=Owners.build(files),
         )
 
     def resolve(self, dotted: str) -> str:
@@ -83,12 +87,21 @@ class Project:
             scopes.append(scopes[-1].rpartition(".")[0])
         for candidate in scopes:
             best = max(best, self.held.get(f"var:{place_key(path)}:{candidate}:{text}", Certainty.NO))
-        if "." in text:
+        if "." in text and not self._is_own(path, scope, text):
             attribute = self.held.get(f"attr:{text.rpartition('.')[2]}", Certainty.NO)
             best = max(best, min(attribute, Certainty.MAYBE))
         if best is Certainty.NO and text.endswith(INNER):
             return self.holds(path, scope, text.rpartition(".")[0])
         return best
+
+    def _is_own(self, path: str, scope: str, text: str) -> bool:
+        """Whether ``text`` is ``self.x`` of a class that gives itself an ``x``, which is never a wrapped model."""
+        if not text.startswith("self.") or text.count(".") > 1 or f"set:{text[5:]}" in self.held:
+            return False
+        places = self.owners.places(path, scope, text)
+        return any(place in self.owners.assigned for place in places) and not any(
+            place in self.held for place in places
+        )
 
     def touches(self, path: str) -> bool:
         """Whether some name in the file at ``path`` may hold a wrapped model."""

@@ -19,13 +19,15 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from fsdp_rules.finding import Settings, Span
 from fsdp_rules.gates import gated_lines
 from fsdp_rules.names import FSDP, canonical, expand
-from fsdp_rules.project import Certainty, Project, module_name
+from fsdp_rules.project import INNER, Certainty, Project, module_name
 
 if TYPE_CHECKING:
     from fsdp_rules.plan import ShardPlan
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
+#: What people call the switch for FSDP, or the function that asks whether a model is of its class.
+SWITCH = re.compile(r"^(is_|use_|using_|enable_|with_)?fsdp(_enabled|_used)?$", re.IGNORECASE)
 COMPOUND = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.With, cst.FunctionDef, cst.ClassDef, cst.Match)
 
 
@@ -183,11 +185,15 @@ class File:
         return self._narrowed(node, text, known) if known is not Certainty.NO else known
 
     def _narrowed(self, node: cst.CSTNode, text: str, known: Certainty) -> Certainty:
-        """``known``, given the ``isinstance`` tests of ``text`` in whose branches ``node`` stands."""
+        """``known``, given the tests in whose branches ``node`` stands: of the class of ``text``, or of a switch."""
         inner = node
+        texts = {text}
+        while text.endswith(INNER):
+            text = text.rpartition(".")[0]
+            texts.add(text)
         for ancestor in self.ancestors(node):
             if isinstance(ancestor, cst.If | cst.IfExp):
-                tested = self._tested(ancestor.test, text)
+                tested = self._tested(ancestor.test, texts)
                 if tested is not None and inner is ancestor.body:
                     return known if tested else Certainty.NO
                 if tested and inner is ancestor.orelse:
@@ -195,11 +201,19 @@ class File:
             inner = ancestor
         return known
 
-    def _tested(self, test: cst.BaseExpression, text: str) -> bool | None:
-        """Whether ``test`` says that ``text`` is of FSDP's class: False for another class, None for another test."""
+    def _tested(self, test: cst.BaseExpression, texts: set[str]) -> bool | None:
+        """Whether ``test`` says that one of ``texts`` is of FSDP's class, or that FSDP is switched on.
+
+        False for another class and for FSDP switched off, None for another test.
+        """
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            found = self._tested(test.expression, texts)
+            return None if found is None else not found
+        if SWITCH.search((dotted(test.func if isinstance(test, cst.Call) else test) or "").rpartition(".")[2]):
+            return True
         if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
             return None
-        if dotted(test.args[0].value) != text:
+        if dotted(test.args[0].value) not in texts:
             return None
         names = test.args[1].value
         classes = [entry.value for entry in names.elements] if isinstance(names, cst.Tuple) else [names]

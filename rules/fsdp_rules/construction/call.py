@@ -123,7 +123,7 @@ def build(model):
             Level.REVIEW,
             f"fsdp_compat.shard applies FSDP1's arguments at run time: {'; '.join(reasons)}",
             "read the plan that fsdp_compat.plan(...) prints for your model once",
-            edits=(Replace(call.func, lambda code: spelled),),
+            edits=(Replace(call.func, lambda code: spelled), *plan.helper_edits),
             claims=(call.func,),
         )
         yield from (verdict for verdict in verdicts if not verdict.edits)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.diagnosis import Diagnosis, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.plan import ShardPlan
 from fsdp_rules.rule import ArgumentRule
@@ -20,6 +20,7 @@ class Ignored(ArgumentRule):
     Nothing, `None` or an empty list goes away. Otherwise `fsdp_compat.shard` passes their parameters to every
     `fully_shard` call as `ignored_params` and leaves their buffers where they are. Ignored parameters stay plain
     tensors beside the sharded ones, so gradient clipping goes through `fsdp_compat.clip_grad_norm_`.
+    `ignored_parameters` is what `ignored_states` was called before.
     """
 
     id = "FSDP108"
@@ -46,12 +47,15 @@ def build(model):
         if is_none(found) or elements(found) == []:
             return
         if "ignored_parameters" in plan.arguments:
-            yield Diagnosis(
-                value,
-                Level.MANUAL,
-                "ignored_parameters was removed from FSDP1 before torch 2.13",
-                "pass the parameters as ignored_states, then run this tool again",
-            )
-            return
+            keyword = next((argument.keyword for argument in plan.call.args if argument.value is value), None)
+            if keyword is None:
+                yield Diagnosis(
+                    value,
+                    Level.MANUAL,
+                    "ignored_parameters was removed from FSDP1 before torch 2.13",
+                    "pass the parameters as ignored_states, then run this tool again",
+                )
+                return
+            plan.helper_edits.append(Replace(keyword, lambda code: "ignored_states"))
         plan.helper.append(f"{brief(file.code(value))} is left out of sharding")
         yield Diagnosis(value, Level.REVIEW, "these states become ignored_params; their buffers stay where they are")

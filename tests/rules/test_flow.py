@@ -1,0 +1,76 @@
+"""Which expressions hold a wrapped model: tests around them, lines above the wrapping, and whose attribute it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import findings
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+MAIN = WRAP + "from example import save\n\ndef main(net):\n    model = FSDP(net)\n    save(model)\n"
+
+
+def rules(source: str, **others: str) -> list[str]:
+    """The rules that spoke about ``source``, imports left out."""
+    return [found.rule for found in findings(source, None, **others) if found.rule != "FSDP100"]
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("args.fsdp", 1),
+        ("use_fsdp", 1),
+        ("not args.fsdp", 1),
+        ("is_fsdp(model)", 1),
+        ("isinstance(model, DistributedDataParallel)", 1),
+        ("not isinstance(model, DistributedDataParallel)", 1),
+        ("args.fsdp_offload", 2),
+        ("args.save", 2),
+    ],
+)
+def test_a_switch_decides_in_its_branches(test: str, expected: int) -> None:
+    source = f"def save(model):\n    if {test}:\n        model.state_dict()\n    else:\n        model.state_dict()\n"
+    assert rules(source, main=MAIN) == ["FSDP309"] * expected
+
+
+def test_the_test_of_a_wrapper_decides_about_the_module_inside() -> None:
+    source = "def save(model):\n    if isinstance(model, Other):\n        model.module.state_dict()\n"
+    assert rules(source, main=MAIN) == []
+
+
+SETUP = WRAP + "\ndef setup(model):\n    return FSDP(model)\n"
+
+
+def test_a_model_that_another_function_wraps_further_down_is_not_wrapped_yet() -> None:
+    source = "def load(model, state):\n    model.load_state_dict(state)\n"
+    main = "from example import load\nfrom wrapping import setup\n\ndef main(model, state):\n    {}\n    {}\n"
+    first, then = "load(model, state)", "model = setup(model)"
+    assert rules(source, wrapping=SETUP, main=main.format(first, then)) == []
+    assert rules(source, wrapping=SETUP, main=main.format(then, first)) == ["FSDP309"]
+
+
+def test_what_was_wrapped_stays_so_until_it_is_compiled() -> None:
+    source = "def load(model, state):\n    model.load_state_dict(state)\n"
+    body = "model = setup(model)\n    load(model, state)\n    model = fast(model)\n"
+    main = f"from example import load\nfrom wrapping import setup\n\ndef main(model, state):\n    {body}"
+    assert rules(source, wrapping=SETUP, main=main) == ["FSDP309"]
+
+
+TRAINER = WRAP + "\nclass Sharded{base}:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
+PLAIN = "class Plain{base}:\n    def __init__(self, model):\n        self.model = model\n\n    def save(self):\n"
+PLAIN += "        self.model.state_dict()\n"
+
+
+def test_the_attribute_of_another_class_is_another_one() -> None:
+    assert rules(PLAIN.format(base=""), other=TRAINER.format(base="")) == []
+    assert rules(PLAIN.format(base="(Base)"), other=TRAINER.format(base="(Base)") + "\nclass Base:\n    pass\n") == []
+
+
+def test_a_class_shares_its_attributes_with_its_bases_and_subclasses() -> None:
+    assert rules(PLAIN.format(base=""), other=TRAINER.format(base="(Plain)")) == ["FSDP309"]
+    assert rules(PLAIN.format(base="(Sharded)"), other=TRAINER.format(base="")) == ["FSDP309"]
+
+
+def test_an_attribute_that_is_set_from_outside_may_be_of_any_class() -> None:
+    outside = WRAP + "\ndef shard(trainer):\n    trainer.model = FSDP(trainer.model)\n"
+    assert rules(PLAIN.format(base=""), other=outside) == ["FSDP309"]
