@@ -100,18 +100,28 @@ class Names:
 
     def _expanded(self, path: str, text: str) -> Iterator[str]:
         head, _, tail = text.partition(".")
-        targets = self._bound[path].get(head)
-        if targets is None:
-            targets = {f"{base}.{head}" for base in self._stars[path] if base != PACKAGE or STARRED.fullmatch(head)}
-        for target in targets:
+        for target in self._exported(path, head, REACH):
             yield f"{target}.{tail}" if tail else target
+
+    def _exported(self, path: str, name: str, reach: int) -> set[str]:
+        """What ``name`` is bound to in the file at ``path``, star imports included."""
+        if name in self._bound[path]:
+            return self._bound[path][name]
+        found: set[str] = set()
+        for base in self._stars.get(path, ()):
+            if base == PACKAGE and STARRED.fullmatch(name):
+                found.add(f"{base}.{name}")
+            elif reach:
+                for other in self._modules.get(base, ()):
+                    found |= self._exported(other, name, reach - 1)
+        return found
 
     def _followed(self, name: str) -> Iterator[str]:
         head, _, rest = name.rpartition(".")
         while head and not name.startswith("torch."):
-            for path in self._modules.get(head, ()):
-                first = rest.partition(".")[0]
-                if first in self._bound[path] or self._stars[path]:
+            if head in self._modules:
+                for path in self._modules[head]:
                     yield from self._expanded(path, rest)
+                return
             head, _, last = head.rpartition(".")
             rest = f"{last}.{rest}"
