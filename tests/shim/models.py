@@ -41,7 +41,8 @@ class Model(nn.Module):
 
 def build(seed: int = 0, *, tied: bool = False) -> Model:
     torch.manual_seed(seed)
-    return Model(tied=tied).to(DEVICE)
+    model = Model(tied=tied)
+    return model if model.head.weight.is_meta else model.to(DEVICE)
 
 
 def tokens(rank: int, step: int, vocabulary: int = 13) -> torch.Tensor:

@@ -247,8 +247,6 @@ def refused_settings(rank: int, world_size: int) -> None:
     FSDP.set_state_dict_type(model.blocks[0], SHARDED)
     with pytest.raises(ValueError, match="different state dict settings"):
         FSDP.get_state_dict_type(model)
-    with pytest.raises(NotImplementedError, match="no communication hooks"):
-        model.register_comm_hook(None, lambda state, grad: grad)
 
 
 def test_settings_that_cannot_be_are_refused(pool: Pool) -> None:
