@@ -176,7 +176,7 @@ class _Cleaner(_StatementTransformer):
             if self._drop(local, known is not None):
                 self.gone |= known is not None
                 continue
-            if known in MOVED and self.moves and not self._exported(local):
+            if known in MOVED and self.moves:
                 moved.append(self._spelled(alias))
                 self.names.append(alias.evaluated_name)
                 continue

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from fsdp_rules.facts import INNER, FileFacts, index_source, module_name, place_key
 from fsdp_rules.flow import Certainty, spread
@@ -130,9 +129,7 @@ class Project:
         ):
             return True
         return any(
-            name in reads
-            or PurePosixPath(importer).name == "__init__.py"
-            or (importer not in seen and self.imports_from(importer, name, seen | {path}))
+            name in reads or (importer not in seen and self.imports_from(importer, name, seen | {path}))
             for starred, importer, reads in self.stars
             if starred.endswith(tail) and not starred.startswith("torch.")
         )

@@ -139,3 +139,20 @@ def test_a_star_import_keeps_what_its_file_reads() -> None:
     check_rewrites(BUILD, after, main="from example import *\n\nbuild(FSDP)\n")
     between = "from example import *\n"
     check_rewrites(BUILD, after, between=between, main="from between import *\n\nbuild(FSDP)\n")
+
+
+def test_configurations_of_a_module_that_a_package_passes_on_come_from_the_runtime() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+        half = MixedPrecision()
+        """,
+        """
+        from fsdp_compat import MixedPrecision
+
+        half = MixedPrecision()
+        """,
+        **{"package/__init__": "from example import *\n"},
+        main="from example import half, MixedPrecision\n",
+    )
