@@ -11,8 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from . import torch_internals
-from .buffers import cast_buffers_at_first_forward
+from .buffers import cast_buffers_when_computing
+from .eval_precision import follow_mode
 from .left_out import leaving_out
+from .low_precision_grads import keep_low_precision_grads
 from .materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
 from .mesh import MeshBuilder, compute_device, use_device
 from .mixed_precision import run_in_full_precision
@@ -54,7 +56,7 @@ def apply_plan(plan: Plan) -> None:
         if record.is_root:
             record.is_root = False
             torch_internals.set_input_cast(module, record.cast_inputs_if_nested)
-    cast_buffers_at_first_forward(plan.root)
+    cast_buffers_when_computing(plan.root)
     prefetch_after_first_forward(plan.root)
 
 
@@ -92,6 +94,8 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         fully_shard(unit.module, mesh=mesh, **arguments, **unit.kwargs)
     for index in range(len(exposed)):
         torch_internals.forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
+    # FSDP1 reduces a unit's gradients as one tensor, with zeros for what was not used.
+    torch_internals.reduce_unused_as_zeros(unit.module)
     precision = unit.precision
     set_record(
         unit.module,
@@ -103,6 +107,10 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
             forward_prefetch=unit.options.forward_prefetch,
         ),
     )
+    if precision is not None and precision.full_in_eval:
+        follow_mode(unit.module)
+    if precision is not None and precision.keep_low_precision_grads:
+        keep_low_precision_grads(unit.module, precision)
 
 
 @contextlib.contextmanager
