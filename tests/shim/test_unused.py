@@ -38,7 +38,7 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor, branch: str) -> torch.Tensor:
         x = torch.tanh(self.stem(x))
-        return x if branch == "stem" else getattr(self, branch)(x)
+        return x if branch == "stem" else self.get_submodule(branch)(x)
 
 
 def wrapped(names: Any) -> Any:
@@ -99,7 +99,7 @@ def which_gradients(rank: int, world_size: int, implementation: str) -> dict[str
     torch.manual_seed(0)
     names: Any = FSDP1 if implementation == "fsdp1" else fsdp_compat.FSDP
     with quiet_fsdp1():
-        model = names(Branches().to(DEVICE), auto_wrap_policy=fsdp_compat.ModuleWrapPolicy({Expert}), device_id=DEVICE)
+        model = wrapped(names)
         model(torch.ones(2, 5).to(DEVICE), "one").sum().backward()
         with names.summon_full_params(model, with_grads=True):
             return {
