@@ -14,6 +14,8 @@ from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
+from .versions import HAS_GRAD_DTYPE, TORCH
+
 _FULL_PRECISION_IN_EVAL = "FSDP_USE_FULL_PREC_IN_EVAL"
 
 
@@ -23,6 +25,7 @@ class Precision:
 
     ``policy`` never casts inputs; ``cast_inputs`` and ``cast_root_inputs`` say where they are cast, as FSDP1 does
     it: by default in the root alone. Modules of ``full_precision_classes`` become units of their own, in fp32.
+    ``full_in_eval`` is what the environment says about modules in eval mode.
     """
 
     policy: MixedPrecisionPolicy
@@ -30,6 +33,8 @@ class Precision:
     cast_inputs: bool
     cast_root_inputs: bool
     full_precision_classes: tuple[type[nn.Module], ...]
+    keep_low_precision_grads: bool
+    full_in_eval: bool
 
     @staticmethod
     def read(value: MixedPrecision | MixedPrecisionPolicy | None) -> Precision | None:
@@ -41,20 +46,16 @@ class Precision:
         """
         if value is None:
             return None
-        if os.environ.get(_FULL_PRECISION_IN_EVAL) == "1":
-            raise NotImplementedError(
-                f"{_FULL_PRECISION_IN_EVAL}=1 makes FSDP1 evaluate in full precision; FSDP2 has no such mode. "
-                "Unset it and evaluate in the training precision, or evaluate an unsharded fp32 copy."
-            )
+        full_in_eval = os.environ.get(_FULL_PRECISION_IN_EVAL) == "1"
         if isinstance(value, MixedPrecisionPolicy):
             policy = dataclasses.replace(value, cast_forward_inputs=False)
-            return Precision(policy, None, False, value.cast_forward_inputs, (_BatchNorm,))
+            return Precision(policy, None, False, value.cast_forward_inputs, (_BatchNorm,), False, full_in_eval)
         if not isinstance(value, MixedPrecision):
             raise TypeError(f"mixed_precision takes a MixedPrecision or a MixedPrecisionPolicy, not {type(value)}")
-        if value.keep_low_precision_grads:
+        if value.keep_low_precision_grads and not HAS_GRAD_DTYPE:
             raise NotImplementedError(
-                "keep_low_precision_grads=True has no counterpart in FSDP2, which always gives gradients the "
-                "parameter's own dtype. Drop it, and cast the gradients after backward if memory is the reason."
+                "keep_low_precision_grads=True needs gradients of another dtype than their parameters', which tensors "
+                f"have from torch 2.10 on (grad_dtype); this is {TORCH}. Drop it: gradients get the parameters' dtype."
             )
         # FSDP1 reduces in the dtype it computes in; FSDP2 stopped taking that for granted in 2.15.
         reduce_dtype = value.reduce_dtype or value.param_dtype
@@ -64,6 +65,8 @@ class Precision:
             cast_inputs=value.cast_forward_inputs,
             cast_root_inputs=value.cast_root_forward_inputs,
             full_precision_classes=tuple(value._module_classes_to_ignore),
+            keep_low_precision_grads=value.keep_low_precision_grads,
+            full_in_eval=full_in_eval,
         )
 
     def unit_policy(self, *, is_root: bool, has_parameters: bool) -> MixedPrecisionPolicy:

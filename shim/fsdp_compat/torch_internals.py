@@ -10,14 +10,16 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
+
+_ABSENT = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +126,38 @@ def set_reduce_dtype(module: nn.Module, dtype: torch.dtype) -> None:
         for owner in (group, *group.fsdp_params):
             if hasattr(owner, "mp_policy"):
                 owner.mp_policy = dataclasses.replace(owner.mp_policy, reduce_dtype=dtype)
+        group._init_mp_dtypes()
+
+
+Kept: TypeAlias = dict[tuple[int, str], Any]
+
+
+def exchange_precision(module: nn.Module, kept: Kept) -> None:
+    """Put one unit into full precision and its precision, with what was gathered in it, into ``kept``; or back again.
+
+    ``kept`` is empty at first and belongs to this unit. Ends with the unit sharded.
+    """
+    groups = param_groups(module)
+    for group in groups:
+        if group._all_gather_result is not None:
+            group.wait_for_unshard()
+        group._to_sharded()
+    full = MixedPrecisionPolicy(cast_forward_inputs=False)
+    exchanged: list[tuple[Any, str, Any]] = [(fsdp_state(module), "_mp_policy", full)]
+    exchanged += [(group, "mp_policy", full) for group in groups]
+    for param in (param for group in groups for param in group.fsdp_params):
+        if hasattr(param, "mp_policy"):
+            exchanged.append((param, "mp_policy", full))
+        exchanged += [(param, "all_gather_outputs", []), (param, "_unsharded_param", _ABSENT)]
+    for owner, name, default in exchanged:
+        key = (id(owner), name)
+        value = kept.get(key, default)
+        kept[key] = getattr(owner, name, _ABSENT)
+        if value is not _ABSENT:
+            setattr(owner, name, value)
+        elif hasattr(owner, name):
+            delattr(owner, name)
+    for group in groups:
         group._init_mp_dtypes()
 
 

@@ -36,3 +36,6 @@ GLOO_AVERAGES = Version("2.13") <= TORCH
 
 # FSDPModule.set_custom_reduce_scatter appeared in 2.9. Without it FSDP2 calls nothing to reduce gradients.
 HAS_CUSTOM_REDUCE_SCATTER = Version("2.9") <= TORCH
+
+# Tensor.grad_dtype appeared in 2.10. Without it a parameter takes no gradient of another dtype.
+HAS_GRAD_DTYPE = Version("2.10") <= TORCH

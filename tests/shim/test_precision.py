@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
@@ -11,10 +13,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import fsdp_compat
-from fsdp_compat import MixedPrecision, ModuleWrapPolicy
+from fsdp_compat import MixedPrecision, ModuleWrapPolicy, ShardingStrategy
 from tests.device import DEVICE
 from tests.pool import Pool
-from tests.shim.training import Case, assert_same, both, quiet_fsdp1
+from tests.shim.models import build, loss_of
+from tests.shim.training import POLICIES, Case, assert_same, both, quiet_fsdp1, whole
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -66,6 +69,12 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.bn(self.first(x, torch.arange(3, dtype=torch.float32)))
         return self.last(self.second(x))
+
+
+def wrapped(side: str, net: nn.Module, policy: Any, precision: Any, **keywords: Any) -> Any:
+    keywords = {"mixed_precision": precision, "device_id": DEVICE, "use_orig_params": True, **keywords}
+    with quiet_fsdp1():
+        return {"fsdp1": FSDP1, "fsdp_compat": fsdp_compat.FSDP}[side](net, auto_wrap_policy=policy, **keywords)
 
 
 def dtypes(rank: int, world_size: int, side: str, precision: Any, with_bn: bool) -> dict[str, Any]:
@@ -143,19 +152,108 @@ def test_a_module_sharded_by_hand_casts_no_inputs_once_inside_another(pool: Pool
     assert second == [(BF16, BF16, BF16, BF16, BF16)]
 
 
+def evaluated(rank: int, world_size: int, side: str, precision: MixedPrecision, setting: str) -> dict[str, Any]:
+    """Worker: what modules see, and what comes of it, in training and in eval mode by turns."""
+    with mock.patch.dict(os.environ, {"FSDP_USE_FULL_PREC_IN_EVAL": setting}):
+        torch.manual_seed(0)
+        model = wrapped(side, Net(with_bn=True), ModuleWrapPolicy({Sub}), precision)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outputs, buffers = [], []
+        for step, (training, grad) in enumerate([(True, True), (False, False), (False, True), (True, True)]):
+            model.train(training)
+            generator = torch.Generator().manual_seed(10 * rank + step)
+            with torch.set_grad_enabled(grad):
+                output = model(torch.randn(4, 3, generator=generator))
+            buffers.append([buffer.dtype for buffer in model.buffers()])
+            outputs.append(output.detach())
+            if grad:
+                output.float().pow(2).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        probes = [part for part in model.modules() if isinstance(part, Probe)]
+        return {"seen": [probe.seen for probe in probes], "outputs": outputs, "buffers": buffers}
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
 @pytest.mark.parametrize(
-    ("precision", "error", "message"),
+    "precision",
     [
-        (MixedPrecision(keep_low_precision_grads=True), NotImplementedError, "keep_low_precision_grads=True has no"),
-        (torch.bfloat16, TypeError, "mixed_precision takes"),
+        MixedPrecision(param_dtype=BF16, reduce_dtype=FP32, buffer_dtype=BF16),
+        MixedPrecision(reduce_dtype=BF16, cast_forward_inputs=True),
+        MixedPrecision(param_dtype=BF16, cast_forward_inputs=True),
     ],
+    ids=str,
 )
-def test_what_fsdp2_cannot_do_is_refused(precision: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        fsdp_compat.plan(nn.Linear(2, 2), mixed_precision=precision)
+def test_full_precision_in_eval(pool: Pool, precision: MixedPrecision, setting: str) -> None:
+    for theirs, ours in zip(
+        pool.run(evaluated, 2, "fsdp1", precision, setting),
+        pool.run(evaluated, 2, "fsdp_compat", precision, setting),
+        strict=True,
+    ):
+        if setting == "1" and precision.param_dtype is not None:
+            assert [seen[2] for seen in ours["seen"][0]] == [BF16, FP32, FP32, BF16]
+        torch.testing.assert_close(ours.pop("outputs"), theirs.pop("outputs"), rtol=0, atol=0)
+        assert ours == theirs
 
 
-def test_full_precision_in_eval_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1")
-    with pytest.raises(NotImplementedError, match="FSDP_USE_FULL_PREC_IN_EVAL"):
-        fsdp_compat.plan(nn.Linear(2, 2), mixed_precision=MixedPrecision(param_dtype=BF16))
+def accumulated_around_eval(rank: int, world_size: int) -> None:
+    """Worker: gradients that wait for their reduction survive a look at the model in the other precision."""
+    results = []
+    with mock.patch.dict(os.environ, {"FSDP_USE_FULL_PREC_IN_EVAL": "1"}):
+        for look in (False, True):
+            model = wrapped("fsdp_compat", build(), POLICIES["transformer"](), MixedPrecision(param_dtype=BF16))
+            with model.no_sync():
+                loss_of(model, rank, 0).backward()
+            if look:
+                model.eval()
+                with torch.no_grad():
+                    loss_of(model, rank, 5)
+                model.train()
+            loss_of(model, rank, 1).backward()
+            results.append(whole({name: param.grad for name, param in model.named_parameters()}))
+    for name, grad in results[0].items():
+        assert torch.equal(grad, results[1][name]), name
+
+
+def test_waiting_gradients_survive_an_evaluation(pool: Pool) -> None:
+    pool.run(accumulated_around_eval, 2)
+
+
+def low_precision(rank: int, world_size: int, side: str, strategy: str, precision: MixedPrecision) -> dict[str, Any]:
+    """Worker: dtypes of the gradients, and where training with them leads."""
+    model = wrapped(
+        side,
+        build(),
+        POLICIES["transformer"](),
+        precision,
+        sharding_strategy=ShardingStrategy[strategy],
+        use_orig_params=False,
+    )
+    model.to("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses, found = [], []
+    for step in range(2):
+        optimizer.zero_grad()
+        for micro in range(2):
+            loss = loss_of(model, rank, 10 * step + micro)
+            loss.backward()
+            losses.append(loss.item())
+        found.append({param.grad.dtype for param in model.parameters() if param.grad is not None})
+        optimizer.step()
+    return {"losses": losses, "dtypes": found}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dtypes"),
+    [("FULL_SHARD", BF16), ("SHARD_GRAD_OP", BF16), ("NO_SHARD", FP32)],
+)
+def test_low_precision_gradients_are_kept(pool: Pool, strategy: str, dtypes: torch.dtype) -> None:
+    precision = MixedPrecision(param_dtype=BF16, reduce_dtype=FP32, keep_low_precision_grads=True)
+    theirs, ours = (pool.run(low_precision, 2, side, strategy, precision) for side in ("fsdp1", "fsdp_compat"))
+    assert ours == theirs
+    assert all(found == {dtypes} for outcome in ours for found in outcome["dtypes"])
+
+
+def test_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="mixed_precision takes"):
+        fsdp_compat.plan(nn.Linear(2, 2), mixed_precision=cast(Any, BF16))
