@@ -45,6 +45,7 @@ from torch.distributed.fsdp.wrap import (
     wrap,
 )
 
+from .comm_hooks import register_comm_hook
 from .fsdp import FullyShardedDataParallel
 from .full_params import summon_full_params
 from .grads import clip_grad_norm_, no_sync
@@ -101,6 +102,7 @@ __all__ = [
     "optim_state_dict",
     "optim_state_dict_to_load",
     "plan",
+    "register_comm_hook",
     "relink_optimizer",
     "set_state_dict_type",
     "shard",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.rules.helpers import check_noop, findings
+from fsdp_rules.finding import Settings
+from tests.rules.helpers import check_noop, check_rewrites, findings
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 
@@ -22,4 +23,36 @@ def test_a_model_wrapped_by_something_else_in_the_same_project() -> None:
 
 def test_an_attribute_that_holds_the_model() -> None:
     source = WRAP + "class Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
-    assert levels(source + "        self.model.register_comm_hook(state=None, hook=hook)\n") == ["manual"]
+    assert levels(source + "        self.model.register_comm_hook(state=None, hook=hook)\n") == ["review"]
+
+
+def test_the_helper_takes_the_arguments_as_they_are() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState, bf16_compress_hook
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model, options):
+            model = FSDP(model)
+            model.register_comm_hook(DefaultState(None), hook=bf16_compress_hook)
+            model.register_comm_hook(**options)
+            return model
+        """,
+        """
+        import fsdp_compat
+        from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState, bf16_compress_hook
+        from torch.distributed.fsdp import fully_shard
+
+        def build(model, options):
+            fully_shard(model)
+            fsdp_compat.register_comm_hook(model, DefaultState(None), hook=bf16_compress_hook)
+            fsdp_compat.register_comm_hook(model, **options)
+            return model
+        """,
+    )
+    source = (
+        WRAP + "def build(model, state, hook):\n    model = FSDP(model)\n    model.register_comm_hook(state, hook)\n"
+    )
+    assert [found.level.value for found in findings(source, Settings(helpers=False)) if found.rule == "FSDP209"] == [
+        "manual"
+    ]

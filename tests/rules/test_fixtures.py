@@ -34,7 +34,6 @@ NOT_RUN = {
 
 # What the rewriter leaves to a human does not run until the human was there: it stops at the line under the TODO.
 STOPS = {
-    "FSDP209-comm-hook": ("AttributeError", "register_comm_hook"),
     "FSDP211-copies": ("AssertionError", "FSDP does not support deepcopy"),
     "FSDP303-get-state-dict-type": ("AttributeError", "settings.state_dict_type"),
     "FSDP310-local-state-dict": ("KeyError", "StateDictType.LOCAL_STATE_DICT"),

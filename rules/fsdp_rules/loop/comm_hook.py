@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.diagnosis import Diagnosis, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.project import Certainty
+from fsdp_rules.receivers import call_with
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.values import bind
@@ -17,13 +18,18 @@ from fsdp_rules.wrapping import held_at
 #: Hooks of torch's own that fsdp_compat puts in FSDP2's terms.
 KNOWN = frozenset({"allreduce_hook", "bf16_compress_hook", "fp16_compress_hook", "reduce_scatter_hook"})
 HOOKS = "torch.distributed.algorithms._comm_hooks"
+DIFFERS = (
+    "the hook gets a unit's gradients with all of rank 0's part before all of rank 1's, where FSDP1 put parameter "
+    "after parameter; it runs from torch 2.9 on, and not with NO_SHARD"
+)
 
 
 class CommHook(Rule):
     """A communication hook of the user's own.
 
-    FSDP1's hook takes the place of the whole reduction, averaging included; FSDP2 has no hook of that shape. The two
-    hooks that compress gradients say nothing that `MixedPrecisionPolicy(reduce_dtype=...)` does not say.
+    FSDP1's hook takes the place of the whole reduction, averaging included. `fsdp_compat.register_comm_hook` has
+    FSDP2 call it; the elements of the flat gradient that it gets stand in another order. torch's own hooks that
+    compress gradients become the dtype of FSDP2's reduction.
     """
 
     id = "FSDP209"
@@ -39,31 +45,43 @@ def build(model, state, hook):
     return model
 """
     after = """
+import fsdp_compat
 from torch.distributed.fsdp import fully_shard
 
 def build(model, state, hook):
     fully_shard(model)
-    # TODO(fsdp-migrate FSDP209): FSDP2 has no communication hook that replaces the reduction of gradients
-    model.register_comm_hook(state, hook)
+    fsdp_compat.register_comm_hook(model, state, hook)
     return model
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """List hooks of a wrapped model; DistributedDataParallel has a method of the same name."""
+        """Hooks of a wrapped model; DistributedDataParallel has a method of the same name."""
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
         if node.func.attr.value != "register_comm_hook":
             return
-        if file.settings.to == "shim" and _is_known(node, file):
+        model = node.func.value
+        held = held_at(model, file)
+        if held is Certainty.NO or (held is Certainty.MAYBE and "ddp" in file.project.flags):
             return
-        held = held_at(node.func.value, file)
-        if held is Certainty.YES or (held is Certainty.MAYBE and "ddp" not in file.project.flags):
+        known = _is_known(node, file)
+        if file.settings.to == "shim":
+            if not known:
+                yield Diagnosis(node, Level.INFO, DIFFERS, "compare the losses of a few steps")
+        elif held is not Certainty.YES or not file.settings.helpers:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "FSDP2 has no communication hook that replaces the reduction of gradients",
-                "fp16_compress_hook and bf16_compress_hook are MixedPrecisionPolicy(reduce_dtype=...); a hook after "
-                "the reduction is set_all_reduce_hook, another reduction set_custom_reduce_scatter (torch 2.9)",
+                "FSDP2's modules have no method for a hook that replaces the reduction of gradients",
+                "call fsdp_compat.register_comm_hook(model, state, hook)",
+            )
+        else:
+            helper = file.ref("fsdp_compat.register_comm_hook")
+            yield Diagnosis(
+                node,
+                Level.SAFE if known else Level.REVIEW,
+                "torch's own hook becomes the dtype of FSDP2's reduction" if known else DIFFERS,
+                edits=(Replace(node, lambda code: call_with(helper, code(model), node, code, file)),),
             )
 
 
