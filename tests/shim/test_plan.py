@@ -134,6 +134,8 @@ def test_shards_weigh_what_the_plan_said(
 def from_groups(rank: int, world_size: int) -> tuple[list[str], str]:
     """Worker: where the number of ranks comes from, and what is said of two answers."""
     pair = dist.new_group([rank // 2 * 2, rank // 2 * 2 + 1], use_local_synchronization=True)
+    # Nothing below waits for the other one of the pair, which would find this process gone while it connects.
+    dist.barrier(pair)
     module = nn.Linear(16, 16, bias=False)
     lines = [str(plan(module, **chosen)).splitlines()[-1] for chosen in ({}, {"process_group": pair})]
     try:
