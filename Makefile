@@ -3,16 +3,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-gpu matrix parity lint docs clean help
+.PHONY: demo test test-gpu matrix parity lint docs bench-shim clean help
 
 help:
-	@echo "make demo      migrate and train a small project before and after, and compare the losses"
-	@echo "make test      run the tests"
-	@echo "make test-gpu  run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
-	@echo "make matrix    run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
-	@echo "make parity    run the whole differential matrix and write docs/parity.md"
-	@echo "make lint      ruff and mypy --strict"
-	@echo "make docs      regenerate the pages under docs/ that come from the rules"
+	@echo "make demo        migrate and train a small project before and after, and compare the losses"
+	@echo "make test        run the tests"
+	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
+	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
+	@echo "make parity      run the whole differential matrix and write docs/parity.md"
+	@echo "make lint        ruff and mypy --strict"
+	@echo "make docs        regenerate the pages under docs/ that come from the rules"
+	@echo "make bench-shim  time a step under the shim, under fully_shard by hand and under FSDP1"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,6 +43,9 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python scripts/docs.py
+
+bench-shim: $(STAMP)
+	$(BIN)/python benchmarks/shim_overhead.py --output benchmarks/shim_overhead.json
 
 clean:
 	rm -rf $(VENV) .matrix out build dist

@@ -17,7 +17,7 @@ import fsdp_compat
 from fsdp_compat import MemoryReport, Usage, memory_report
 from tests.device import DEVICE
 from tests.pool import Pool
-from tests.shim.models import Block, build, loss_of
+from tests.shim.models import Block, Model, build, loss_of
 from tests.shim.training import POLICIES
 
 FP32 = 4
@@ -44,6 +44,11 @@ def held(unit: str, shards: int, index: int, **options: Any) -> int:
     """Elements of the shards themselves."""
     rows = [(math.ceil(shape[0] / shards), shape) for shape in shapes(unit, **options)]
     return sum(max(0, min(step, shape[0] - index * step)) * math.prod(shape[1:]) for step, shape in rows)
+
+
+def at(rank: int, size: int) -> dict[str, int]:
+    """``size`` bytes where that rank computes."""
+    return {f"cuda:{rank}" if DEVICE.type == "cuda" else DEVICE.type: size}
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def test_uneven_shards_are_counted_with_their_padding(pool: Pool, world_size: in
         assert tuple(row.name for row in reports.after_step.rows) == UNITS
         for unit in UNITS:
             per_rank, own = FP32 * padded(unit, world_size), FP32 * held(unit, world_size, rank)
-            shards = Usage(FP32 * numel(unit), per_rank, per_rank - own, 0, {"cpu": per_rank})
+            shards = Usage(FP32 * numel(unit), per_rank, per_rank - own, 0, at(rank, per_rank))
             for report in (reports.sharded, reports.after_backward, reports.after_step, reports.after_zero_grad):
                 assert by_unit(report, "parameters")[unit] == shards
             assert by_unit(reports.sharded, "gradients")[unit] == Usage()
@@ -92,7 +97,10 @@ def test_uneven_shards_are_counted_with_their_padding(pool: Pool, world_size: in
             assert by_unit(reports.after_zero_grad, "gradients")[unit] == Usage()
             assert by_unit(reports.after_backward, "optimizer")[unit] == Usage()
             steps = FP32 * len(shapes(unit))
-            state = Usage(2 * FP32 * numel(unit) + steps, 2 * own + steps, 0, 0, {"cpu": 2 * own + steps})
+            # Adam counts its steps on the CPU.
+            state = Usage(2 * FP32 * numel(unit), 2 * own, 0, 0, at(rank, 2 * own)) + Usage(
+                steps, steps, 0, 0, {"cpu": steps}
+            )
             assert by_unit(reports.after_step, "optimizer")[unit] == state
             assert by_unit(reports.after_zero_grad, "optimizer")[unit] == state
         assert reports.after_step.total.parameters.full == FP32 * sum(map(numel, UNITS))
@@ -120,11 +128,11 @@ def test_gathered_parameters_have_the_dtype_they_compute_in(pool: Pool) -> None:
 
 
 def test_no_shard_keeps_everything_on_every_rank(pool: Pool) -> None:
-    for reports in pool.run(train, 2, {"sharding_strategy": ShardingStrategy.NO_SHARD}):
+    for rank, reports in enumerate(pool.run(train, 2, {"sharding_strategy": ShardingStrategy.NO_SHARD})):
         for kind in ("parameters", "gradients"):
             for unit, usage in by_unit(reports.after_backward, kind).items():
                 whole = FP32 * numel(unit)
-                assert usage == Usage(whole, whole, 0, 0, {"cpu": whole})
+                assert usage == Usage(whole, whole, 0, 0, at(rank, whole))
 
 
 def train_hybrid(rank: int, world_size: int) -> Reports:
@@ -136,7 +144,7 @@ def test_hybrid_shards_over_the_inner_dimension_alone(pool: Pool) -> None:
     for rank, reports in enumerate(pool.run(train_hybrid, 4)):
         for unit in UNITS:
             per_rank, own = FP32 * padded(unit, 2), FP32 * held(unit, 2, rank % 2)
-            expected = Usage(FP32 * numel(unit), per_rank, per_rank - own, 0, {"cpu": per_rank})
+            expected = Usage(FP32 * numel(unit), per_rank, per_rank - own, 0, at(rank, per_rank))
             assert by_unit(reports.after_step, "parameters")[unit] == expected
             assert by_unit(reports.after_step, "gradients")[unit] == expected
 
@@ -165,17 +173,17 @@ def accumulate(rank: int, world_size: int, param_dtype: torch.dtype | None, hybr
 
 @pytest.mark.parametrize("param_dtype", [None, torch.bfloat16], ids=str)
 def test_gradients_not_yet_reduced_are_whole_and_said_to_be(pool: Pool, param_dtype: torch.dtype | None) -> None:
-    for report in pool.run(accumulate, 2, param_dtype, False):
+    for rank, report in enumerate(pool.run(accumulate, 2, param_dtype, False)):
         for unit, usage in by_unit(report, "gradients").items():
             whole = FP32 * numel(unit)
-            assert usage == Usage(whole, whole, 0, whole, {"cpu": whole})
+            assert usage == Usage(whole, whole, 0, whole, at(rank, whole))
 
 
 def test_gradients_not_yet_all_reduced_count_once(pool: Pool) -> None:
-    for report in pool.run(accumulate, 4, None, True):
+    for rank, report in enumerate(pool.run(accumulate, 4, None, True)):
         for unit, usage in by_unit(report, "gradients").items():
             partial = FP32 * padded(unit, 2)
-            assert usage == Usage(FP32 * numel(unit), partial, 0, partial, {"cpu": partial})
+            assert usage == Usage(FP32 * numel(unit), partial, 0, partial, at(rank, partial))
 
 
 def test_tied_parameters_count_once(pool: Pool) -> None:
@@ -212,11 +220,11 @@ def ignoring(rank: int, world_size: int) -> MemoryReport:
 def test_what_lies_outside_has_rows_of_its_own(pool: Pool) -> None:
     plain = build()
     outside = FP32 * sum(param.numel() for part in (plain.head, plain.blocks[1]) for param in part.parameters())
-    for report in pool.run(ignoring, 2):
+    for rank, report in enumerate(pool.run(ignoring, 2)):
         *units, rest, other = report.rows
         assert [row.name for row in units] == ["blocks.0", "blocks.2", ""]
         assert rest.name == "(outside any unit)"
-        assert rest.parameters == rest.gradients == rest.optimizer == Usage(outside, outside, 0, 0, {"cpu": outside})
+        assert rest.parameters == rest.gradients == rest.optimizer == Usage(outside, outside, 0, 0, at(rank, outside))
         assert other.name == "(not in the model)"
         assert (other.numel, other.parameters, other.gradients) == (0, Usage(), Usage())
         assert other.optimizer == Usage(12, 12, 0, 0, {"cpu": 12})
@@ -235,10 +243,10 @@ class Pair(nn.Module):
 
 def tensor_parallel(rank: int, world_size: int) -> tuple[MemoryReport, MemoryReport]:
     mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("data", "tensor"))
-    model = parallelize_module(Pair(), mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    model = parallelize_module(Pair().to(DEVICE), mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fully_shard(model, mesh=mesh["data"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    loss = model(torch.ones(2, 8)).sum()
+    loss = model(torch.ones(2, 8, device=DEVICE)).sum()
     after_forward = memory_report(model, optimizer)
     loss.backward()
     optimizer.step()
@@ -247,10 +255,10 @@ def tensor_parallel(rank: int, world_size: int) -> tuple[MemoryReport, MemoryRep
 
 def test_tensor_parallel_shards_count_as_parts_of_the_whole(pool: Pool) -> None:
     whole = FP32 * 2 * 96
-    for after_forward, report in pool.run(tensor_parallel, 4):
+    for rank, (after_forward, report) in enumerate(pool.run(tensor_parallel, 4)):
         (row,) = report.rows
         assert (row.name, row.class_name, row.numel) == ("", "Pair", 192)
-        assert row.parameters == row.gradients == row.optimizer == Usage(whole, whole // 4, 0, 0, {"cpu": whole // 4})
+        assert row.parameters == row.gradients == row.optimizer == Usage(whole, whole // 4, 0, 0, at(rank, whole // 4))
         assert after_forward.total.parameters.unsharded == whole // 2
 
 
@@ -263,7 +271,7 @@ def test_cpu_offload_says_where_the_bytes_are(pool: Pool) -> None:
 
 def on_meta(rank: int, world_size: int) -> tuple[MemoryReport, MemoryReport]:
     with torch.device("meta"):
-        model = build()
+        model = Model()
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
@@ -311,16 +319,17 @@ def test_views_of_one_allocation_count_it_once() -> None:
 
 def test_printed_as_a_table(pool: Pool) -> None:
     first, second = pool.run(train, 2, {})
-    assert second.text == (
-        "unit      class  elements  parameters  per rank  gradients  per rank  optimizer  per rank  all per rank\n"
-        "blocks.0  Block       187       748 B     420 B      748 B     420 B    1.5 KiB     684 B       1.5 KiB\n"
-        "blocks.1  Block       187       748 B     420 B      748 B     420 B    1.5 KiB     684 B       1.5 KiB\n"
-        "blocks.2  Block       187       748 B     420 B      748 B     420 B    1.5 KiB     684 B       1.5 KiB\n"
-        "(root)    Model       196       784 B     424 B      784 B     424 B    1.5 KiB     736 B       1.5 KiB\n"
-        "total                 757     3.0 KiB   1.6 KiB    3.0 KiB   1.6 KiB    6.0 KiB   2.7 KiB       6.0 KiB\n"
-        "of that padding, to equal shards: parameters 340 B, gradients 340 B\n"
-        "by device: cpu 6.0 KiB"
-    )
+    *lines, devices = second.text.splitlines()
+    assert devices.startswith("by device: ")
+    assert lines == [
+        "unit      class  elements  parameters  per rank  gradients  per rank  optimizer  per rank  all per rank",
+        "blocks.0  Block       187       748 B     420 B      748 B     420 B    1.5 KiB     684 B       1.5 KiB",
+        "blocks.1  Block       187       748 B     420 B      748 B     420 B    1.5 KiB     684 B       1.5 KiB",
+        "blocks.2  Block       187       748 B     420 B      748 B     420 B    1.5 KiB     684 B       1.5 KiB",
+        "(root)    Model       196       784 B     424 B      784 B     424 B    1.5 KiB     736 B       1.5 KiB",
+        "total                 757     3.0 KiB   1.6 KiB    3.0 KiB   1.6 KiB    6.0 KiB   2.7 KiB       6.0 KiB",
+        "of that padding, to equal shards: parameters 340 B, gradients 340 B",
+    ]
     assert "unsharded, beside the shards: parameters 848 B" in str(first.after_forward)
 
 
