@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -79,28 +80,53 @@ class MeshBuilder:
             return DeviceMesh.from_group(
                 [replicate, shard], self.device_type, mesh=torch.tensor(rows), mesh_dim_names=DIM_NAMES
             )
-        world, per_node = dist.get_world_size(), torch.get_device_module(self.device_type).device_count()
-        if world % per_node != 0:
-            raise ValueError(
-                f"{options.strategy} shards over the {per_node} devices of a node, which do not divide the {world} "
-                "ranks. Pass a 2D device_mesh (replicate, shard)."
-            )
+        world, per_node = dist.get_world_size(), self._ranks_per_node(options)
         return init_device_mesh(self.device_type, (world // per_node, per_node), mesh_dim_names=DIM_NAMES)
+
+    def _ranks_per_node(self, options: Options) -> int:
+        """The devices of a node, as FSDP1 counts; where they make no mesh, what torchrun says about the node."""
+        world = dist.get_world_size()
+        devices: int = torch.get_device_module(self.device_type).device_count()
+        said = os.environ.get("LOCAL_WORLD_SIZE", "")
+        local = int(said) if said.isdecimal() else 0
+        if world % devices == 0:
+            if local not in (0, devices):
+                log_once(
+                    f"{options.strategy} shards over the {devices} devices of a node, as FSDP1 does, though "
+                    f"LOCAL_WORLD_SIZE is {local}. Pass a 2D device_mesh (replicate, shard) to choose."
+                )
+            return devices
+        if local and world % local == 0:
+            log_once(
+                f"{options.strategy} shards over the LOCAL_WORLD_SIZE={local} ranks of a node, since its {devices} "
+                f"devices do not divide the {world} ranks"
+            )
+            return local
+        raise ValueError(
+            f"{options.strategy} shards over the {devices} devices of a node, which do not divide the {world} "
+            "ranks. Pass a 2D device_mesh (replicate, shard)."
+        )
 
 
 def compute_device(module: nn.Module, options: Options, ignored_params: set[nn.Parameter]) -> torch.device:
     """Where ``module`` is to compute: ``device_id``, else the mesh's, else its own device, else the accelerator.
 
-    Raises ValueError if the module already lies on another accelerator device than ``device_id`` names.
+    Raises ValueError if the module already lies on another accelerator device than ``device_id`` names, RuntimeError
+    if it lies on several.
     """
     own = {param.device for param in module.parameters() if param not in ignored_params}
     own = {device for device in own if device.type not in ("cpu", "meta")}
     if len(own) > 1:
-        raise ValueError(f"a module on several devices cannot be sharded: {', '.join(sorted(map(str, own)))}")
+        raise RuntimeError(
+            f"FSDP only supports single device modules but got params on {', '.join(sorted(map(str, own)))}"
+        )
     if options.device_id is not None:
         device = _with_index(_as_device(options.device_id))
         if own and own != {device}:
-            raise ValueError(f"the module is on {own.pop()}, but device_id says {device}")
+            raise ValueError(
+                f"Inconsistent compute device and `device_id` on rank {dist.get_rank()}: {own.pop()} vs {device}. "
+                "Build the module on the CPU or on that device."
+            )
         return device
     if options.device_mesh is not None:
         return _with_index(torch.device(options.device_mesh.device_type))
