@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from fsdp_migrate.lines import LineMatcher
 from fsdp_rules.finding import Finding
 
 
@@ -15,7 +15,7 @@ def follow(findings: Iterable[Finding], before: bytes, after: bytes) -> tuple[Fi
 
     A line that was replaced is found at the start of what replaced it. Columns are kept.
     """
-    matcher = difflib.SequenceMatcher(None, before.split(b"\n"), after.split(b"\n"))
+    matcher = LineMatcher(before.split(b"\n"), after.split(b"\n"))
     blocks = [(old_start, new_start, new_end, tag) for tag, old_start, _, new_start, new_end in matcher.get_opcodes()]
     # Before the line that an insertion stands in front of comes the insertion: the last block of a start is wanted.
     starts = [block[0] for block in blocks]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import tokenize
 from bisect import bisect_left
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from fsdp_migrate.lines import LineMatcher
 from fsdp_migrate.outcome import FileOutcome
 from fsdp_migrate.report.summary import printable
 from fsdp_rules.finding import Changed, Finding, Level
@@ -74,8 +74,7 @@ class Reader:
     def _groups(self) -> list[list[_Opcode]]:
         if self._before == self._after:
             return []
-        matcher = difflib.SequenceMatcher(None, self._before, self._after)
-        return list(matcher.get_grouped_opcodes(CONTEXT))
+        return list(LineMatcher(self._before, self._after).get_grouped_opcodes(CONTEXT))
 
     def whole(self) -> list[Hunk]:
         """Every hunk of the file."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 
 from fsdp_migrate.outcome import RunResult
 from fsdp_rules.finding import Finding, Level
+
+_UNUSUAL = re.compile(r"[^ -~]")
 
 
 def by_rule(findings: list[Finding]) -> dict[str, int]:
@@ -69,6 +72,8 @@ def _next(result: RunResult, manual: int) -> str:
 
 def printable(text: str) -> str:
     """``text`` on one line, with what could steer a terminal, or cannot be encoded, spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    return _UNUSUAL.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else found[0].encode("unicode_escape").decode("ascii")
