@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fsdp_migrate.run import Progress
 
 OK, FINDINGS, FAILURE, INTERRUPTED = 0, 1, 2, 130
+
+_REPORTS = (".html", ".json", ".md")
 
 _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss curve.
 
@@ -37,7 +39,7 @@ What cannot be carried over is never dropped: it stays as it is, with a TODO abo
   fsdp-migrate rewrite --diff . | git apply     review, then apply as a patch
   fsdp-migrate rewrite --to shim train.py       keep FSDP1 code, run it on FSDP2 through fsdp_compat
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
-  fsdp-migrate rewrite --report left.md src/    write what is left to a file
+  fsdp-migrate rewrite --report left.html src/  write what changed, and why, as a page
 
 \b
 Exit code:
@@ -63,7 +65,7 @@ def cli() -> None:
 @click.option("--select", metavar="RULES", multiple=True, help="Only these rules: ids or prefixes, comma separated.")
 @click.option("--ignore", metavar="RULES", multiple=True, help="All but these rules.")
 @click.option("--helpers/--no-helpers", default=None, help="Whether FSDP2 code may call fsdp_compat (default: yes).")
-@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .json or .md; may be repeated.")
+@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes at most (default: one a processor).")
 @click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted work.")
 def rewrite(
@@ -136,8 +138,8 @@ def rules(rule: str | None) -> int:
 
 def _report_file(name: str) -> Path:
     file = Path(name)
-    if file.suffix not in (".json", ".md"):
-        raise click.UsageError(f"--report {name}: the name must end in .json or .md")
+    if file.suffix not in _REPORTS:
+        raise click.UsageError(f"--report {name}: the name must end in {', '.join(_REPORTS[:-1])} or {_REPORTS[-1]}")
     if not file.absolute().parent.is_dir() or file.is_dir():
         raise click.UsageError(f"--report {name}: there is no directory {file.parent} to write it to")
     return file
@@ -205,15 +207,30 @@ def _show_diff(result: RunResult) -> None:
 
 def _write_reports(result: RunResult, files: Sequence[Path]) -> None:
     from fsdp_migrate import writing
-    from fsdp_migrate.report import json, markdown
 
-    render: Callable[[RunResult], str]
     for file in files:
-        render = json.render if file.suffix == ".json" else markdown.render
+        text = _render(file.suffix, result)
         try:
-            writing.replace(file.resolve(), render(result).encode("utf-8", errors="backslashreplace"))
+            writing.replace(file.resolve(), text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
             raise click.ClickException(f"could not write {file}: {error.strerror}") from error
+
+
+def _render(suffix: str, result: RunResult) -> str:
+    """The report of the kind that a suffix in ``_REPORTS`` stands for."""
+    match suffix:
+        case ".html":
+            from fsdp_migrate.report import html
+
+            return html.render(result)
+        case ".json":
+            from fsdp_migrate.report import json
+
+            return json.render(result)
+        case _:
+            from fsdp_migrate.report import markdown
+
+            return markdown.render(result)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

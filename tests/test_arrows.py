@@ -15,7 +15,17 @@ PACKAGES = {
     "fsdp_compat": ROOT / "shim/fsdp_compat",
 }
 ALLOWED = {
-    "fsdp_migrate": {"click", "fsdp_rules", "packaging", "pathspec", "rich", "tomli"},
+    "fsdp_migrate": {
+        "click",
+        "fsdp_rules",
+        "jinja2",
+        "markdown_it",
+        "markupsafe",
+        "packaging",
+        "pathspec",
+        "rich",
+        "tomli",
+    },
     "fsdp_rules": {"libcst"},
     "fsdp_compat": {"packaging", "torch"},
 }

@@ -66,7 +66,7 @@ def next_steps(result: RunResult) -> list[str]:
         )
     if assumed:
         steps.append(
-            f"Read {count(assumed, 'assumption')}, and look at the places: where one does not hold for your "
-            "program, change the code there."
+            f"Read the assumptions ({assumed}), and look at their places: where one does not hold for your program, "
+            "change the code there."
         )
     return steps

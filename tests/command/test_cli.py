@@ -112,7 +112,7 @@ def test_markdown_report(tmp_path: Path) -> None:
     [
         (["rewrite"], "Missing argument 'PATH...'"),
         (["rewrite", "absent"], "no such file or directory: absent"),
-        (["rewrite", "--report", "x.txt", "."], "must end in .json or .md"),
+        (["rewrite", "--report", "x.txt", "."], "must end in .html, .json or .md"),
         (["rewrite", "--report", "absent/x.md", "."], "there is no directory absent"),
         (["rewrite", "--to", "fsdp3", "."], "'fsdp3' is not one of 'native', 'shim'"),
         (["rewrite", "--jobs", "0", "."], "0 is not in the range x>=1"),
