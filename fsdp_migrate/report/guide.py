@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fsdp_migrate.outcome import RunResult
-from fsdp_migrate.report.summary import count
+from fsdp_migrate.report.summary import count, printable
+from fsdp_migrate.together import warning
 from fsdp_rules.checks import what_to_test
 from fsdp_rules.finding import Finding, Level
 
@@ -54,7 +55,7 @@ def checks(result: RunResult) -> list[Check]:
 
 def next_steps(result: RunResult) -> list[str]:
     """What to do, in this order, before anything is tested."""
-    steps = []
+    steps = [printable(said)] if (said := warning(result)) else []
     manual, assumed = len(result.of_level(Level.MANUAL)), len(assumptions(result))
     if result.errors:
         steps.append(f"Mend {count(len(result.errors), 'file')} that could not be done; the reason stands beside each.")

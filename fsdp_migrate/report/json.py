@@ -10,6 +10,7 @@ from fsdp_migrate.outcome import RunResult
 from fsdp_migrate.report.changes import Reader
 from fsdp_migrate.report.guide import assumptions, checks
 from fsdp_migrate.report.summary import by_level, by_rule
+from fsdp_migrate.together import warning
 
 VERSION = 1
 
@@ -31,6 +32,7 @@ def render(result: RunResult) -> str:
             "findings_by_level": by_level(result.findings),
             "errors": len(result.errors),
         },
+        "between_fsdp1_and_fsdp2": warning(result),
         "assumptions": [
             {
                 "message": assumption.message,

@@ -15,6 +15,7 @@ from rich.text import Text
 from fsdp_migrate.outcome import RunResult
 from fsdp_migrate.report.summary import paragraph, printable
 from fsdp_migrate.report.text import error_lines, place
+from fsdp_migrate.together import warning
 from fsdp_rules.finding import Finding, Level
 
 _STYLES = {Level.SAFE: "green", Level.REVIEW: "yellow", Level.MANUAL: "bold red", Level.INFO: "cyan"}
@@ -38,6 +39,9 @@ def show_diff(lines: Iterable[bytes], console: Console) -> None:
 
 
 def _parts(result: RunResult) -> Iterator[RenderableType]:
+    if said := warning(result):
+        yield Text(printable(said), style="bold red")
+        yield Text()
     if result.findings:
         yield _table(result)
     for level, title in ((Level.REVIEW, "Rewritten, on an assumption"), (Level.INFO, "Worth knowing")):

@@ -7,11 +7,17 @@ from collections.abc import Iterator
 
 from fsdp_migrate.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.summary import paragraph, printable
+from fsdp_migrate.together import warning
 from fsdp_rules.finding import Finding, Level
 
 
 def lines(result: RunResult) -> Iterator[str]:
-    """One line per rewritten file, per finding that wants a reader, per file that was left out; then the summary."""
+    """One line per rewritten file, per finding that wants a reader, per file that was left out; then the summary.
+
+    Before all of that, that the project is now between FSDP1 and FSDP2, where it is.
+    """
+    if said := warning(result):
+        yield printable(said)
     for file in result.changed:
         yield f"{printable(file.path)}: {'would be rewritten' if result.diff else 'rewritten'}{_rules(file)}"
     for level in (Level.REVIEW, Level.INFO, Level.MANUAL):

@@ -212,3 +212,34 @@ def test_nothing_is_tested_for_what_is_only_worth_knowing() -> None:
 def test_findings_follow_their_lines(before: bytes, after: bytes, line: int, new: int) -> None:
     (moved,) = follow([finding(Level.MANUAL, line)], before, after)
     assert (moved.line, moved.end_line, moved.column) == (new, new, 4)
+
+
+def state_finding(level: Level, path: str = "save.py") -> Finding:
+    return Finding("FSDP301", "state-dict-type", path, 7, 0, 7, 9, level, "the kind is unknown", "")
+
+
+def test_a_project_between_fsdp1_and_fsdp2_is_told_so_first() -> None:
+    result = run(Changed(b"", (finding(Level.SAFE),)), Unchanged((state_finding(Level.MANUAL),)))
+    first = next(text.lines(result))
+    assert first.startswith("1 FSDP1 call could not move (save.py) and will not work with the models that have moved")
+    assert "fsdp-migrate rewrite --to shim" in first
+    assert guide.next_steps(result)[0] == first
+    assert json.loads(json_report.render(result))["between_fsdp1_and_fsdp2"] == first
+    console = Console(file=io.StringIO(), width=200)
+    terminal.show(result, console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().startswith("1 FSDP1 call could not move")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        run(Changed(b"", (finding(Level.SAFE), state_finding(Level.REVIEW)))),
+        run(Unchanged((finding(Level.MANUAL), state_finding(Level.MANUAL)))),
+        run(
+            Changed(b"", (finding(Level.SAFE), Finding("FSDP902", "private-api", "a.py", 1, 0, 1, 1, Level.MANUAL, "")))
+        ),
+    ],
+)
+def test_a_project_that_moved_as_a_whole_or_not_at_all(result: RunResult) -> None:
+    assert "could not move" not in "\n".join(text.lines(result))
