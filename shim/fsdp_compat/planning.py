@@ -13,26 +13,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import (
-    CPUOffload,
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    ShardingStrategy,
-)
+from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FSDPModule, OffloadPolicy, ShardingStrategy
 
 from .mixed_precision import Precision
 from .options import Options, ignored_parts
 from .ownership import Ownership, Place, Tie, parameter_at
+from .plan_table import plan_table
 from .policies import Policy, chosen_modules
 from .replaced import replacement_of
 from .sizes import Shards, UnitBytes, known_world_size, shards_of
-from .tables import readable, table
 from .tensor_parallel import check_tensor_parallel
 from .versions import HAS_AUTO_RESHARD
 
-_ARGUMENTS = ("reshard_after_forward", "mp_policy", "offload_policy")
 KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
 
 
@@ -83,16 +75,7 @@ class Plan:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        head = ("unit", "class", "elements", "parameters", "per rank", "gathered", "strategy", *_ARGUMENTS)
-        lines = table([head, *map(_row, self.units), _total(self.units)], text_columns=(0, 1, *range(6, len(head))))
-        sources = dict.fromkeys(unit.size.shards for unit in self.units)
-        lines += [
-            f"per rank: cut into {shards.count}, from {shards.source}"
-            if shards is not None
-            else "per rank: not known without the number of ranks; pass world_size=N to plan()"
-            for shards in sources
-        ]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return plan_table(self)
 
 
 def make_plan(
@@ -232,45 +215,3 @@ def _offload_policy(value: CPUOffload | OffloadPolicy | None) -> OffloadPolicy:
         return OffloadPolicy()
     # Pinned memory exists for an accelerator's copies; without one torch refuses to allocate it.
     return CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())
-
-
-def _row(unit: Unit) -> tuple[str, ...]:
-    policy = unit.kwargs.get("mp_policy")
-    return (
-        unit.fqn or "(root)",
-        type(unit.module).__name__,
-        str(unit.numel),
-        readable(unit.size.full),
-        _readable(unit.size.per_rank),
-        _readable(unit.size.gathered),
-        unit.options.strategy.name,
-        str(unit.kwargs["reshard_after_forward"]),
-        _policy(policy) if policy is not None else "-",
-        "cpu" if isinstance(unit.kwargs["offload_policy"], CPUOffloadPolicy) else "-",
-    )
-
-
-def _total(units: Iterable[Unit]) -> tuple[str, ...]:
-    units = list(units)
-    per_rank = [unit.size.per_rank for unit in units if unit.size.per_rank is not None]
-    return (
-        "total",
-        "",
-        str(sum(unit.numel for unit in units)),
-        readable(sum(unit.size.full for unit in units)),
-        _readable(sum(per_rank) if len(per_rank) == len(units) else None),
-        *([""] * (1 + 1 + len(_ARGUMENTS))),
-    )
-
-
-def _readable(size: int | None) -> str:
-    return "-" if size is None else readable(size)
-
-
-def _policy(policy: MixedPrecisionPolicy) -> str:
-    inputs = ", casts inputs" if policy.cast_forward_inputs else ""
-    return f"{_dtype(policy.param_dtype)}/{_dtype(policy.reduce_dtype)}{inputs}"
-
-
-def _dtype(dtype: torch.dtype | None) -> str:
-    return "-" if dtype is None else str(dtype).removeprefix("torch.")
