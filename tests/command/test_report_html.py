@@ -158,7 +158,9 @@ def test_a_long_hunk_is_cut_and_the_whole_diff_is_not() -> None:
 
 def test_nothing_to_tell() -> None:
     tree = page()
-    assert "10 files read, no FSDP1 code found. Nothing to do." in "".join(tree.texts("header"))
+    (header,) = tree.texts("header")
+    assert "was asked to move" in header
+    assert "10 files read, no FSDP1 code found. Nothing to do." in header
     assert tree.texts("form") == []
 
 
