@@ -71,8 +71,21 @@ def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:
                 raise ValueError(
                     f"all units must be on one device, but {unit.fqn} asks for {unit_device}, the root for {device}"
                 )
-    meshes = MeshBuilder(device.type)
-    return device, [meshes.build(unit.options) for unit in plan.units]
+    builder = MeshBuilder(device.type)
+    meshes = [builder.build(unit.options) for unit in plan.units]
+    for unit, mesh in zip(plan.units, meshes, strict=True):
+        _check_degree(unit, mesh.size(mesh.ndim - 1))
+    return device, meshes
+
+
+def _check_degree(unit: Unit, ranks: int) -> None:
+    degree = unit.options.reshard_after_forward
+    if degree is not None and ranks % degree != 0:
+        divisors = [str(count) for count in range(2, ranks + 1) if ranks % count == 0]
+        raise ValueError(
+            f"reshard_after_forward={degree} does not divide the {ranks} ranks that shard {unit.fqn or 'the root'}. "
+            f"Take {' or '.join(divisors) or 'none: a single rank shards nothing'}."
+        )
 
 
 def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, synced: set[torch.Tensor]) -> None:
@@ -100,11 +113,13 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     set_record(
         unit.module,
         UnitRecord(
+            options=unit.options,
+            mesh=mesh,
+            device=device,
             is_root=unit.is_root,
             cast_inputs_if_nested=precision is not None and precision.cast_inputs and bool(unit.places),
             buffer_dtype=precision.buffer_dtype if precision is not None else None,
             ignored_modules=plan.ignored_modules,
-            forward_prefetch=unit.options.forward_prefetch,
         ),
     )
     if precision is not None and precision.full_in_eval:

@@ -11,6 +11,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Activati
 from torch.distributed.fsdp import FSDPModule
 
 from . import comm_hooks, full_params, grads, legacy, modules, state
+from .attributes import ATTRIBUTES
+from .options import log_once
 from .relink import relink_live_optimizers
 from .sharding import shard
 
@@ -37,6 +39,11 @@ class _Face(type):
         for unit in modules.fsdp_modules(module):
             _give_methods(unit)
         relink_live_optimizers(module)
+        if "module" in module._modules:
+            log_once(
+                f"{type(module).__name__} has a child called module, so .module is that child and not the whole model; "
+                "where FSDP1's .module is meant, leave it out"
+            )
         return module
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -137,5 +144,6 @@ def _give_methods(unit: nn.Module) -> None:
     if sharded_class not in _classes:
         plain = sharded_class.__mro__[sharded_class.__mro__.index(FSDPModule) + 1]
         namespace = {"__deepcopy__": sharded_class.__dict__["__deepcopy__"], "__module__": sharded_class.__module__}
+        namespace |= {name: attribute for name, attribute in ATTRIBUTES.items() if not hasattr(plain, name)}
         _classes[sharded_class] = type(sharded_class.__name__, (_Methods, plain), namespace)
     unit.__class__ = _classes[sharded_class]

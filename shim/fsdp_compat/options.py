@@ -23,6 +23,7 @@ from torch.distributed.fsdp import (
 ProcessGroups: TypeAlias = dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup]
 Device: TypeAlias = int | str | torch.device
 
+FREES_AFTER_FORWARD = frozenset({ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD})
 HYBRID = frozenset({ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2})
 
 _logger = logging.getLogger("fsdp_compat")
@@ -45,6 +46,7 @@ class Options:
     limit_all_gathers: bool = True
     use_orig_params: bool = False
     device_mesh: DeviceMesh | None = None
+    reshard_after_forward: int | None = None
 
     @property
     def strategy(self) -> ShardingStrategy:
@@ -66,27 +68,50 @@ class Options:
         return options
 
     def check(self, *, is_auto_wrapped: bool) -> None:
-        """Raise ValueError for combinations that FSDP1's constructor refuses."""
+        """Raise ValueError for combinations that FSDP1's constructor refuses, or that contradict each other."""
+        self._check_reshard_after_forward()
         if self.process_group is not None and self.device_mesh is not None:
-            raise ValueError("pass either process_group or device_mesh, not both: they say the same thing")
+            raise ValueError(
+                "Cannot pass both process_group and device_mesh at the same time. Please just pass only one of them: "
+                "they say the same thing."
+            )
         if self.sharding_strategy in HYBRID:
             if self.process_group is None and self.device_mesh is None and not is_auto_wrapped:
                 raise ValueError(
-                    f"{self.sharding_strategy} without an auto_wrap_policy needs process_group=(shard, replicate) or "
-                    "a 2D device_mesh, so that all manually wrapped modules share the same groups"
+                    f"Manual wrapping with {self.sharding_strategy} requires explicit specification of process group "
+                    "or device_mesh. Pass process_group=(shard, replicate) or a 2D device_mesh, the same one to every "
+                    "call, or wrap with an auto_wrap_policy."
                 )
             if self.device_mesh is not None and self.device_mesh.ndim != 2:
                 raise ValueError(
-                    f"{self.sharding_strategy} needs a 2D device_mesh (replicate, shard), "
-                    f"not one of {self.device_mesh.ndim} dimension(s)"
+                    f"Expected device_mesh to have ndim=2 but got {self.device_mesh.ndim}: {self.sharding_strategy} "
+                    "replicates along the first dimension and shards along the second."
                 )
             if self.process_group is not None and not _is_pair(self.process_group):
                 raise ValueError(
-                    f"{self.sharding_strategy} needs process_group=(shard, replicate), a tuple of two groups, "
-                    f"not {type(self.process_group).__name__}"
+                    "Expected process_group to be passed in as either None or Tuple[dist.ProcessGroup, "
+                    f"dist.ProcessGroup] but got {type(self.process_group)}: {self.sharding_strategy} needs "
+                    "(shard, replicate)."
                 )
         elif isinstance(self.process_group, tuple):
             raise ValueError(f"a tuple of process groups goes with a hybrid strategy, not with {self.strategy}")
+
+    def _check_reshard_after_forward(self) -> None:
+        degree = self.reshard_after_forward
+        if degree is None:
+            return
+        if isinstance(degree, bool):
+            raise ValueError(
+                f"reshard_after_forward={degree} is what sharding_strategy says: True is FULL_SHARD or HYBRID_SHARD, "
+                "False is SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2. Here it takes a number of ranks."
+            )
+        if degree < 2:
+            raise ValueError(f"reshard_after_forward takes a number of ranks from 2 on, not {degree}")
+        if self.strategy not in FREES_AFTER_FORWARD:
+            raise ValueError(
+                f"reshard_after_forward={degree} contradicts {self.strategy}, which keeps the parameters whole after "
+                "the forward. Use FULL_SHARD or HYBRID_SHARD with it."
+            )
 
     def log_no_ops(self) -> None:
         """Say once per process which arguments have nothing to act on in FSDP2."""
@@ -114,17 +139,23 @@ def ignored_parts(
 ) -> tuple[list[nn.Module], list[nn.Parameter]]:
     """What the two arguments name, as (modules, parameters). Raises ValueError where FSDP1 does."""
     if ignored_modules is not None and ignored_states is not None:
-        raise ValueError("pass either ignored_modules or ignored_states, not both; ignored_states takes modules too")
+        raise ValueError(
+            "Cannot pass both ignored_modules and ignored_states at the same time. Please just pass ignored_states, "
+            "which takes modules or parameters."
+        )
     modules = list(ignored_modules) if ignored_modules is not None else []
     if not all(isinstance(module, nn.Module) for module in modules):
-        raise ValueError(f"ignored_modules takes modules, not {_type_names(modules)}")
+        raise ValueError(f"ignored_modules expects nn.Module list elements but got types {_types(modules)}")
     states: list[Any] = list(ignored_states) if ignored_states is not None else []
     if all(isinstance(state, nn.Parameter) for state in states):
         return modules, states
     if all(isinstance(state, nn.Module) for state in states):
         return states, []
-    raise ValueError(f"ignored_states takes either parameters or modules, not {_type_names(states)}")
+    raise ValueError(
+        f"ignored_states expects all nn.Parameter or all nn.Module list elements but got types {_types(states)}. Pass "
+        "the parameters of the modules instead of the modules."
+    )
 
 
-def _type_names(values: Iterable[object]) -> str:
-    return ", ".join(sorted({type(value).__name__ for value in values}))
+def _types(values: Iterable[object]) -> list[type]:
+    return sorted({type(value) for value in values}, key=repr)

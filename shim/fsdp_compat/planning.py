@@ -48,7 +48,7 @@ class Unit:
     def kwargs(self) -> dict[str, Any]:
         """What ``fully_shard`` is called with, besides ``mesh`` and ``ignored_params``."""
         kwargs: dict[str, Any] = {
-            "reshard_after_forward": _reshard_after_forward(self.options.strategy),
+            "reshard_after_forward": _reshard_after_forward(self.options),
             "offload_policy": _offload_policy(self.options.cpu_offload),
         }
         if self.precision is not None:
@@ -107,6 +107,9 @@ def make_plan(
     if auto_wrap_policy is not None:
         classes = precision.full_precision_classes if precision is not None else ()
         full_precision = tuple(part for part in module.modules() if isinstance(part, classes))
+        if full_precision:
+            kinds = sorted({type(part).__name__ for part in full_precision})
+            notes.append(f"mixed precision leaves {', '.join(kinds)} out: they are units of their own, in their dtype")
         root_arguments = {**options.as_dict(), "ignored_states": ignored_params}
         chosen = chosen_modules(module, auto_wrap_policy, ignored_module_set, ignored_params, root_arguments, classes)
         arguments = {part: _unit_arguments(given, ignored_params) for part, given in chosen.items()}
@@ -173,7 +176,8 @@ def _ignored(
     for module in modules:
         if isinstance(module, FSDPModule):
             raise ValueError(
-                f"ignored_modules holds a sharded module ({type(module).__name__}); ignore it before sharding"
+                f"`ignored_modules` should not include FSDP modules, but holds a {type(module).__name__} that is "
+                "sharded already. Leave it out: what is sharded is not sharded again."
             )
     subtree = {part for module in modules for part in module.modules() if not isinstance(part, FSDPModule)}
     if root in subtree:
@@ -202,8 +206,10 @@ def _is_container(module: nn.Module) -> bool:
     return getattr(module.forward, "__func__", module.forward) is nn.Module.forward
 
 
-def _reshard_after_forward(strategy: ShardingStrategy) -> bool | None:
-    if strategy in KEEP_AFTER_FORWARD:
+def _reshard_after_forward(options: Options) -> int | None:
+    if options.reshard_after_forward is not None:
+        return options.reshard_after_forward
+    if options.strategy in KEEP_AFTER_FORWARD:
         return False
     return None if HAS_AUTO_RESHARD else True
 

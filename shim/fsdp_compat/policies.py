@@ -66,8 +66,9 @@ def _check_nothing_sharded(root: nn.Module) -> None:
     sharded = [name or "the module itself" for name, module in root.named_modules() if isinstance(module, FSDPModule)]
     if sharded:
         raise ValueError(
-            f"auto_wrap_policy needs a module without sharded parts, but found {', '.join(sharded[:5])}. "
-            "Shard either by policy or by hand: drop auto_wrap_policy, or drop the inner calls."
+            f"FSDP auto wrapping requires modules to not already have FSDP applied but found {sharded[0]} in "
+            f"{type(root).__name__} ({len(sharded)} such modules). Shard either by policy or by hand: drop "
+            "auto_wrap_policy, or drop the inner calls."
         )
 
 

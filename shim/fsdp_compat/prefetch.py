@@ -61,7 +61,7 @@ def prefetch_after_first_forward(root: nn.Module) -> None:
 
 def _asks(module: nn.Module) -> bool:
     record = record_of(module)
-    return record is not None and record.forward_prefetch
+    return record is not None and record.options.forward_prefetch
 
 
 def _prefetch_in(order: list[nn.Module]) -> list[FSDPModule]:

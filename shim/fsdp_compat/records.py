@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from .options import Options
 
 _ATTRIBUTE = "_fsdp_compat_unit"
 
@@ -14,11 +17,13 @@ _ATTRIBUTE = "_fsdp_compat_unit"
 class UnitRecord:
     """``is_root`` turns False once an enclosing module is sharded too."""
 
+    options: Options
+    mesh: DeviceMesh
+    device: torch.device
     is_root: bool
     cast_inputs_if_nested: bool
     buffer_dtype: torch.dtype | None
     ignored_modules: frozenset[nn.Module]
-    forward_prefetch: bool
 
 
 def record_of(module: nn.Module) -> UnitRecord | None:

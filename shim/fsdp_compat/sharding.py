@@ -44,12 +44,18 @@ def shard(
     use_orig_params: bool = False,
     ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
     device_mesh: DeviceMesh | None = None,
+    *,
+    reshard_after_forward: int | None = None,
 ) -> _Module:
     """Shard ``module`` with FSDP2 into the units that FSDP1 would make of it, and return the same object.
 
     The arguments are those of ``FullyShardedDataParallel``, in its order, with its defaults and its meaning;
     ``mixed_precision`` and ``cpu_offload`` also take FSDP2's policies. What FSDP2 always does (``use_orig_params``,
     ``limit_all_gathers``) or leaves to other calls (prefetching) is logged once and otherwise ignored.
+
+    ``reshard_after_forward`` is FSDP2's and has no equal in FSDP1: after the forward each unit of this call stays
+    sharded over that many ranks only (those of one node, say), so that the backward gathers it among fewer. It must
+    divide the ranks that shard; the numbers stay the same.
 
     Differs from FSDP1 in that tied parameters may lie in different units, ``sync_module_states`` works on the CPU,
     and meta initialisation without ``param_init_fn`` leaves tensors alone that have values already.
@@ -71,6 +77,7 @@ def shard(
         limit_all_gathers=limit_all_gathers,
         use_orig_params=use_orig_params,
         device_mesh=device_mesh,
+        reshard_after_forward=reshard_after_forward,
     )
     if isinstance(module, FSDPModule) and auto_wrap_policy is None:
         _logger.info("%s is sharded already and stays as it is", type(module).__name__)
@@ -101,6 +108,7 @@ def plan(
     ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
     device_mesh: DeviceMesh | None = None,
     *,
+    reshard_after_forward: int | None = None,
     world_size: int | None = None,
 ) -> Plan:
     """What :func:`shard` would do with the same arguments; needs no process group and touches nothing.
@@ -125,5 +133,6 @@ def plan(
         limit_all_gathers=limit_all_gathers,
         use_orig_params=use_orig_params,
         device_mesh=device_mesh,
+        reshard_after_forward=reshard_after_forward,
     )
     return make_plan(module, options, auto_wrap_policy, ignored_modules, ignored_states, world_size)
