@@ -81,6 +81,12 @@ def _exchange(optimizer: Optimizer, successors: dict[torch.Tensor, Any]) -> None
 
 
 def _resharded(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    if isinstance(value, torch.Tensor) and isinstance(new, DTensor) and value.shape == old.shape and value.dim() > 0:
-        return value if isinstance(value, DTensor) else shard_like(value, new)
-    return value
+    if (
+        not isinstance(value, torch.Tensor)
+        or not isinstance(new, DTensor)
+        or value.shape != old.shape
+        or not value.dim()
+    ):
+        return value
+    # State of a tensor-parallel parameter is a DTensor before FSDP shards it too.
+    return value if isinstance(value, DTensor) and value.device_mesh == new.device_mesh else shard_like(value, new)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -79,16 +78,16 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
     version = (_shardings, sum(len(group["params"]) for group in optimizer.param_groups))
     if _checked.get(optimizer) == version:
         return
-    plain = [param for group in optimizer.param_groups for param in group["params"] if not isinstance(param, DTensor)]
-    stale = [found.fqn for found in map(replacement_of, plain) if found is not None]
+    held = [param for group in optimizer.param_groups for param in group["params"]]
+    stale = [found.fqn for found in map(replacement_of, held) if found is not None]
     if stale:
         raise RuntimeError(
             f"this {type(optimizer).__name__} was built before the model was sharded and holds parameters that are no "
             f"longer in it ({_shortened(stale)}): its step would train nothing. Build it after sharding, or call "
             "fsdp_compat.relink_optimizer(optimizer, model)."
         )
-    temporary = torch_internals.unsharded_parameter_ids(filter(_is_sharded, _sharded_modules)) if plain else set()
-    if any(id(param) in temporary for param in plain):
+    temporary = torch_internals.unsharded_parameter_ids(filter(_is_sharded, _sharded_modules))
+    if any(id(param) in temporary for param in held):
         raise RuntimeError(
             f"this {type(optimizer).__name__} was built between a forward without backward and the next backward and "
             "holds gathered copies of parameters: its step would train nothing. Build it before that forward, or "

@@ -42,12 +42,28 @@ def _is_strided(placement: Placement) -> bool:
     return hasattr(placement, "split_factor")
 
 
-def shard_like(full: torch.Tensor, like: DTensor) -> DTensor:
-    """``full`` as a DTensor with the mesh and placements of ``like``; dtype of ``full``, device of ``like``."""
-    local = shard_of(full, like).to(like.to_local().device).clone(memory_format=torch.contiguous_format)
+def shard_like(source: torch.Tensor, like: DTensor) -> DTensor:
+    """``source`` as a DTensor with the mesh and placements of ``like``; dtype of ``source``, device of ``like``.
+
+    ``source`` is all of it as a plain tensor, or a DTensor over the last dimensions of that mesh (tensor parallelism).
+    """
+    data_dimensions = like.device_mesh.ndim - (source.device_mesh.ndim if isinstance(source, DTensor) else 0)
+    local = _part(source, like, data_dimensions).to(like.to_local().device)
     return DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=full.shape, stride=_contiguous_stride(full)
+        local.clone(memory_format=torch.contiguous_format),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=source.shape,
+        stride=_contiguous_stride(source.shape),
     )
+
+
+def _part(source: torch.Tensor, like: DTensor, data_dimensions: int) -> torch.Tensor:
+    if not isinstance(source, DTensor):
+        return shard_of(source, like)
+    local = source.redistribute(placements=like.placements[data_dimensions:]).to_local()
+    return _cut(local, like, range(data_dimensions))
 
 
 def full_tensor(tensor: DTensor) -> torch.Tensor:
@@ -108,14 +124,9 @@ def copy_into(target: DTensor, source: torch.Tensor, data_dimensions: int) -> No
 
     ``source`` is what :func:`gathered_copy` gave of a tensor like ``target``, or all of it as a plain tensor.
     """
-    if isinstance(source, DTensor):
-        local = source.redistribute(placements=target.placements[data_dimensions:]).to_local()
-        part = _cut(local, target, range(data_dimensions))
-    else:
-        part = shard_of(source, target)
     with torch.no_grad():
-        target.to_local().copy_(part)
+        target.to_local().copy_(_part(source, target, data_dimensions))
 
 
-def _contiguous_stride(full: torch.Tensor) -> tuple[int, ...]:
-    return torch.empty(full.shape, device="meta").stride()
+def _contiguous_stride(shape: torch.Size) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
-from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy
+from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy, relink_optimizer, shard
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.parallel import (
@@ -222,3 +222,55 @@ def wrong_order(rank: int, world_size: int) -> None:
 
 def test_tensor_parallelism_after_sharding_is_an_error(pool: Pool) -> None:
     pool.run(wrong_order, 4)
+
+
+def optimizer_first(rank: int, world_size: int, style: str, how: str) -> None:
+    """Worker: an optimizer that has stepped on the tensor-parallel model goes on training it under FSDP."""
+    mesh = build_mesh((2, 2))
+    models = [STYLES[style](Mlps(), mesh["tp"]) for _ in range(2)]
+    optimizers = [optimizer_of(model) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        # The same data on all ranks, since nothing averages gradients yet.
+        train(model, 0, optimizer, range(1))
+    keywords = arguments(mesh["dp"])
+    if how == "at once":
+        FSDP(models[0], **keywords)
+    else:
+        shard(models[0], **keywords)
+        loss_of(models[0], 0, 1).backward()
+        with pytest.raises(RuntimeError, match="was built before the model was sharded"):
+            optimizers[0].step()
+        relink_optimizer(optimizers[0], models[0])
+        optimizers[0].zero_grad()
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, 0, optimizer, range(1, 3))
+    weights = [full(dict(model.named_parameters())) for model in models]
+    for name, weight in weights[1].items():
+        torch.testing.assert_close(weights[0][name], weight, rtol=1e-5, atol=1e-6)
+    for param in models[0].parameters():
+        state = optimizers[0].state[param]["exp_avg"]
+        assert isinstance(param, DTensor)
+        assert isinstance(state, DTensor)
+        assert state.placements == param.placements
+        assert state.to_local().shape == param.to_local().shape
+
+
+@pytest.mark.parametrize("how", ["at once", "later"])
+@pytest.mark.parametrize("style", STYLES)
+def test_an_optimizer_built_before_goes_on(pool: Pool, style: str, how: str) -> None:
+    pool.run(optimizer_first, 4, style, how)
+
+
+def gathered_in_optimizer(rank: int, world_size: int) -> None:
+    """Worker: an optimizer built on gathered tensor-parallel parameters, which are DTensors too, is found out."""
+    mesh = build_mesh((2, 2))
+    model = FSDP(STYLES["sequence"](Mlps(), mesh["tp"]), **arguments(mesh["dp"], "SHARD_GRAD_OP"))
+    loss = loss_of(model, 0, 0)
+    optimizer = optimizer_of(model)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="holds gathered copies of parameters"):
+        optimizer.step()
+
+
+def test_an_optimizer_of_gathered_parameters_is_refused(pool: Pool) -> None:
+    pool.run(gathered_in_optimizer, 4)
