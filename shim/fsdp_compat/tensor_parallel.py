@@ -6,6 +6,7 @@ mesh. Everything else fails deep inside torch, or in FSDP1 trains wrongly in sil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -16,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from . import torch_internals
 from .options import HYBRID, Options
+from .versions import HAS_UNEVEN_STRIDES, TORCH
 
 
 def check_tensor_parallel(params: Mapping[torch.Tensor, str], options: Options) -> None:
@@ -27,11 +29,13 @@ def check_tensor_parallel(params: Mapping[torch.Tensor, str], options: Options) 
     data-parallel one.
 
     Raises ValueError for a missing mesh, one of other ranks, or one that contains tensor-parallel ranks;
-    NotImplementedError for NO_SHARD.
+    NotImplementedError for NO_SHARD, and on torch that shards only evenly for a size that does not divide.
     """
     for param, fqn in params.items():
         if isinstance(param, DTensor):
             _check(param.device_mesh, fqn, options)
+            if not HAS_UNEVEN_STRIDES:
+                _check_even(param, fqn, options)
 
 
 def first_dimension(mesh: DeviceMesh) -> DeviceMesh | None:
@@ -68,6 +72,21 @@ def _check(tensor_parallel: DeviceMesh, fqn: str, options: Options) -> None:
         raise ValueError(
             f"{what}, and {options.strategy} would use only the first dimension of device_mesh {_named(mesh)}: the "
             f"ranks along the others would train apart. {advice}"
+        )
+
+
+def _check_even(param: DTensor, fqn: str, options: Options) -> None:
+    assert options.device_mesh is not None
+    shards = options.device_mesh.size(1 if options.strategy in HYBRID else 0)
+    over_first = [dim for dim, placement in enumerate(param.placements) if placement.is_shard(0)]
+    if not over_first or shards == 1:
+        return
+    parts = shards * math.prod(param.device_mesh.size(dim) for dim in over_first)
+    if param.shape[0] % parts != 0:
+        raise NotImplementedError(
+            f"{fqn} has {param.shape[0]} rows, which {parts} ranks (tensor-parallel times data-parallel) cannot share "
+            f"evenly, and torch {TORCH} refuses or misplaces uneven parts. Pad it to a multiple of {parts}, or use "
+            f"torch 2.12 or newer."
         )
 
 

@@ -39,3 +39,8 @@ HAS_CUSTOM_REDUCE_SCATTER = Version("2.9") <= TORCH
 
 # Tensor.grad_dtype appeared in 2.10. Without it a parameter takes no gradient of another dtype.
 HAS_GRAD_DTYPE = Version("2.10") <= TORCH
+
+# Where FSDP and tensor parallelism cut the same dimension of a parameter, torch shards unevenly and reads it back right
+# since 2.12. Torch 2.6 and 2.7 refuse uneven parts; 2.8 trains with them, but full_tensor and every checkpoint take
+# rows for others, without a word. So the shim refuses them (see tensor_parallel).
+HAS_UNEVEN_STRIDES = Version("2.12") <= TORCH

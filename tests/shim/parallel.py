@@ -16,7 +16,11 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from fsdp_compat.versions import HAS_UNEVEN_STRIDES
+
 VOCABULARY, WIDTH = 12, 6
+# A number that four ranks do not divide, where torch can shard by it.
+HIDDEN = 10 if HAS_UNEVEN_STRIDES else 12
 
 
 class Mlp(nn.Module):
@@ -33,7 +37,7 @@ class Mlp(nn.Module):
 class Mlps(nn.Module):
     """An embedding, two blocks, norm and head; tensor parallelism leaves 5 of 10 hidden units to each of two ranks."""
 
-    def __init__(self, hidden: int = 10, seed: int = 0) -> None:
+    def __init__(self, hidden: int = HIDDEN, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(VOCABULARY, WIDTH)

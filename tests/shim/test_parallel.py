@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
+import fsdp_compat.tensor_parallel
 from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy, relink_optimizer, shard
 from tests.device import DEVICE
 from tests.pool import Pool
+from tests.shim.gates import needs_torch
 from tests.shim.parallel import (
     STYLES,
     Mlp,
@@ -193,7 +196,7 @@ def refused(rank: int, world_size: int) -> None:
         (alone, {}, ValueError, r"Build one mesh, init_device_mesh\(device, \(ranks, tp\)"),
         (alone, {"device_mesh": alone}, ValueError, r"the same ranks.*Build one mesh"),
         (cube, {"device_mesh": cube}, ValueError, r"only the first dimension of device_mesh \(replicate=2, shard=1"),
-        (cube, {"device_mesh": cube, "sharding_strategy": hybrid}, ValueError, r"2D device_mesh"),
+        (cube, {"device_mesh": cube, "sharding_strategy": hybrid}, ValueError, "ndim=2 but got 3"),
         (cube, {"sharding_strategy": hybrid}, ValueError, r"device_mesh=mesh\['replicate', 'shard'\] of the mesh"),
     ]
     for whole, keywords, error, message in cases:
@@ -204,8 +207,22 @@ def refused(rank: int, world_size: int) -> None:
         assert all(param is before[name] for name, param in model.named_parameters())
 
 
+@needs_torch("2.12", "tensor parallelism along the outer dimension of a mesh")
 def test_meshes_that_do_not_fit_tensor_parallelism_are_refused(pool: Pool) -> None:
     pool.run(refused, 4)
+
+
+def uneven(rank: int, world_size: int) -> None:
+    """Worker: as on a torch that misplaces uneven parts. Rows cut by both, and those alone, have to be even."""
+    mesh = build_mesh((2, 2))
+    with mock.patch.object(fsdp_compat.tensor_parallel, "HAS_UNEVEN_STRIDES", False):
+        with pytest.raises(NotImplementedError, match=r"blocks\.0\.up\.weight has 10 rows, which 4 ranks"):
+            FSDP(tensor_parallel(Mlps(10), mesh["tp"]), **arguments(mesh["dp"]))
+        FSDP(tensor_parallel(Mlps(12), mesh["tp"]), **arguments(mesh["dp"]))
+
+
+def test_uneven_parts_are_refused_where_torch_misplaces_them(pool: Pool) -> None:
+    pool.run(uneven, 4)
 
 
 def wrong_order(rank: int, world_size: int) -> None:
@@ -220,6 +237,7 @@ def wrong_order(rank: int, world_size: int) -> None:
         parallelize_module(model.blocks[0], mesh["tp"], {"norm": SequenceParallel()})
 
 
+@needs_torch("2.12", "SequenceParallel that refuses parameters which are sharded already")
 def test_tensor_parallelism_after_sharding_is_an_error(pool: Pool) -> None:
     pool.run(wrong_order, 4)
 

@@ -14,13 +14,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy, StateDictType
 from tests.device import DEVICE
 from tests.pool import Pool
-from tests.shim.parallel import STYLES, Mlp, Mlps, full, loss_of, optimizer_of, train, train_unsharded
+from tests.shim.parallel import HIDDEN, STYLES, Mlp, Mlps, full, loss_of, optimizer_of, train, train_unsharded
 
 # As (replicate, shard, tp) or (dp, tp); None is a model without tensor parallelism on all ranks.
 Shape = tuple[int, ...] | None
 
 
-def build(shape: Shape, style: str, seed: int, hidden: int = 10) -> Any:
+def build(shape: Shape, style: str, seed: int, hidden: int = HIDDEN) -> Any:
     model = Mlps(hidden, seed)
     arguments: dict[str, Any] = {"auto_wrap_policy": ModuleWrapPolicy({Mlp}), "device_id": DEVICE}
     if shape is None:
