@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile
@@ -35,6 +36,9 @@ def apply_edits(
     editor.follow(ancestors)
     return cst.ensure_type(module.visit(editor), cst.Module)
 
+
+#: Comments to other tools about the line that they end.
+PRAGMA = re.compile(r"#\s*(type: ignore|noqa|pylint:|pyright:|pyre-|mypy:|fmt: skip|pragma: no)")
 
 #: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
 _REMOVED = "__removed_by_fsdp_migrate__"
@@ -167,7 +171,7 @@ class _Editor(cst.CSTTransformer):
                 statements.extend(self._statements(small_original, small))
             else:
                 statements.append(cst.SimpleStatementLine([_bare(small)]))
-        lost = [comment for comment in comments(original) if comment not in _all_comments(statements)]
+        lost = _kept(comments(original), statements)
         own = [line for line in updated.leading_lines if line.comment is not None]
         for line in own:
             if line.comment is not None and line.comment.value in lost:
@@ -195,7 +199,7 @@ class _Editor(cst.CSTTransformer):
         bare = updated.with_changes(leading_lines=()) if leading else updated
         statements = self._statements(original, bare)
         kept = {line.comment.value for line in leading if line.comment is not None}
-        lost = [c for c in comments(original) if c not in kept and c not in _all_comments(statements)]
+        lost = [comment for comment in _kept(comments(original), statements) if comment not in kept]
         lines = [*leading, *_lines(lost), *_lines(self.todos.get(original, []))]
         if not statements:
             return removed_line(lines)
@@ -247,6 +251,12 @@ def _lines(texts: Iterable[str]) -> list[cst.EmptyLine]:
 
 def _all_comments(statements: Iterable[cst.CSTNode]) -> set[str]:
     return {comment for statement in statements for comment in comments(statement)}
+
+
+def _kept(found: Iterable[str], statements: Iterable[cst.CSTNode]) -> list[str]:
+    """The comments of a replaced statement that ``statements`` lack; what they told a tool about its lines is over."""
+    present = _all_comments(statements)
+    return [comment for comment in found if comment not in present and not PRAGMA.match(comment)]
 
 
 def _bare(small: cst.BaseSmallStatement) -> cst.BaseSmallStatement:

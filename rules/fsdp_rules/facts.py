@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -98,6 +99,11 @@ def _reads(tree: ast.Module) -> frozenset[str]:
     return frozenset(names | {text for text in texts if text.isidentifier()})
 
 
+def is_target(node: ast.Name) -> bool:
+    """Whether the name is bound or deleted there."""
+    return not isinstance(node.ctx, ast.Load)
+
+
 def module_name(path: str) -> str:
     """The dotted name under which the file at ``path`` would be imported from the directory the path starts in."""
     parts = [part for part in PurePosixPath(path).with_suffix("").parts if part not in ("/", ".", "..")]
@@ -162,6 +168,7 @@ class _Indexer:
                         continue
                     self.aliases[alias.asname or alias.name] = f"{base}.{alias.name}"
                     self.imported.add(f"{base}.{alias.name}")
+        self._find_aliases(tree)
         self._note_wraps(tree.body, "", 0)
         self._find_factories(tree)
         self._body(tree.body, "")
@@ -194,6 +201,20 @@ class _Indexer:
 
     def _is_early(self, scope: str, text: str, line: int) -> bool:
         return line < self.wrapped_from.get((scope, text), self.rebound.get((scope, text), 0))
+
+    def _find_aliases(self, tree: ast.Module) -> None:
+        """Other names that the module gives FSDP1's class, which are then read like those of imports."""
+        bound = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and is_target(node))
+        bound.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or len(targets) != 1:
+                continue
+            target = targets[0]
+            if not isinstance(target, ast.Name) or bound[target.id] != 1 or target.id in self.aliases:
+                continue
+            if self._known(node.value) == FSDP:
+                self.aliases[target.id] = self._dotted(node.value) or ""
 
     def _find_factories(self, tree: ast.Module) -> None:
         """The names of ``functools.partial(FSDP, ...)`` objects: what they are called with is sharded."""

@@ -10,6 +10,7 @@ from typing import cast
 import libcst as cst
 
 from fsdp_rules.apply import comments, is_removed, removed_line, settle
+from fsdp_rules.gates import VERSION_TEST
 from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAGE, POLICY_NAMES, canonical
 from fsdp_rules.source import File, dotted
 
@@ -124,7 +125,8 @@ class _Cleaner(_StatementTransformer):
         self.guards = 0
         self.depth = 0
         stays = any(
-            canonical(before.project.resolve(before.aliases[name])) == FSDP for name in used & set(before.aliases)
+            canonical(before.project.resolve(before.aliases[name])) == FSDP
+            for name in used & set(before.aliases) & _bound(before.module)
         )
         self.moves = before.settings.helpers and not stays
 
@@ -143,11 +145,15 @@ class _Cleaner(_StatementTransformer):
         return updated_node
 
     def visit_If(self, node: cst.If) -> None:
-        self.guards += 1
+        self.guards += self._guards(node)
 
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If:
-        self.guards -= 1
+        self.guards -= self._guards(original_node)
         return updated_node
+
+    def _guards(self, node: cst.If) -> bool:
+        """Whether the imports in an ``if`` are a choice: at the top of a file, or between versions."""
+        return not self.depth or bool(VERSION_TEST.search(cst.Module([]).code_for_node(node.test)))
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -155,8 +161,10 @@ class _Cleaner(_StatementTransformer):
         if self.guards or len(updated_node.body) != 1:
             return updated_node
         small = updated_node.body[0]
-        if isinstance(small, cst.ImportFrom) and small.module is not None and not small.relative:
-            return self._from(updated_node, small)
+        if isinstance(small, cst.ImportFrom) and not isinstance(small.names, cst.ImportStar):
+            if small.module is not None and not small.relative:
+                return self._from(updated_node, small)
+            return self._reexported(updated_node, small)
         if isinstance(small, cst.Import):
             return self._plain(updated_node, small)
         return updated_node
@@ -165,8 +173,10 @@ class _Cleaner(_StatementTransformer):
         self, line: cst.SimpleStatementLine, node: cst.ImportFrom
     ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
         module = dotted(cast("cst.CSTNode", node.module)) or ""
-        if isinstance(node.names, cst.ImportStar) or not module.startswith(CLEANED):
+        if isinstance(node.names, cst.ImportStar):
             return line
+        if not module.startswith(CLEANED):
+            return self._reexported(line, node)
         kept: list[cst.ImportAlias] = []
         moved: list[str] = []
         for alias in node.names:
@@ -193,6 +203,24 @@ class _Cleaner(_StatementTransformer):
         if not kept:
             self.emptied = True
             return removed_line(line.leading_lines, FSDP1_IMPORT if module.startswith(FSDP_PACKAGE) else "")
+        return _regenerated(line, node, module, kept)
+
+    def _reexported(self, line: cst.SimpleStatementLine, node: cst.ImportFrom) -> cst.SimpleStatementLine:
+        """``line`` without FSDP1's names from another module of the project, where the edits used them up."""
+        if isinstance(node.names, cst.ImportStar):
+            return line
+        kept: list[cst.ImportAlias] = []
+        for alias in node.names:
+            local = alias.evaluated_alias or alias.evaluated_name
+            full = self.before.project.resolve(self.before.aliases.get(local, ""))
+            if canonical(full) is None or local not in self.used_before or not self._drop(local, False):
+                kept.append(alias)
+        if len(kept) == len(node.names):
+            return line
+        if not kept:
+            self.emptied = True
+            return removed_line(line.leading_lines)
+        module = "." * len(node.relative) + (dotted(node.module) or "" if node.module is not None else "")
         return _regenerated(line, node, module, kept)
 
     def _plain(self, line: cst.SimpleStatementLine, node: cst.Import) -> cst.SimpleStatementLine:

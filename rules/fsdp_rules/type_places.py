@@ -48,15 +48,28 @@ def is_tested(whole: cst.BaseExpression, parent: cst.CSTNode | None, file: File)
 
 
 def is_alias(whole: cst.BaseExpression, parent: cst.CSTNode | None, file: File) -> bool:
-    """Whether ``whole`` gets a name that is only used to test with, or to annotate."""
-    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+    """Whether ``whole`` gets a name that is only used to test with, to annotate, or to wrap where it is followed."""
+    if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+        target: cst.BaseExpression = parent.targets[0].target
+    elif isinstance(parent, cst.AnnAssign):
+        target = parent.target
+    else:
         return False
-    target = parent.targets[0].target
-    if not isinstance(target, cst.Name) or file.project.imports_from(file.path, target.value):
+    if not isinstance(target, cst.Name):
+        return False
+    followed = target.value in file.aliases
+    exported = file.project.imports_from(file.path, target.value)
+    if exported and not followed:
         return False
     uses = file.uses(target.value)
-    tested = [use for use in uses if is_tested(*whole_of(use, file), file) or in_annotation(use, file)]
-    return bool(uses) and len(tested) == len(uses)
+    return bool(uses or exported) and all(_is_understood(use, followed, file) for use in uses)
+
+
+def _is_understood(use: cst.Name, followed: bool, file: File) -> bool:
+    """Whether a name of the class is used as other rules know it: as a type, or (where they follow it) to wrap."""
+    parent = file.parent(use)
+    called = followed and isinstance(parent, cst.Call) and parent.func is use
+    return called or is_tested(*whole_of(use, file), file) or in_annotation(use, file)
 
 
 def in_annotation(node: cst.CSTNode, file: File) -> bool:

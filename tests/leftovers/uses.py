@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.leftovers.names import ATTRIBUTES, METHODS, OTHERS, PACKAGE, SHARED_METHODS, STRINGS, VALUES, fsdp1
 from tests.leftovers.resolve import Names, text_of
 
+#: What people call an object with settings.
+CONFIGURATIONS = re.compile(r"arg|conf|cfg|opt|param|setting|fsdp|self", re.IGNORECASE)
 #: Calls that make a sharded model of their first argument, by the last part of their names.
 SHARDING = frozenset({"fully_shard", "shard", "FullyShardedDataParallel", "FSDP"})
 
@@ -97,11 +100,10 @@ class _Scan:
         text = text_of(node)
         known = self._known(text) if text is not None else None
         if known is not None:
-            # Compared with something, it asks a wrapped model or its state what it is.
             place: ast.expr | ast.stmt = node
             if text is not None and self.names.is_starred(self.path, text):
                 place = self._star() or node
-            is_value = VALUES.fullmatch(known) and not isinstance(parent, ast.Compare)
+            is_value = VALUES.fullmatch(known) and not _asks_a_model(parent)
             yield self._use(place, "value" if is_value else "name", known)
 
     def _star(self) -> ast.ImportFrom | None:
@@ -178,6 +180,16 @@ class _Scan:
                     (self._scope(node), text) for target in parent.targets if (text := text_of(target)) is not None
                 )
         return found
+
+
+def _asks_a_model(node: ast.AST) -> bool:
+    """Whether ``node`` compares ``model.sharding_strategy``; of a configuration, it would be a value like others."""
+    return isinstance(node, ast.Compare) and any(
+        isinstance(side, ast.Attribute)
+        and side.attr == "sharding_strategy"
+        and not CONFIGURATIONS.search(_last_name(side.value))
+        for side in (node.left, *node.comparators)
+    )
 
 
 def _last_name(node: ast.AST) -> str:

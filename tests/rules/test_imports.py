@@ -156,3 +156,25 @@ def test_configurations_of_a_module_that_a_package_passes_on_come_from_the_runti
         **{"package/__init__": "from example import *\n"},
         main="from example import half, MixedPrecision\n",
     )
+
+
+def test_a_lazy_import_in_a_branch_goes_with_its_use() -> None:
+    check_rewrites(
+        """
+        import torch
+
+        def scaler(sharded):
+            if sharded:
+                from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+                return ShardedGradScaler()  # type: ignore
+            return torch.amp.GradScaler("cuda")
+        """,
+        """
+        import torch
+
+        def scaler(sharded):
+            if sharded:
+                return torch.amp.GradScaler("cuda")  # type: ignore
+            return torch.amp.GradScaler("cuda")
+        """,
+    )

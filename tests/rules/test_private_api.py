@@ -90,3 +90,26 @@ def test_an_initialisation_brought_forward_goes() -> None:
             return model
         """,
     )
+
+
+CLASS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'if hasattr(module, "_handles"): pass',
+        'print(getattr(module, "_handle", None))',
+        "module.head._streams = None",
+        "if not isinstance(module, FSDP): return\n    module.params.clear()",
+        "print(is_fsdp(module) and module.sharding_strategy is not ShardingStrategy.NO_SHARD)",
+    ],
+)
+def test_more_ways_to_what_only_the_wrapper_has(body: str) -> None:
+    found = findings(f"{CLASS}\ndef free(module):\n    {body}\n")
+    assert ("FSDP902", "manual") in {(entry.rule, entry.level.value) for entry in found}
+
+
+def test_attributes_of_other_objects_are_left_alone() -> None:
+    found = findings(f"{CLASS}\ndef free(module, cfg):\n    module.params.clear()\n    print(cfg.sharding_strategy)\n")
+    assert [entry.rule for entry in found if entry.rule != "FSDP100"] == []

@@ -162,3 +162,45 @@ def test_values_stay_unknown() -> None:
 def test_wrapper_left_out(body: str, level: str) -> None:
     source = f"{FSDP}def check(xs):\n    for x in xs:\n        if isinstance(x, FSDP): {body}\n"
     assert levels(source) == [level]
+
+
+def test_another_name_of_the_class_is_followed_into_other_files() -> None:
+    wrapping = """
+    from typing import TypeAlias
+
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    Sharded: TypeAlias = FSDP
+
+    def wrap(model) -> Sharded:
+        return Sharded(model, use_orig_params=True)
+    """
+    check_rewrites(
+        wrapping,
+        """
+        from typing import TypeAlias
+
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        Sharded: TypeAlias = FSDPModule
+
+        def wrap(model) -> FSDPModule:
+            return fully_shard(model)
+        """,
+    )
+    check_rewrites(
+        """
+        from wrapping import Sharded, wrap
+
+        def units(model: Sharded):
+            return [module for module in wrap(model).modules() if isinstance(module, Sharded)]
+        """,
+        """
+        from wrapping import wrap
+        from torch.distributed.fsdp import FSDPModule
+
+        def units(model: FSDPModule):
+            return [module for module in wrap(model).modules() if isinstance(module, FSDPModule)]
+        """,
+        wrapping=wrapping,
+    )

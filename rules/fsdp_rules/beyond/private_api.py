@@ -8,11 +8,11 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.finding import Level
-from fsdp_rules.guards import Guard, guard_of
+from fsdp_rules.guards import Guard, guard_of, tested
 from fsdp_rules.names import canonical
 from fsdp_rules.project import Certainty
 from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.source import SWITCH, File, dotted
 from fsdp_rules.values import is_simple, literal_bool
 from fsdp_rules.wrapping import held_at
 
@@ -43,18 +43,23 @@ FUNCTIONS = {
     "_unshard": "module.unshard()",
     "clean_tensor_name": NAMES,
 }
+STREAMS = "FSDP2 keeps its streams for itself, and the units of one root share them"
 #: Advice for private attributes of FSDP1's wrapper, and of what hangs on it.
 ATTRIBUTES = {
     "_all_handles": PARAMETERS,
     "_flat_param": PARAMETERS,
     "_handle": PARAMETERS,
     "_handles": PARAMETERS,
+    "_is_flat_param": PARAMETERS,
+    "_shard_param_infos": PARAMETERS,
+    "_streams": STREAMS,
     "flat_param": PARAMETERS,
 }
 #: Advice for attributes of FSDP1's wrapper whose names others use too; asked of wrapped models alone.
 PUBLIC = {
     "_is_root": "the root is the module that fully_shard was called on last: compare with that object",
     "compute_device": "next(model.parameters()).device",
+    "params": PARAMETERS,
     "mixed_precision": "keep the MixedPrecisionPolicy that was given to fully_shard",
     "process_group": "keep the mesh that was given to fully_shard: mesh.get_group('shard')",
     "sharding_strategy": "keep what was given to fully_shard: reshard_after_forward and the shape of the mesh",
@@ -105,6 +110,8 @@ def free(model):
             yield Diagnosis(
                 call, Level.SAFE, "reshard() is FSDP2's public call for it", edits=edits, claims=(call.func,)
             )
+        elif (asked := _asked_for(call)) is not None and _has_fsdp1(file):
+            yield Diagnosis(call, Level.MANUAL, f"only FSDP1's wrapper has a .{asked}", ATTRIBUTES[asked])
         elif _initialises(call, file):
             edits = (remove(file.statement(call)),)
             yield Diagnosis(
@@ -129,7 +136,7 @@ def free(model):
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:
             sure = held_at(node.value, file) is Certainty.YES
-            if not sure and guard_of(node, file.code(node.value), file) is not Guard.FSDP1:
+            if not sure and not _is_guarded(node, file):
                 return
             advice = PUBLIC[name]
         else:
@@ -146,7 +153,55 @@ def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
         inner = inner.value
     if held_at(node.value, file) is not Certainty.NO:
         return True
-    return any(canonical(full) is not None for full in file.aliases.values())
+    return _has_fsdp1(file)
+
+
+def _has_fsdp1(file: File) -> bool:
+    """Whether the file imports anything of FSDP1, from other modules of the project too."""
+    return any(canonical(file.project.resolve(full)) is not None for full in file.aliases.values())
+
+
+def _is_guarded(node: cst.Attribute, file: File) -> bool:
+    """Whether a test around ``node``, or a skip above it, says that what it hangs on is FSDP1's wrapper."""
+    subject = file.code(node.value)
+    if guard_of(node, subject, file) is Guard.FSDP1:
+        return True
+    for ancestor in (node, *file.ancestors(node)):
+        if isinstance(ancestor, cst.FunctionDef):
+            return False
+        if (
+            isinstance(ancestor, cst.BooleanOperation)
+            and isinstance(ancestor.operator, cst.And)
+            and _asks_for_fsdp(ancestor.left, subject, file)
+        ):
+            return True
+        if isinstance(ancestor, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            block = file.block(ancestor)
+            above = block[: block.index(ancestor)] if ancestor in block else []
+            if any(_skips_others(statement, subject, file) for statement in above):
+                return True
+    return False
+
+
+def _asks_for_fsdp(test: cst.BaseExpression, subject: str, file: File) -> bool:
+    """``is_fsdp(subject)``, by what people call such a function."""
+    return (
+        isinstance(test, cst.Call)
+        and SWITCH.search((dotted(test.func) or "").rpartition(".")[2]) is not None
+        and len(test.args) == 1
+        and file.code(test.args[0].value) == subject
+    )
+
+
+def _skips_others(statement: cst.CSTNode, subject: str, file: File) -> bool:
+    """``if not isinstance(subject, FSDP): continue`` (or a return)."""
+    if not isinstance(statement, cst.If) or statement.orelse is not None:
+        return False
+    last: cst.CSTNode = statement.body.body[-1]
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    leaves = isinstance(last, cst.Continue | cst.Return | cst.Raise)
+    return leaves and tested(statement.test, subject, file, truth=False) is Guard.FSDP1
 
 
 def _is_inner(node: cst.CSTNode, file: File) -> bool:
@@ -169,6 +224,15 @@ def _resharded(call: cst.Call, file: File) -> cst.BaseExpression | None:
     if not is_simple(unit) or file.code(handle) != f"{file.code(unit)}._handle" or literal_bool(free) is not True:
         return None
     return unit
+
+
+def _asked_for(call: cst.Call) -> str | None:
+    """The private attribute that ``hasattr`` or ``getattr`` looks for."""
+    if dotted(call.func) not in ("hasattr", "getattr") or len(call.args) < 2:
+        return None
+    name = call.args[1].value
+    value = name.evaluated_value if isinstance(name, cst.SimpleString) else None
+    return value if isinstance(value, str) and value in ATTRIBUTES else None
 
 
 def _initialises(call: cst.Call, file: File) -> bool:
