@@ -6,7 +6,7 @@ import enum
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
-from fsdp_rules.facts import SEED, FileFacts, place_key
+from fsdp_rules.facts import SEED, FileFacts, module_name, place_key
 
 
 class Certainty(enum.IntEnum):
@@ -91,11 +91,27 @@ def _functions(
         or (head == "self" and place_key(file.path) == path)
     ]
     if exact:
+        exact = _nearest(path, head, exact)
         for file, qualified in exact:
             yield file, qualified, len(exact) == 1
     elif head:
         for file, qualified in candidates:
             yield file, qualified, False
+
+
+def _nearest(path: str, head: str, found: list[tuple[FileFacts, str]]) -> list[tuple[FileFacts, str]]:
+    """Those of ``found``, in modules that an import of ``head`` may mean, whose import starts nearest above ``path``.
+
+    A repository often holds several programs, each with a ``util`` of its own beside its main file.
+    """
+    folder = module_name(path).split(".")[:-1]
+    starts: dict[str, int] = {}
+    for file, _ in found:
+        start = file.module.removesuffix(head).rstrip(".")
+        parts = start.split(".") if start else []
+        starts[file.path] = len(parts) if parts == folder[: len(parts)] else -1
+    best = max(starts.values())
+    return [(file, qualified) for file, qualified in found if starts[file.path] == best]
 
 
 def _classes(name: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[FileFacts, str]]:

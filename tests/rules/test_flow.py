@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.project import Certainty, Project, index_source
 from tests.rules.helpers import findings
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -74,3 +75,17 @@ def test_a_class_shares_its_attributes_with_its_bases_and_subclasses() -> None:
 def test_an_attribute_that_is_set_from_outside_may_be_of_any_class() -> None:
     outside = WRAP + "\ndef shard(trainer):\n    trainer.model = FSDP(trainer.model)\n"
     assert rules(PLAIN.format(base=""), other=outside) == ["FSDP309"]
+
+
+def test_of_several_modules_with_one_name_the_nearest_is_meant() -> None:
+    util = "def save(model):\n    model.state_dict()\n"
+    files = {
+        "a/main.py": WRAP + "from util import save\n\ndef main(net):\n    model = FSDP(net)\n    save(model)\n",
+        "a/util.py": util,
+        "b/main.py": "from util import save\n\ndef main(net):\n    save(net)\n",
+        "b/util.py": util,
+    }
+    facts = [index_source(path, text.encode()) for path, text in files.items()]
+    project = Project.build(fact for fact in facts if fact is not None)
+    assert project.holds("a/util.py", "save", "model") is Certainty.YES
+    assert project.holds("b/util.py", "save", "model") is Certainty.NO
