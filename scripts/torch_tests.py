@@ -58,6 +58,7 @@ REWRITES = (
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
 _size = WORLD_SIZE
+_init_process_group = dist.init_process_group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +113,7 @@ def prepare(implementation: str, timeout: float) -> None:
     helpers.FSDPTestContinuous = type("FSDPTestContinuous", (common_fsdp.FSDPTest,), {})
     helpers.FSDPTestMultiThread = type("FSDPTestMultiThread", (common_fsdp.FSDPTest,), {})
     helpers.DummyProcessGroup = _group_without_peers
+    torch.distributed.init_process_group = _init_in_place_of_no_peers
     helpers.FSDPTest.world_size = property(lambda _: _size)
     helpers.DEVICE_COUNT = WORLD_SIZE
     cuda: Any = torch.cuda
@@ -131,10 +133,16 @@ def prepare(implementation: str, timeout: float) -> None:
         _install_compat()
 
 
-def _group_without_peers(rank: int, size: int) -> dist.ProcessGroup:
+def _init_in_place_of_no_peers(*args: Any, **kwargs: Any) -> None:
+    if dist.is_initialized() and dist.get_backend() == "fake":
+        dist.destroy_process_group()
+    _init_process_group(*args, **kwargs)
+
+
+def _group_without_peers(rank: int, size: int) -> Any:
     """Stands for ``DummyProcessGroup``: a group that torch accepts as one, whose collectives do nothing."""
     if not dist.is_initialized():
-        dist.init_process_group("fake", rank=rank, world_size=MAX_WORLD_SIZE, store=FakeStore())
+        _init_process_group("fake", rank=rank, world_size=MAX_WORLD_SIZE, store=FakeStore())
     return dist.new_group(list(range(size)))
 
 

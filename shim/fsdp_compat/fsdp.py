@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 from torch.distributed.fsdp import FSDPModule
 
-from . import comm_hooks, full_params, grads, legacy, modules, state
+from . import comm_hooks, full_params, grads, legacy, modules, state, torch_internals
 from .attributes import ATTRIBUTES
 from .options import log_once
 from .relink import relink_live_optimizers
@@ -59,6 +61,8 @@ class FullyShardedDataParallel(metaclass=_Face):
     ``isinstance(m, FullyShardedDataParallel)`` holds for the module and for each of its units, and they keep their
     own class, their parameter names and their attributes. State dicts are whole by default, and optimizers that hold
     the module's parameters go on training them, as in FSDP1.
+    ``forward`` may be called by name, as FSDP1's may; other methods that use parameters of the module itself, as
+    ``generate`` does, are to be named to ``torch.distributed.fsdp.register_fsdp_forward_method`` first.
     Differs from FSDP1 in what :func:`fsdp_compat.shard`, :func:`fsdp_compat.no_sync` and
     :func:`fsdp_compat.summon_full_params` say, and in that names carry no ``_fsdp_wrapped_module``.
     """
@@ -136,6 +140,18 @@ class _Methods(FSDPModule):
             return super().apply(fn)  # type: ignore[misc]
 
 
+def _gathering(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """``forward`` for those who call it by name: FSDP1 gathers in its forward, FSDP2 in hooks of the call around it."""
+
+    @functools.wraps(forward)
+    def gather_first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or torch_internals.is_running(self):
+            return forward(self, *args, **kwargs)
+        return self(*args, **kwargs)
+
+    return gather_first
+
+
 def _give_methods(unit: nn.Module) -> None:
     state.install_state_hooks(unit)
     sharded_class = unit.__class__
@@ -145,5 +161,6 @@ def _give_methods(unit: nn.Module) -> None:
         plain = sharded_class.__mro__[sharded_class.__mro__.index(FSDPModule) + 1]
         namespace = {"__deepcopy__": sharded_class.__dict__["__deepcopy__"], "__module__": sharded_class.__module__}
         namespace |= {name: attribute for name, attribute in ATTRIBUTES.items() if not hasattr(plain, name)}
+        namespace["forward"] = _gathering(plain.forward)
         _classes[sharded_class] = type(sharded_class.__name__, (_Methods, plain), namespace)
     unit.__class__ = _classes[sharded_class]
