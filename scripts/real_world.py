@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import tokenize
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes for each run")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the rewritten copies and reports there")
     options = parser.parse_args(arguments)
+    # Theirs, about their own sources.
+    warnings.simplefilter("ignore", SyntaxWarning)
     print("| | " + " | ".join(HEADINGS) + " |")
     print("|---" * (len(HEADINGS) + 1) + "|")
     rows = []

@@ -20,6 +20,8 @@ KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion
 BUILDER = re.compile(
     r"(build|configure|construct|create|get|init|initialize|make|prepare|set_?up)_(?!\w*(state|sched))\w*optim\w*"
 )
+#: What a function calls an optimizer that it is given.
+OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizer)s?$")
 #: What wraps a model where it is called.
 WRAPPERS = (FSDP, "wrap")
 NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
@@ -84,6 +86,18 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
             )
             break
     return found
+
+
+def given_optimizers(call: cst.Call, file: File) -> list[cst.Param]:
+    """The optimizers that a function is given together with the model that it wraps."""
+    function = file.function(call)
+    if function is None or file.fsdp1(call.func) != FSDP:
+        return []
+    parameters = [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
+    root = (dotted(wrapped_module(call) or call) or "").partition(".")[0]
+    if root not in {parameter.name.value for parameter in parameters}:
+        return []
+    return [parameter for parameter in parameters if OPTIMIZER.search(parameter.name.value)]
 
 
 def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst.CSTNode]], file: File) -> bool:

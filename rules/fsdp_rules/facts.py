@@ -38,6 +38,8 @@ class FileFacts:
     reads: frozenset[str] = field(default=frozenset())
     #: The last names of the bases of each class, by the class's qualified name.
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: The functions that return a ``functools.partial(FSDP, ...)``.
+    makers: frozenset[str] = field(default=frozenset())
 
 
 #: Words whose presence anywhere in the tree changes what a rule may assume.
@@ -89,6 +91,7 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
         starred=frozenset(indexer.starred),
         reads=_reads(tree) if indexer.starred else frozenset(),
         classes=indexer.classes,
+        makers=frozenset(indexer.makers),
     )
 
 
@@ -133,7 +136,8 @@ class _Indexer:
     ``set:<name>`` an attribute that is assigned from outside of its object's own class;
     ``ret:<path>:<function>[:<i>]`` what a function returns; ``param:<path>:<function>:<name>``;
     ``call:<path>:<dotted callee>[:<i>]`` and ``arg:<path>:<dotted callee>:<position or keyword>`` are joined
-    to functions of other files by :class:`Project`; ``on:<method>`` is what a method that groups parameters is called
+    to functions of other files by :class:`Project`, as is ``made:<path>:<dotted callee>``, what the result of a call
+    gives when it is called in turn; ``on:<method>`` is what a method that groups parameters is called
     on; ``seed`` is an ``FSDP(...)`` call. A ``var`` that ends with ``~``
     is the name above the line of its function that wraps it.
     """
@@ -147,6 +151,7 @@ class _Indexer:
         self.imported: set[str] = set()
         self.starred: set[str] = set()
         self.classes: dict[str, tuple[str, ...]] = {}
+        self.makers: set[str] = set()
         self.gated = gated
         self.flags: set[str] = set()
         self.factories: set[str] = set()
@@ -266,6 +271,8 @@ class _Indexer:
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             self._assign(node.target, node.value, scope)
         elif isinstance(node, ast.Return) and node.value is not None:
+            if self._is_factory(node.value) or self._text(node.value) in self.factories:
+                self.makers.add(scope)
             if isinstance(node.value, ast.Tuple):
                 for position, element in enumerate(node.value.elts):
                     self._value(element, f"ret:{self.path}:{scope}:{position}", scope)
@@ -343,6 +350,9 @@ class _Indexer:
             return
         callee = self._dotted(node.func)
         if callee is None:
+            maker = self._dotted(node.func.func) if isinstance(node.func, ast.Call) else None
+            if maker is not None:
+                self._flow(f"made:{self.path}:{scope}:{maker}", place, sure)
             return
         known = canonical(callee)
         if known in (FSDP, "wrap") or callee in self.factories:

@@ -31,6 +31,10 @@ def spread(files: list[FileFacts]) -> dict[str, Certainty]:
             targets: list[tuple[str, bool]] = [(flow.target, flow.sure)]
             if flow.source.startswith("call:"):
                 sources = [(place, sure and flow.sure) for place, sure in _returns(flow.source, by_name)]
+            elif flow.source.startswith("made:"):
+                path, scope, maker = flow.source[5:].split(":")
+                makers = _functions(path, scope, maker, by_name)
+                sources = [(SEED, sure and flow.sure) for file_, name, sure in makers if name in file_.makers]
             if flow.target.startswith("arg:"):
                 targets = [(place, sure and flow.sure) for place, sure in _parameters(flow.target, by_name)]
             for source, source_sure in sources:

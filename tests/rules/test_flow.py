@@ -89,3 +89,12 @@ def test_of_several_modules_with_one_name_the_nearest_is_meant() -> None:
     project = Project.build(fact for fact in facts if fact is not None)
     assert project.holds("a/util.py", "save", "model") is Certainty.YES
     assert project.holds("b/util.py", "save", "model") is Certainty.NO
+
+
+def test_the_result_of_a_function_that_returns_a_partial_constructor_wraps() -> None:
+    factory = WRAP + "from functools import partial\n\ndef get_wrapper(cfg):\n    wrapper = partial(FSDP, **cfg)\n"
+    factory += "    return wrapper\n"
+    source = "from factory import get_wrapper\n\ndef main(parts, cfg):\n    for name, part in parts.items():\n"
+    source += "        parts[name] = {}(part)\n    for part in parts.values():\n        part.state_dict()\n"
+    assert rules(source.format("get_wrapper(cfg)"), factory=factory) == ["FSDP309"]
+    assert rules(source.format("get_other(cfg)"), factory=factory) == []

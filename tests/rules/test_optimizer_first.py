@@ -266,3 +266,32 @@ def build(model, options):
     return model, optimizer
 """
     assert [level for level, _ in found(source)] == ["review", "review"]
+
+
+def test_an_optimizer_that_is_given_with_the_model_gets_the_new_parameters() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def shard(model, optimizer, opt=None, optimizer_name=""):
+            model = FSDP(model, use_orig_params=True)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        from torch.distributed.fsdp import fully_shard
+
+        def shard(model, optimizer, opt=None, optimizer_name=""):
+            fully_shard(model)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            if opt is not None:
+                fsdp_compat.relink_optimizer(opt, model)
+            return model, optimizer
+        """,
+    )
+
+
+def test_an_optimizer_that_is_given_where_nothing_can_follow_is_left_to_a_human() -> None:
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+    source += "def shard(model, optimizer):\n    return FSDP(model, use_orig_params=True), optimizer\n"
+    assert ("FSDP117", "manual") in {(found.rule, found.level.value) for found in findings(source)}

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis, InsertAfter, remove
-from fsdp_rules.early_optimizers import EarlyOptimizer, early_optimizers, wraps
+from fsdp_rules.early_optimizers import EarlyOptimizer, early_optimizers, given_optimizers, wraps
 from fsdp_rules.finding import Level
 from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.source import File, dotted
+from fsdp_rules.values import is_none
 
 
 class OptimizerFirst(Rule):
@@ -51,6 +52,29 @@ def build(model):
                     yield self._moved(early, file)
                 elif early.speaks:
                     yield self._relinked(early, file)
+            for given in given_optimizers(node, file):
+                yield self._given(given, node, file)
+
+    def _given(self, given: cst.Param, call: cst.Call, file: File) -> Diagnosis:
+        """The verdict about an optimizer that comes with the model: who built it, built it before."""
+        name, anchor = given.name.value, file.parent(call)
+        target = dotted(anchor.targets[0].target) if isinstance(anchor, cst.Assign) else None
+        if target is None or not file.settings.helpers:
+            return Diagnosis(
+                call,
+                Level.MANUAL,
+                f"{name} is built before the model is sharded, and holds parameters that the model no longer has then",
+                f"build {name} after the sharding",
+            )
+        relink = file.ref("fsdp_compat.relink_optimizer")
+        test = f"if {name} is not None:\n    " if is_none(given.default) else ""
+        return Diagnosis(
+            call,
+            Level.REVIEW,
+            f"{name} is taken to be the optimizer of {target}, built before, and is given the new parameters",
+            f"better, build {name} after the sharding",
+            edits=(InsertAfter(file.statement(call), lambda code: f"{test}{relink}({name}, {target})"),),
+        )
 
     def _moved(self, early: EarlyOptimizer, file: File) -> Diagnosis:
         return Diagnosis(
