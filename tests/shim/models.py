@@ -39,9 +39,9 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
-def build(seed: int = 0, *, tied: bool = False) -> Model:
+def build(seed: int = 0, *, tied: bool = False, **sizes: int) -> Model:
     torch.manual_seed(seed)
-    model = Model(tied=tied)
+    model = Model(tied=tied, **sizes)
     return model if model.head.weight.is_meta else model.to(DEVICE)
 
 

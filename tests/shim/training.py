@@ -48,7 +48,10 @@ POLICIES: dict[str, Callable[[], Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One way to train. ``accumulate`` micro-batches per step, all but the last under ``no_sync`` if ``silent``."""
+    """One way to train. ``accumulate`` micro-batches per step, all but the last under ``no_sync`` if ``silent``.
+
+    ``even`` sizes can be divided by the number of ranks. A ``meta`` model is drawn when it is sharded.
+    """
 
     policy: str = "transformer"
     strategy: str = "FULL_SHARD"
@@ -59,6 +62,8 @@ class Case:
     use_orig_params: bool = True
     steps: int = 3
     double: bool = False
+    even: bool = False
+    meta: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def keywords(self) -> dict[str, Any]:
@@ -67,6 +72,7 @@ class Case:
             "sharding_strategy": ShardingStrategy[self.strategy],
             "device_id": DEVICE,
             "use_orig_params": self.use_orig_params,
+            "param_init_fn": _draw if self.meta else None,
             **self.arguments,
         }
 
@@ -102,8 +108,19 @@ def train_compat(rank: int, case: Case) -> Outcome:
 
 
 def _initial(rank: int, case: Case) -> nn.Module:
-    model = build(rank if case.arguments.get("sync_module_states") else 0, tied=case.tied)
+    seed = rank if case.arguments.get("sync_module_states") else 0
+    sizes = {"vocabulary": 16, "width": 8} if case.even else {}
+    with torch.device("meta") if case.meta else contextlib.nullcontext():
+        model = build(seed, tied=case.tied, **sizes)
     return model.double() if case.double else model
+
+
+def _draw(module: nn.Module) -> None:
+    """For ``param_init_fn``: which numbers a module gets depends on those that were drawn before it."""
+    module.to_empty(device=DEVICE, recurse=False)
+    with torch.no_grad():
+        for param in module.parameters(recurse=False):
+            param.uniform_(-0.5, 0.5)
 
 
 def _train(
