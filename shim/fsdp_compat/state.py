@@ -29,9 +29,10 @@ from torch.distributed.tensor import DTensor
 
 from . import torch_internals
 from .modules import clean_name, fsdp_modules
-from .tensors import holds_first_shard, shard_like, whole_copy
+from .tensors import full_tensor, holds_first_shard, shard_like, whole_copy
 
 _ATTRIBUTE = "_fsdp_compat_state_dict_settings"
+_COPIED = "_fsdp_compat_copied"
 _CONFIGS = {
     StateDictType.FULL_STATE_DICT: (FullStateDictConfig, FullOptimStateDictConfig),
     StateDictType.SHARDED_STATE_DICT: (ShardedStateDictConfig, ShardedOptimStateDictConfig),
@@ -54,8 +55,8 @@ def set_state_dict_type(
 ) -> StateDictSettings:
     """Set what the state dicts of all units at and below ``module`` look like; returns what was set before.
 
-    Raises NotImplementedError for LOCAL_STATE_DICT, TypeError for a config of another type, ValueError for a module
-    without units.
+    Raises NotImplementedError for LOCAL_STATE_DICT, RuntimeError for a config of another type (as FSDP1), ValueError
+    for a module without units.
     """
     units = fsdp_modules(module)
     if not units:
@@ -111,13 +112,19 @@ def _settings(
             f"{kind} is FSDP1's flat parameters, which FSDP2 does not have. Use SHARDED_STATE_DICT: it is local too."
         )
     config_type, optim_config_type = _CONFIGS[kind]
-    settings = StateDictSettings(kind, config or config_type(), optim_config or optim_config_type())
-    for given, expected in (
-        (settings.state_dict_config, config_type),
-        (settings.optim_state_dict_config, optim_config_type),
+    for name, given, expected in (
+        ("state_dict_config", config, config_type),
+        ("optim_state_dict_config", optim_config, optim_config_type),
     ):
-        if type(given) is not expected:
-            raise TypeError(f"{kind} goes with a {expected.__name__}, not with a {type(given).__name__}")
+        if given is not None and type(given) is not expected:
+            raise RuntimeError(
+                f"Expected {name} of type {expected.__name__}, which goes with {kind}, but got {type(given).__name__}"
+            )
+    settings = StateDictSettings(kind, config or config_type(), optim_config or optim_config_type())
+    if kind is StateDictType.SHARDED_STATE_DICT:
+        # FSDP1 sets this where it was given a mesh, and its users read it to learn what the shards are.
+        settings.state_dict_config = dataclasses.replace(settings.state_dict_config, _use_dtensor=True)  # type: ignore[call-arg]
+        settings.optim_state_dict_config = dataclasses.replace(settings.optim_state_dict_config, _use_dtensor=True)  # type: ignore[call-arg]
     return settings
 
 
@@ -129,6 +136,10 @@ def _export(unit: nn.Module, state_dict: dict[str, Any], prefix: str, local_meta
         value = state_dict[key]
         if full and isinstance(value, DTensor):
             value = whole_copy(value)
+        elif isinstance(value, DTensor) and not hasattr(value, _COPIED):
+            # As in FSDP1, what was saved stays as it was while training goes on. Units around this one see it too.
+            value = value.detach().clone()
+            setattr(value, _COPIED, True)
         if not keep:
             del state_dict[key]
         elif isinstance(value, torch.Tensor):
@@ -139,13 +150,16 @@ def _import(unit: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
     for part in fsdp_modules(unit):
         assert isinstance(part, FSDPModule)
         part.reshard()
-    for name, param in unit.named_parameters(remove_duplicate=False):
-        # Checkpoint wrappers hide their part of the name from the state dict, and put it back as loading reaches them.
+    # Not the names that checkpoint wrappers make up: the wrapper's own hook may have put its part of the name back
+    # already, or will as loading reaches it.
+    for name, param in nn.Module.named_parameters(unit, remove_duplicate=False):
         key = prefix + name if prefix + name in state_dict else prefix + clean_name(name)
         value = state_dict.get(key)
-        if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
-            continue
-        if isinstance(param, DTensor) and value.shape == param.shape:
+        if isinstance(value, torch.Tensor) and isinstance(param, DTensor) and value.shape == param.shape:
+            if isinstance(value, DTensor):
+                if value.device_mesh == param.device_mesh and value.placements == param.placements:
+                    continue
+                value = full_tensor(value)
             state_dict[key] = shard_like(value, param)
 
 
@@ -154,9 +168,20 @@ def _is_first_rank(unit: nn.Module) -> bool:
     return holds_first_shard(managed[0].sharded, managed[0].data_dimensions) if managed else dist.get_rank() == 0
 
 
-def optim_options(module: nn.Module) -> dict[str, bool]:
-    """The settings of ``module`` as the arguments of :func:`fsdp_compat.optim_state_dict`."""
+@dataclasses.dataclass(frozen=True)
+class OptimOptions:
+    """The settings for optimizer state as the arguments of :func:`fsdp_compat.optim_state_dict`."""
+
+    full: bool
+    offload_to_cpu: bool
+    rank0_only: bool
+
+
+def optim_options(module: nn.Module) -> OptimOptions:
     settings = get_state_dict_type(module)
-    full = settings.state_dict_type is StateDictType.FULL_STATE_DICT
-    config = dataclasses.asdict(settings.optim_state_dict_config)
-    return {"full": full, "offload_to_cpu": config["offload_to_cpu"], "rank0_only": config.get("rank0_only", False)}
+    config = settings.optim_state_dict_config
+    return OptimOptions(
+        full=settings.state_dict_type is StateDictType.FULL_STATE_DICT,
+        offload_to_cpu=config.offload_to_cpu,
+        rank0_only=isinstance(config, FullOptimStateDictConfig) and config.rank0_only,
+    )
