@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.helpers import check_noop, check_rewrites, findings
+from fsdp_rules.finding import Changed
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
 
@@ -113,3 +114,9 @@ def test_more_ways_to_what_only_the_wrapper_has(body: str) -> None:
 def test_attributes_of_other_objects_are_left_alone() -> None:
     found = findings(f"{CLASS}\ndef free(module, cfg):\n    module.params.clear()\n    print(cfg.sharding_strategy)\n")
     assert [entry.rule for entry in found if entry.rule != "FSDP100"] == []
+
+
+def test_one_comment_stands_above_a_statement_that_uses_an_attribute_twice() -> None:
+    result = rewrite(f"{CLASS}\ndef copy(a, b):\n    a.flat_param.data = b.flat_param.data\n")
+    assert isinstance(result, Changed)
+    assert result.source.count(b"TODO") == 1 and len(result.findings) == 3

@@ -141,7 +141,7 @@ def free(model):
             advice = PUBLIC[name]
         else:
             return
-        yield Diagnosis(node, Level.MANUAL, f"{file.code(node)}: only FSDP1's wrapper has a .{name}", advice)
+        yield Diagnosis(node, Level.MANUAL, f"only FSDP1's wrapper has a .{name}", advice)
 
 
 def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
