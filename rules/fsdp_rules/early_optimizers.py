@@ -65,7 +65,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
         if parameters is None:
             continue
         for model in dict.fromkeys(_read(parameters, file)):
-            if not _wraps_part(call, model, file):
+            if not _wraps_part(call, model, file) or _passes_on(call, model, built, calls, file):
                 continue
             wraps = [one for one in calls if _wraps_part(one, model, file) and file.span(one) > file.span(built)]
             anchor = _anchor(call, built, file)
@@ -106,6 +106,16 @@ def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst
     return (
         call is next(one for one, its in wraps if its is anchor)
         and anchor is [its for _, its in wraps if its in block][-1]
+    )
+
+
+def _passes_on(call: cst.Call, model: str, built: cst.Assign, calls: list[cst.Call], file: File) -> bool:
+    """Whether ``call``, of a function of the project, gets a model that was wrapped above the optimizer already."""
+    return file.fsdp1(call.func) not in WRAPPERS and any(
+        file.fsdp1(one.func) in WRAPPERS
+        and file.span(one) < file.span(built)
+        and model in {dotted(module) for module in _modules(one, file)}
+        for one in calls
     )
 
 

@@ -295,3 +295,23 @@ def test_an_optimizer_that_is_given_where_nothing_can_follow_is_left_to_a_human(
     source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
     source += "def shard(model, optimizer):\n    return FSDP(model, use_orig_params=True), optimizer\n"
     assert ("FSDP117", "manual") in {(found.rule, found.level.value) for found in findings(source)}
+
+
+def test_a_function_that_passes_a_sharded_model_on_does_not_shard_it_again() -> None:
+    source = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def load(model, optimizer):
+    return model, optimizer
+
+def main(model):
+    {}
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer = load(model, optimizer)
+
+def other(model):
+    load(FSDP(model, use_orig_params=True), None)
+"""
+    text = "import torch\n" + source
+    assert "FSDP117" not in {found.rule for found in findings(text.format("model = FSDP(model)"))}
+    assert "FSDP117" in {found.rule for found in findings(text.format("pass"))}
