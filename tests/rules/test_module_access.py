@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from tests.rules.helpers import check_noop, check_rewrites, findings
@@ -173,3 +175,30 @@ def test_a_flag_that_names_another_wrapper() -> None:
     assert (
         levels("def get(state):\n    return state.model.module if state.wrapped else state.model\n", state=other) != []
     )
+
+
+def test_ddp_in_another_program_does_not_matter_where_the_file_wraps_with_fsdp_alone() -> None:
+    before = """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    def train(model):
+        model.module.freeze()
+
+    def main(net):
+        model = FSDP(net, use_orig_params=True)
+        train(model)
+    """
+    after = """
+    from torch.distributed.fsdp import fully_shard
+
+    def train(model):
+        model.freeze()
+
+    def main(net):
+        model = fully_shard(net)
+        train(model)
+    """
+    ddp = "class Average:\n    def __init__(self, model):\n        self.module = DistributedDataParallel(model)\n"
+    check_rewrites(before, after, other=ddp)
+    both = before.replace("train(model)\n    ", "train(model)\n        train(DDP(net))\n    ", 1)
+    assert "manual" in {found.level.value for found in findings(textwrap.dedent(both), None, other=ddp)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -18,6 +19,7 @@ from fsdp_rules.values import elements, names_in
 from fsdp_rules.wrapping import held_at
 
 PRIVATE = "_fsdp_wrapped_module"
+DDP = re.compile(r"DistributedDataParallel|\bDDP\b")
 
 
 class ModuleAccess(Rule):
@@ -72,7 +74,7 @@ def unwrap(model):
             return
         certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE
         if guard is Guard.NONE and held is Certainty.YES:
-            certain = certain or "ddp" not in file.project.flags
+            certain = certain or "ddp" not in file.project.flags or _wraps_with_fsdp_alone(file)
         if isinstance(file.parent(node), cst.AssignTarget | cst.AugAssign | cst.Del):
             yield Diagnosis(
                 node,
@@ -204,3 +206,9 @@ def _in_stripping_loop(node: cst.Attribute, file: File) -> bool:
         and tested(ancestor.test, file.code(node.value), file) in (Guard.FSDP1, Guard.MIXED)
         for ancestor in file.ancestors(node)
     )
+
+
+def _wraps_with_fsdp_alone(file: File) -> bool:
+    """Whether the file wraps models itself, none of them with DistributedDataParallel."""
+    wraps = any(file.fsdp1(call.func) == FSDP for call in file.nodes(cst.Call))
+    return wraps and not DDP.search(file.text)
