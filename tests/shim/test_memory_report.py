@@ -117,6 +117,21 @@ def test_what_a_unit_keeps_gathered_comes_beside_its_shards(pool: Pool, world_si
         assert usages[""].full == FP32 * numel("")
 
 
+def resharded(rank: int, world_size: int) -> MemoryReport:
+    model = build()
+    policy = POLICIES["transformer"]()
+    fsdp_compat.shard(model, auto_wrap_policy=policy, device_id=DEVICE, reshard_after_forward=2)
+    loss_of(model, rank, 0)
+    return memory_report(model)
+
+
+def test_what_stays_on_fewer_ranks_after_the_forward_comes_beside_the_shards(pool: Pool) -> None:
+    for report in pool.run(resharded, 4):
+        for unit, usage in by_unit(report, "parameters").items():
+            assert usage.unsharded == FP32 * 4 * padded(unit, 4) // 2
+            assert usage.full == FP32 * numel(unit)
+
+
 def test_gathered_parameters_have_the_dtype_they_compute_in(pool: Pool) -> None:
     arguments = {
         "mixed_precision": MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
