@@ -19,7 +19,8 @@ class OptimizerFirst(Rule):
 
     With `use_orig_params=True` FSDP1 keeps the parameter objects, so such an optimizer trains. FSDP2 makes new ones:
     the old optimizer would step without any effect, and without a word. Where nothing between needs the optimizer its
-    statement moves behind the sharding; otherwise `fsdp_compat.relink_optimizer` gives it the new parameters.
+    statement moves behind the sharding; otherwise `fsdp_compat.relink_optimizer` gives it the new parameters, as it
+    does with an optimizer that a function is given together with the model that it wraps.
     """
 
     id = "FSDP117"
