@@ -276,6 +276,7 @@ def _run_here(case: Any, sender: Connection, output: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     _size = getattr(getattr(type(case), case._testMethodName), "ranks", WORLD_SIZE)
+    _size = min(max(_size, getattr(case, "world_size", _size)), MAX_WORLD_SIZE)
     common_fsdp.DEVICE_COUNT = _size
     result = unittest.TestResult()
     case.run(result)

@@ -46,6 +46,14 @@ def process_group(record: UnitRecord) -> dist.ProcessGroup:
     return record.mesh.get_group(record.mesh.ndim - 1 if record.options.strategy in HYBRID else 0)
 
 
+def replicating_group(record: UnitRecord) -> dist.ProcessGroup:
+    """The group over which a hybrid strategy replicates; the others have none."""
+    if record.options.strategy not in HYBRID:
+        raise AttributeError(f"{record.options.strategy} replicates over no group: it has no _inter_node_pg")
+    given = record.options.process_group
+    return given[1] if isinstance(given, tuple) else record.mesh.get_group(0)
+
+
 def rank(record: UnitRecord) -> int:
     """This process's rank in ``process_group``."""
     return dist.get_rank(process_group(record))
@@ -63,6 +71,7 @@ def sharding_strategy(record: UnitRecord) -> ShardingStrategy:
 
 ATTRIBUTES: dict[str, Attribute] = {
     **{function.__name__: Attribute(function) for function in (process_group, rank, world_size, sharding_strategy)},
+    "_inter_node_pg": Attribute(replicating_group),
     "cpu_offload": Attribute(lambda record: record.options.cpu_offload or CPUOffload()),
     "mixed_precision": Attribute(lambda record: record.options.mixed_precision or MixedPrecision()),
     "backward_prefetch": Attribute(lambda record: record.options.backward_prefetch),

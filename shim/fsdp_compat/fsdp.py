@@ -136,6 +136,11 @@ class _Methods(FSDPModule):
     def apply(self, fn: Callable[[nn.Module], None]) -> Any:
         """``nn.Module.apply`` on whole parameters, which are written back."""
         assert isinstance(self, nn.Module)
+        if full_params.is_summoned(self):
+            raise ValueError(
+                f"apply() of a {type(self).__name__} is expected to be in states [IDLE], but was called inside "
+                "summon_full_params(). Inside, change the parameters directly; apply() summons them by itself."
+            )
         with full_params.summon_full_params(self, recurse=False):
             return super().apply(fn)  # type: ignore[misc]
 
@@ -158,7 +163,7 @@ def _give_methods(unit: nn.Module) -> None:
     if issubclass(sharded_class, _Methods):
         return
     if sharded_class not in _classes:
-        plain = sharded_class.__mro__[sharded_class.__mro__.index(FSDPModule) + 1]
+        plain: Any = sharded_class.__mro__[sharded_class.__mro__.index(FSDPModule) + 1]
         namespace = {"__deepcopy__": sharded_class.__dict__["__deepcopy__"], "__module__": sharded_class.__module__}
         namespace |= {name: attribute for name, attribute in ATTRIBUTES.items() if not hasattr(plain, name)}
         namespace["forward"] = _gathering(plain.forward)

@@ -74,8 +74,13 @@ def summon_full_params(
         yield
 
 
+def is_summoned(unit: nn.Module) -> bool:
+    """Whether this is called inside a ``summon_full_params`` of ``unit``."""
+    return id(unit) in _summoned
+
+
 def _check_idle(unit: nn.Module) -> None:
-    if id(unit) in _summoned:
+    if is_summoned(unit):
         state = "when already unsharding parameters"
     elif torch_internals.is_running(unit):
         state = "during forward/backward"

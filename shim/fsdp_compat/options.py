@@ -70,6 +70,11 @@ class Options:
     def check(self, *, is_auto_wrapped: bool) -> None:
         """Raise ValueError for combinations that FSDP1's constructor refuses, or that contradict each other."""
         self._check_reshard_after_forward()
+        if self.param_init_fn is not None and not callable(self.param_init_fn):
+            raise ValueError(
+                f"Expected param_init_fn={self.param_init_fn!r} to be callable: a function of one module that gives "
+                "that module's own tensors storage and values"
+            )
         if self.process_group is not None and self.device_mesh is not None:
             raise ValueError(
                 "Cannot pass both process_group and device_mesh at the same time. Please just pass only one of them: "

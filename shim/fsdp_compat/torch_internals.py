@@ -17,9 +17,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial
+
+from .versions import HAS_GRAD_DTYPE
 
 _ABSENT = object()
+_SHOWN = "_fsdp_compat_shown"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +177,67 @@ def gradient_sync_off(units: Iterable[nn.Module]) -> Iterator[None]:
             group.reduce_grads, group.all_reduce_grads = reduce_grads, all_reduce_grads
 
 
+def show_unreduced(module: nn.Module) -> None:
+    """Make one unit show in ``.grad`` what it accumulates without reducing it, and heed what becomes of it there.
+
+    As under FSDP1 that is in the dtype that was computed in, and no longer there once ``.grad`` was set to None.
+    Not shown are gradients of tensor-parallel parameters and those that wait on another device than their parameters.
+    """
+    for group in param_groups(module):
+        if not hasattr(group, _SHOWN):
+            setattr(group, _SHOWN, True)
+            group.pre_backward = functools.partial(_pre_backward_taking_back, group, group.pre_backward)
+            group.post_backward = functools.partial(_post_backward_showing, group, group.post_backward)
+
+
+def _pre_backward_taking_back(group: Any, pre_backward: Callable[..., None], *arguments: Any) -> None:
+    for param in group.fsdp_params:
+        # Else what waits is cast to the dtype of the reduction. The group has its own note of that.
+        param.reduce_dtype = None
+        _take_back(param)
+    pre_backward(*arguments)
+
+
+def _post_backward_showing(group: Any, post_backward: Callable[..., None], *arguments: Any) -> None:
+    for param in group.fsdp_params:
+        _take_back(param)
+    post_backward(*arguments)
+    if not group.reduce_grads:
+        for param in group.fsdp_params:
+            _show(param)
+
+
+def _show(param: Any) -> None:
+    waiting = param.unsharded_accumulated_grad
+    if waiting is None:
+        waiting = param._unsharded_param.grad if hasattr(param, "_unsharded_param") else None
+    sharded = param.sharded_param
+    if waiting is None or param.is_dtensor or waiting.device != sharded.device:
+        return
+    if waiting.dtype != sharded.dtype:
+        if not HAS_GRAD_DTYPE:
+            return
+        sharded.grad_dtype = None
+    mesh = sharded.device_mesh
+    shown = DTensor.from_local(waiting, mesh, [Partial("avg")] * mesh.ndim, run_check=False)
+    setattr(param, _SHOWN, (shown, sharded.grad))
+    sharded.grad = shown
+
+
+def _take_back(param: Any) -> None:
+    """Leave in ``.grad`` what it held before something was shown there, or what a user has put there instead."""
+    if not hasattr(param, _SHOWN):
+        return
+    shown, before = getattr(param, _SHOWN)
+    delattr(param, _SHOWN)
+    if param.sharded_param.grad is shown:
+        param.sharded_param.grad = before
+        return
+    param.unsharded_accumulated_grad = None
+    if hasattr(param, "_unsharded_param"):
+        param._unsharded_param.grad = None
+
+
 def reduce_unused_as_zeros(module: nn.Module) -> None:
     """Make one unit reduce zeros for each parameter without a gradient on this rank, if another of its own has one.
 
@@ -188,6 +252,11 @@ def _post_backward_with_zeros(group: Any, post_backward: Callable[..., None], *a
     if group.reduce_grads:
         used, unused = False, []
         for param in group.fsdp_params:
+            if hasattr(param.sharded_param, "_in_backward_optimizers"):
+                raise NotImplementedError(
+                    f"{param._param_fqn} has an optimizer that is to step in the backward, which FSDP2 leaves out. "
+                    "Step in a hook instead: param.register_post_accumulate_grad_hook(...) after sharding."
+                )
             full = getattr(param, "_unsharded_param", None)
             if full is None or not full.requires_grad:
                 continue
@@ -289,3 +358,9 @@ def prefetches_in_forward(module: nn.Module) -> bool:
 def is_being_gathered(module: nn.Module) -> bool:
     """Whether this unit's parameters have been asked for, and nobody has waited for them yet."""
     return any(group._all_gather_result is not None for group in param_groups(module))
+
+
+def group_of_sharded_tensor(value: Any) -> dist.ProcessGroup:
+    """The process group that a ShardedTensor lies on."""
+    group: dist.ProcessGroup = value._process_group
+    return group

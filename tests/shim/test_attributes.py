@@ -58,6 +58,7 @@ def attributes(rank: int, world_size: int, implementation: str, layout: str) -> 
             **{name: getattr(unit, name) for name in NAMES},
             "given": unit.process_group is group,
             "ranks": dist.get_process_group_ranks(unit.process_group),
+            "replicas": dist.get_process_group_ranks(unit._inter_node_pg) if hasattr(unit, "_inter_node_pg") else None,
         }
         for unit in units
     ]
@@ -83,6 +84,7 @@ def test_units_say_what_they_were_made_with(pool: Pool, implementation: str, lay
                 "compute_device": DEVICE,
                 "given": layout == "group",
                 "ranks": [0, 1],
+                "replicas": [rank] if layout == "mesh" else None,
             }
 
 
