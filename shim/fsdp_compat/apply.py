@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -18,12 +18,12 @@ from .low_precision_grads import keep_low_precision_grads
 from .materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
 from .mesh import MeshBuilder, compute_device, use_device
 from .mixed_precision import run_in_full_precision
-from .ownership import Tie, parameter_at
+from .ownership import Place, Tie, parameter_at
 from .planning import Plan, Unit
 from .prefetch import prefetch_after_first_forward
 from .records import UnitRecord, record_of, set_record
 from .reduction import averages, divide_explicitly
-from .replaced import watch
+from .replaced import note_parameters, watch
 from .torch_backports import make_cpu_work
 from .versions import WORKS_ON_CPU
 
@@ -40,11 +40,7 @@ def apply_plan(plan: Plan) -> None:
     if device.type == "cpu" and not WORKS_ON_CPU:
         make_cpu_work()
     nested = [(part, record) for part in plan.root.modules() if (record := record_of(part)) is not None]
-    names = {module: name for name, module in plan.root.named_modules()}
-    watch(
-        ((place, f"{names[place[0]]}.{place[1]}".lstrip(".")) for unit in plan.units for place in unit.places),
-        [unit.module for unit in plan.units],
-    )
+    watch(_named_places(plan, plan.units), [unit.module for unit in plan.units])
     run_in_full_precision(plan.full_precision)
     wrong = {mesh for mesh in dict.fromkeys(meshes) if not averages(mesh)}
     synced: set[torch.Tensor] = set()
@@ -58,6 +54,11 @@ def apply_plan(plan: Plan) -> None:
             torch_internals.set_input_cast(module, record.cast_inputs_if_nested)
     cast_buffers_when_computing(plan.root)
     prefetch_after_first_forward(plan.root)
+
+
+def _named_places(plan: Plan, units: Iterable[Unit]) -> list[tuple[Place, str]]:
+    names = {module: name for name, module in plan.root.named_modules()}
+    return [(place, f"{names[place[0]]}.{place[1]}".lstrip(".")) for unit in units for place in unit.places]
 
 
 def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:
@@ -89,7 +90,10 @@ def _check_degree(unit: Unit, ranks: int) -> None:
 
 
 def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, synced: set[torch.Tensor]) -> None:
+    on_meta = any(parameter_at(place).is_meta for place in unit.places)
     materialize(unit.module, unit.options.param_init_fn, device, plan.ignored_modules, plan.shared)
+    if on_meta:
+        note_parameters(_named_places(plan, [unit]))
     params = list(dict.fromkeys(map(parameter_at, unit.places)))
     move_to(device, params, own_buffers(unit.module, plan.ignored_modules))
     if unit.options.sync_module_states:

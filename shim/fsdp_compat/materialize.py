@@ -96,7 +96,8 @@ def move_to(device: torch.device, params: Iterable[nn.Parameter], buffers: Itera
 
 def broadcast_from_first_rank(tensors: Iterable[torch.Tensor], mesh: DeviceMesh) -> None:
     """Overwrite ``tensors`` with those of the mesh's first rank, as ``sync_module_states=True`` does."""
-    plain = [tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach() for tensor in tensors]
+    detached = [tensor.detach() for tensor in tensors]
+    plain = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in detached]
     for mesh_dim in range(mesh.ndim):
         if mesh.size(mesh_dim) > 1:
             group = mesh.get_group(mesh_dim)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import torch_internals
@@ -47,12 +48,22 @@ _shardings = 0
 def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> None:
     """Note the parameters now at ``places`` (each with its name in the model), before ``units`` are sharded."""
     global _shardings
-    for (module, name), fqn in places:
-        _replaced[parameter_at((module, name))] = Replacement(weakref.ref(module), name, fqn)
+    note_parameters(places)
     _sharded_modules.update(units)
     if _shardings == 0:
         register_optimizer_step_pre_hook(_before_step)
     _shardings += 1
+
+
+def note_parameters(places: Iterable[tuple[Place, str]]) -> None:
+    """Note the parameters now at ``places``, except tensor subclasses on the meta device.
+
+    ``to_empty`` exchanges what is in those, which torch refuses where there are weak references; once more after that.
+    """
+    for (module, name), fqn in places:
+        param = parameter_at((module, name))
+        if not (param.is_meta and is_traceable_wrapper_subclass(param)):
+            _replaced[param] = Replacement(weakref.ref(module), name, fqn)
 
 
 def replacement_of(param: torch.Tensor) -> Replacement | None:
