@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy,
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import fsdp_compat
-from fsdp_compat import MemoryReport, Usage, memory_report
+from fsdp_compat import MemoryReport, UnitBytes, Usage, memory_report
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of
@@ -256,21 +256,23 @@ class Pair(nn.Module):
         return self.down(torch.tanh(self.up(x)))
 
 
-def tensor_parallel(rank: int, world_size: int) -> tuple[MemoryReport, MemoryReport]:
+def tensor_parallel(rank: int, world_size: int) -> tuple[UnitBytes, MemoryReport, MemoryReport]:
     mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("data", "tensor"))
     model = parallelize_module(Pair().to(DEVICE), mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    (planned,) = fsdp_compat.plan(model, device_mesh=mesh["data"], device_id=DEVICE).units
     fully_shard(model, mesh=mesh["data"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loss = model(torch.ones(2, 8, device=DEVICE)).sum()
     after_forward = memory_report(model, optimizer)
     loss.backward()
     optimizer.step()
-    return after_forward, memory_report(model, optimizer)
+    return planned.size, after_forward, memory_report(model, optimizer)
 
 
 def test_tensor_parallel_shards_count_as_parts_of_the_whole(pool: Pool) -> None:
     whole = FP32 * 2 * 96
-    for rank, (after_forward, report) in enumerate(pool.run(tensor_parallel, 4)):
+    for rank, (planned, after_forward, report) in enumerate(pool.run(tensor_parallel, 4)):
+        assert (planned.full, planned.per_rank, planned.gathered) == (whole, whole // 4, whole // 2)
         (row,) = report.rows
         assert (row.name, row.class_name, row.numel) == ("", "Pair", 192)
         assert row.parameters == row.gradients == row.optimizer == Usage(whole, whole // 4, 0, 0, at(rank, whole // 4))
