@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 from fsdp_migrate.lines import LineMatcher
 from fsdp_migrate.outcome import FileOutcome
@@ -111,8 +112,10 @@ class Reader:
             if tag == "equal":
                 lines += [" " + self._text(line) for line in self._before[old:old_end]]
             else:
-                lines += ["-" + self._text(line) for line in self._before[old:old_end]]
-                lines += ["+" + self._text(line) for line in self._after[new:new_end]]
+                gone, came = self._before[old:old_end], self._after[new:new_end]
+                same = [_alike(*pair) for pair in zip(gone, came, strict=False)]
+                lines += ["-" + self._text(line, start) for line, start in zip_longest(gone, same)]
+                lines += ["+" + self._text(line, start) for line, start in zip_longest(came, same)]
         return Hunk(group[0][1] + 1, group[0][3] + 1, tuple(lines))
 
     def _excerpt(self, finding: Finding) -> Hunk | None:
@@ -122,10 +125,23 @@ class Reader:
         lines = tuple(" " + self._text(line) for line in source[start:end])
         return Hunk(start + 1, start + 1, lines) if lines else None
 
-    def _text(self, line: bytes) -> str:
-        text = line.decode(self._encoding, errors="backslashreplace").rstrip("\r").expandtabs()
-        rest = len(text) - LONGEST_LINE
-        return printable(text) if rest <= 0 else f"{printable(text[:LONGEST_LINE])} … ({rest} more characters)"
+    def _text(self, line: bytes, same: int | None = None) -> str:
+        """A line as it is told; of a very long one the part where, after ``same`` bytes, it begins to differ."""
+        text = line.decode(self._encoding, errors="backslashreplace").rstrip("\r")
+        if len(text) <= LONGEST_LINE:
+            return printable(text.expandtabs())
+        start = max(len(line[:same].decode(self._encoding, errors="replace")) - LONGEST_LINE // 4, 0) if same else 0
+        part = printable(text[start : start + LONGEST_LINE].expandtabs())
+        rest = len(text) - start - LONGEST_LINE
+        return (
+            f"{f'({start} characters) … ' if start else ''}{part}{f' … ({rest} more characters)' if rest > 0 else ''}"
+        )
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    """How many bytes two lines have in common at their start."""
+    lengths = range(min(len(one), len(other)) + 1)
+    return bisect_left(lengths, True, key=lambda length: one[:length] != other[:length]) - 1
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -162,6 +162,17 @@ def test_quoted_code_is_readable_whatever_the_file_holds() -> None:
     assert change.hunk.lines[1:] == (" " * 9 + "\\x1b[31m\u00e9 = 1", f" {'z' * 400} … (9599 more characters)")
 
 
+def test_of_a_very_long_line_the_part_that_changed_is_shown() -> None:
+    before, after = (b"a" * 5000 + word + b"z" * 5000 + b"\n" for word in (b"FSDP", b"fully_shard"))
+    file = FileOutcome("a.py", Path("/a.py"), before, Changed(after, (finding(Level.REVIEW, 1),)))
+    (change,) = changes.Reader(file, False).changes()
+    assert change.hunk is not None
+    assert change.hunk.lines == (
+        f"-(4900 characters) … {'a' * 100}FSDP{'z' * 296} … (4704 more characters)",
+        f"+(4900 characters) … {'a' * 100}fully_shard{'z' * 289} … (4711 more characters)",
+    )
+
+
 def test_markdown_has_assumptions_tests_and_code_for_what_is_to_be_read() -> None:
     result = changed(False, finding(Level.REVIEW, 11, message="a"), finding(Level.REVIEW, 12, message="a"))
     shown = markdown.render(result)
