@@ -89,9 +89,9 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
 
 
 def given_optimizers(call: cst.Call, file: File) -> list[cst.Param]:
-    """The optimizers that a function is given together with the model that it wraps."""
+    """The optimizers that a function is given together with the model that it wraps, where FSDP1 kept them valid."""
     function = file.function(call)
-    if function is None or file.fsdp1(call.func) != FSDP:
+    if function is None or file.fsdp1(call.func) != FSDP or _note(call):
         return []
     parameters = [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
     root = (dotted(wrapped_module(call) or call) or "").partition(".")[0]
