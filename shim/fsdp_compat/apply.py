@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from . import torch_internals
 from .buffers import cast_buffers_when_computing
 from .eval_precision import follow_mode
+from .exec_order import check_forward_order
 from .left_out import leaving_out
 from .low_precision_grads import keep_low_precision_grads
 from .materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
@@ -54,6 +55,7 @@ def apply_plan(plan: Plan) -> None:
             torch_internals.set_input_cast(module, record.cast_inputs_if_nested)
     cast_buffers_when_computing(plan.root)
     prefetch_after_first_forward(plan.root)
+    check_forward_order(plan.root)
 
 
 def _named_places(plan: Plan, units: Iterable[Unit]) -> list[tuple[Place, str]]:

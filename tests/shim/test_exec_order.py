@@ -1,0 +1,90 @@
+"""Units that only some ranks run: found out where torch's debug level asks for it, at no cost where it does not."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
+
+import fsdp_compat
+from tests.device import DEVICE
+from tests.pool import Pool
+from tests.shim.training import quiet_fsdp1
+
+
+class Expert(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.proj(x)  # type: ignore[no-any-return]
+
+
+class Router(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([Expert(), Expert()])
+
+    def forward(self, x: torch.Tensor, chosen: int) -> torch.Tensor:
+        return self.experts[chosen](x)  # type: ignore[no-any-return]
+
+
+def routed(rank: int, world_size: int, implementation: str, by_hand: bool, chosen: list[list[int]]) -> list[str]:
+    """Worker: ``chosen[step][rank]`` runs; the messages of what was raised and logged."""
+    names: Any = FSDP1 if implementation == "fsdp1" else fsdp_compat.FSDP
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("fsdp_compat").addHandler(handler)
+    before = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        with quiet_fsdp1():
+            model: Any = Router()
+            if by_hand:
+                for index in range(2):
+                    model.experts[index] = names(model.experts[index], device_id=DEVICE)
+                model = names(model, device_id=DEVICE)
+            else:
+                policy = fsdp_compat.ModuleWrapPolicy({Expert})
+                model = names(model, auto_wrap_policy=policy, device_id=DEVICE)
+            for step in chosen:
+                model(torch.ones(1, 3).to(DEVICE), step[rank]).sum().backward()
+    except RuntimeError as error:
+        messages.append(str(error))
+    finally:
+        dist.set_debug_level(before)
+        logging.getLogger("fsdp_compat").removeHandler(handler)
+    return messages
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["by_policy", "by_hand"])
+@pytest.mark.parametrize("implementation", ["fsdp1", "fsdp_compat"])
+def test_ranks_that_run_different_units_are_told(pool: Pool, implementation: str, by_hand: bool) -> None:
+    for (message,) in pool.run(routed, 2, implementation, by_hand, [[0, 1]]):
+        assert message.startswith("Forward order differs across ranks: rank 0 is all-gathering parameters for")
+        if implementation == "fsdp_compat":
+            assert "parameters for experts.0 while rank 1 is all-gathering parameters for experts.1." in message
+
+
+def test_another_order_than_the_first_is_said_once(pool: Pool) -> None:
+    for messages in pool.run(routed, 2, "fsdp_compat", False, [[0, 0], [1, 1], [1, 1], [0, 0]]):
+        assert len(messages) == 1
+        assert "differs from that of the first iteration: experts.1 runs instead of experts.0." in messages[0]
+
+
+def hooks(rank: int, world_size: int) -> int:
+    """Worker: how many hooks the forward of a unit has."""
+    policy = fsdp_compat.ModuleWrapPolicy({Expert})
+    model = fsdp_compat.FSDP(Router(), auto_wrap_policy=policy, device_id=DEVICE)
+    return len(model.experts[0]._forward_pre_hooks)
+
+
+def test_nothing_is_watched_otherwise(pool: Pool) -> None:
+    assert pool.run(hooks, 1) == [1]
