@@ -29,6 +29,7 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     ranks. ``norm_type`` is positive, ``inf`` included. A collective: all ranks call it.
 
     Agrees with FSDP1's method to about 1e-6 relative: the two add squares up in another order.
+    Differs from FSDP1 around tensor parallelism, where FSDP1 leaves out the parts of the other tensor-parallel ranks.
     Raises ValueError for another ``norm_type``, RuntimeError for a module inside another FSDP2 module.
     """
     check_root(
