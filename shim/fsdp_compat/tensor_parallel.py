@@ -86,7 +86,7 @@ def _check_even(param: DTensor, fqn: str, options: Options) -> None:
         raise NotImplementedError(
             f"{fqn} has {param.shape[0]} rows, which {parts} ranks (tensor-parallel times data-parallel) cannot share "
             f"evenly, and torch {TORCH} refuses or misplaces uneven parts. Pad it to a multiple of {parts}, or use "
-            f"torch 2.12 or newer."
+            f"torch 2.10 or newer."
         )
 
 

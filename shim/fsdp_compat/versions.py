@@ -30,9 +30,9 @@ HAS_AUTO_RESHARD = Version("2.8") <= TORCH
 # itself, and every reduction over gloo is made one (see torch_backports).
 HAS_FORCED_SUM = Version("2.8") <= TORCH
 
-# Before 2.13 gloo's reduce-scatter returns the sum for ReduceOp.AVG, without a word. Before 2.8 its all-reduce
-# refuses ReduceOp.AVG.
-GLOO_AVERAGES = Version("2.13") <= TORCH
+# Gloo's reduce-scatter averages for ReduceOp.AVG since 2.10 at the latest. In 2.8 it returns the sum, without a word,
+# and in between it is asked; before 2.8 its all-reduce refuses ReduceOp.AVG too.
+GLOO_AVERAGES = Version("2.10") <= TORCH
 
 # FSDPModule.set_custom_reduce_scatter appeared in 2.9. Without it FSDP2 calls nothing to reduce gradients.
 HAS_CUSTOM_REDUCE_SCATTER = Version("2.9") <= TORCH
@@ -41,6 +41,6 @@ HAS_CUSTOM_REDUCE_SCATTER = Version("2.9") <= TORCH
 HAS_GRAD_DTYPE = Version("2.10") <= TORCH
 
 # Where FSDP and tensor parallelism cut the same dimension of a parameter, torch shards unevenly and reads it back right
-# since 2.12. Torch 2.6 and 2.7 refuse uneven parts; 2.8 trains with them, but full_tensor and every checkpoint take
+# since 2.10. Torch 2.6 and 2.7 refuse uneven parts; 2.8 trains with them, but full_tensor and every checkpoint take
 # rows for others, without a word. So the shim refuses them (see tensor_parallel).
-HAS_UNEVEN_STRIDES = Version("2.12") <= TORCH
+HAS_UNEVEN_STRIDES = Version("2.10") <= TORCH

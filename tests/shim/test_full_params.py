@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import fsdp_compat
 from fsdp_compat import MixedPrecision, ShardingStrategy, summon_full_params
-from tests.device import DEVICE
+from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of, tokens
 from tests.shim.parallel import Mlps, tensor_parallel
@@ -91,7 +91,7 @@ def in_half_precision(rank: int, world_size: int) -> None:
 
 
 def test_parameters_are_in_full_precision(pool: Pool) -> None:
-    pool.run(in_half_precision, 2)
+    pool.run(in_half_precision, ranks(2))
 
 
 def own_unit_only(rank: int, world_size: int, strategy: str) -> None:
@@ -122,7 +122,7 @@ def own_unit_only(rank: int, world_size: int, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
 def test_forward_works_where_only_the_root_is_summoned(pool: Pool, strategy: str) -> None:
-    pool.run(own_unit_only, 2, strategy)
+    pool.run(own_unit_only, ranks(2), strategy)
 
 
 def state_inside(rank: int, world_size: int) -> None:
@@ -145,7 +145,7 @@ def state_inside(rank: int, world_size: int) -> None:
 
 
 def test_state_is_whole_inside(pool: Pool) -> None:
-    pool.run(state_inside, 2)
+    pool.run(state_inside, ranks(2))
 
 
 def gradients(rank: int, world_size: int) -> None:
@@ -164,7 +164,7 @@ def gradients(rank: int, world_size: int) -> None:
 
 
 def test_gradients_are_summoned_and_written_back(pool: Pool) -> None:
-    pool.run(gradients, 2)
+    pool.run(gradients, ranks(2))
 
 
 def on_one_rank(rank: int, world_size: int) -> None:
@@ -176,7 +176,7 @@ def on_one_rank(rank: int, world_size: int) -> None:
 
 
 def test_other_ranks_keep_their_shards_with_rank0_only(pool: Pool) -> None:
-    pool.run(on_one_rank, 2)
+    pool.run(on_one_rank, ranks(2))
 
 
 def after_an_error(rank: int, world_size: int) -> None:
@@ -190,7 +190,7 @@ def after_an_error(rank: int, world_size: int) -> None:
 
 
 def test_an_error_inside_restores_the_shards(pool: Pool) -> None:
-    pool.run(after_an_error, 2)
+    pool.run(after_an_error, ranks(2))
 
 
 def test_a_plain_module_is_left_alone() -> None:
@@ -316,5 +316,5 @@ def gradients_on_the_cpu(model: Model) -> None:
     ],
 )
 def test_what_would_lose_something_is_refused(pool: Pool, action: Callable[[Model], None], message: str) -> None:
-    for answer in pool.run(refused, 2, action):
+    for answer in pool.run(refused, ranks(2), action):
         assert answer.startswith(message)

@@ -13,12 +13,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 
 import fsdp_compat
-from fsdp_compat import ShardingStrategy, clip_grad_norm_, no_sync
-from tests.device import DEVICE
+from fsdp_compat import MixedPrecision, ShardingStrategy, clip_grad_norm_, no_sync
+from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of
 from tests.shim.training import POLICIES, Case, assert_same, both, quiet_fsdp1, whole
@@ -57,7 +57,7 @@ def clipped(rank: int, world_size: int, strategy: str, norm_type: float, max_nor
 @pytest.mark.parametrize("max_norm", [1e-2, 1e3])
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.5, math.inf])
 def test_norm_and_gradients_are_those_of_an_unsharded_model(pool: Pool, norm_type: float, max_norm: float) -> None:
-    pool.run(clipped, 2, "FULL_SHARD", norm_type, max_norm)
+    pool.run(clipped, ranks(2), "FULL_SHARD", norm_type, max_norm)
 
 
 @pytest.mark.parametrize(("strategy", "world_size"), [("NO_SHARD", 2), ("SHARD_GRAD_OP", 3), ("HYBRID_SHARD", 4)])
@@ -67,7 +67,7 @@ def test_replicas_count_once(pool: Pool, strategy: str, world_size: int, norm_ty
 
 
 def test_training_with_active_clipping_follows_fsdp1(pool: Pool) -> None:
-    for theirs, ours in pool.run(both, 2, Case(max_norm=0.1)):
+    for theirs, ours in pool.run(both, ranks(2), Case(max_norm=0.1)):
         assert_same(theirs, ours, rounding=1e-5)
 
 
@@ -88,8 +88,8 @@ def with_ignored(rank: int, world_size: int, side: str, norm_type: float) -> tup
 
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf])
 def test_ignored_parameters_count_as_in_fsdp1(pool: Pool, norm_type: float) -> None:
-    theirs = pool.run(with_ignored, 2, "fsdp1", norm_type)
-    for first, second in zip(theirs, pool.run(with_ignored, 2, "compat", norm_type), strict=True):
+    theirs = pool.run(with_ignored, ranks(2), "fsdp1", norm_type)
+    for first, second in zip(theirs, pool.run(with_ignored, ranks(2), "compat", norm_type), strict=True):
         torch.testing.assert_close(second, first, rtol=1e-6, atol=1e-9)
 
 
@@ -141,7 +141,7 @@ def accumulated(rank: int, world_size: int) -> None:
         with no_sync(model):
             loss_of(model, rank, 0).backward()
         assert flags(model) == [(False, False)] * 4
-        assert all(param.grad is None for param in model.parameters())
+        assert all(param.grad.placements == (Partial("avg"),) for param in model.parameters())
     assert flags(model) == [(True, True)] * 4
     loss_of(model, rank, 1).backward()
     first, second = averaged(world_size, 0), averaged(world_size, 1)
@@ -159,7 +159,7 @@ def accumulated(rank: int, world_size: int) -> None:
 
 
 def test_no_sync_nests_and_restores(pool: Pool) -> None:
-    pool.run(accumulated, 2)
+    pool.run(accumulated, ranks(2))
 
 
 def around_other_modules(rank: int, world_size: int) -> None:
@@ -173,7 +173,7 @@ def around_other_modules(rank: int, world_size: int) -> None:
         fully_shard(block, mesh=init_device_mesh(DEVICE.type, (world_size,)))
     with no_sync(holder):
         holder(torch.ones(2, 3)).sum().backward()
-    assert all(param.grad is None for param in holder.parameters())
+    assert all(param.grad.placements == (Partial("avg"),) for param in holder.parameters())
     holder(torch.ones(2, 3)).sum().backward()
     assert all(isinstance(param.grad, DTensor) for param in holder.parameters())
     with pytest.raises(TypeError, match="no_sync needs a module sharded with FSDP2"), no_sync(nn.Linear(1, 1)):
@@ -181,4 +181,65 @@ def around_other_modules(rank: int, world_size: int) -> None:
 
 
 def test_no_sync_on_what_fsdp_compat_did_not_shard(pool: Pool) -> None:
-    pool.run(around_other_modules, 2)
+    pool.run(around_other_modules, ranks(2))
+
+
+def waiting(rank: int, world_size: int, implementation: str, strategy: str, dtype: torch.dtype | None) -> list[Any]:
+    """Worker: what ``.grad`` is while gradients wait, what zeroing does to them, and where training leads."""
+    wrap: Any = {"fsdp1": FSDP1, "fsdp_compat": fsdp_compat.FSDP}[implementation]
+    with quiet_fsdp1():
+        model = wrap(
+            build(),
+            auto_wrap_policy=POLICIES["transformer"](),
+            sharding_strategy=ShardingStrategy[strategy],
+            mixed_precision=MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32) if dtype else None,
+            use_orig_params=True,
+            device_id=DEVICE,
+        )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: list[Any] = []
+
+    def look() -> None:
+        for param in model.parameters():
+            local = param.grad.to_local() if isinstance(param.grad, DTensor) else param.grad
+            seen.append(None if local is None else (local.dtype, local.detach().cpu().float().clone()))
+
+    with model.no_sync():
+        loss_of(model, rank, 0).backward()
+        look()
+        loss_of(model, rank, 1).backward()
+        look()
+        optimizer.zero_grad()
+        loss_of(model, rank, 2).backward()
+    look()
+    loss_of(model, rank, 3).backward()
+    optimizer.step()
+    seen.append(loss_of(model, rank, 4).item())
+    # FSDP1 keeps a gradient that was reduced before out of reach of zero_grad() while others wait.
+    optimizer.zero_grad()
+    with model.no_sync():
+        loss_of(model, rank, 5).backward()
+        optimizer.zero_grad(set_to_none=False)
+    model.zero_grad()
+    loss_of(model, rank, 6).backward()
+    optimizer.step()
+    # A reduced gradient from before waits beside the unreduced one.
+    with model.no_sync():
+        loss_of(model, rank, 7).backward()
+    loss_of(model, rank, 8).backward()
+    optimizer.step()
+    seen.append(loss_of(model, rank, 9).item())
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+def test_gradients_wait_in_sight_as_in_fsdp1(pool: Pool, strategy: str, dtype: torch.dtype | None) -> None:
+    theirs, ours = (pool.run(waiting, ranks(2), side, strategy, dtype) for side in ("fsdp1", "fsdp_compat"))
+    for first, second in zip(theirs, ours, strict=True):
+        for one, other in zip(first, second, strict=True):
+            if isinstance(one, float) or one is None or other is None:
+                assert other == one
+            else:
+                assert other[0] == one[0]
+                assert torch.equal(other[1], one[1])

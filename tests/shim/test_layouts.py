@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 import fsdp_compat
 from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, reduction, shard
 from fsdp_compat.versions import GLOO_AVERAGES
-from tests.device import DEVICE
+from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of, tokens
 from tests.shim.training import (
@@ -157,7 +157,7 @@ def synced_buffers(rank: int, world_size: int) -> None:
 
 
 def test_buffers_of_all_dtypes_are_synced(pool: Pool) -> None:
-    pool.run(synced_buffers, 2)
+    pool.run(synced_buffers, ranks(2))
 
 
 def on_meta(tied: bool) -> Model:
@@ -194,7 +194,7 @@ def from_meta(rank: int, world_size: int, how: str, policy: str) -> tuple[dict[s
 @pytest.mark.parametrize("policy", ["none", "transformer", "size", "always"])
 @pytest.mark.parametrize("how", ["param_init_fn", "reset_parameters"])
 def test_meta_initialisation_draws_the_numbers_of_fsdp1(pool: Pool, how: str, policy: str) -> None:
-    for theirs, ours in pool.run(from_meta, 2, how, policy):
+    for theirs, ours in pool.run(from_meta, ranks(2), how, policy):
         assert theirs.keys() == ours.keys()
         for name, weight in theirs.items():
             assert torch.equal(weight, ours[name]), name
@@ -226,7 +226,7 @@ def assert_trains(model: nn.Module, rank: int) -> None:
 
 
 def test_meta_initialisation_keeps_ties_and_values(pool: Pool) -> None:
-    pool.run(partly_meta, 2)
+    pool.run(partly_meta, ranks(2))
 
 
 def offloaded(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
@@ -237,7 +237,7 @@ def offloaded(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
 
 
 def test_offload_changes_no_number(pool: Pool) -> None:
-    for plain, offload in pool.run(offloaded, 2):
+    for plain, offload in pool.run(offloaded, ranks(2)):
         assert_same(plain, offload)
 
 
@@ -352,7 +352,7 @@ def tied_in_inner_units(rank: int, world_size: int) -> None:
 
 
 def test_ties_of_inner_units_only(pool: Pool) -> None:
-    pool.run(tied_in_inner_units, 2)
+    pool.run(tied_in_inner_units, ranks(2))
 
 
 def by_hand(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
@@ -384,7 +384,7 @@ def by_hand(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
 
 
 def test_sharding_by_hand_trains_as_by_policy(pool: Pool) -> None:
-    for theirs, ours in pool.run(by_hand, 2):
+    for theirs, ours in pool.run(by_hand, ranks(2)):
         assert_same(theirs, ours)
 
 
@@ -396,7 +396,7 @@ def tied_to_a_sharded_module(rank: int, world_size: int) -> None:
 
 
 def test_a_tie_to_a_module_sharded_before_is_refused(pool: Pool) -> None:
-    pool.run(tied_to_a_sharded_module, 2)
+    pool.run(tied_to_a_sharded_module, ranks(2))
 
 
 def with_ignored(rank: int, world_size: int, side: str, what: str) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -425,7 +425,9 @@ def with_ignored(rank: int, world_size: int, side: str, what: str) -> tuple[list
 
 @pytest.mark.parametrize("what", ["modules", "states", "parameters"])
 def test_ignored_parts_stay_as_in_fsdp1(pool: Pool, what: str) -> None:
-    results = zip(pool.run(with_ignored, 2, "fsdp1", what), pool.run(with_ignored, 2, "compat", what), strict=True)
+    results = zip(
+        pool.run(with_ignored, ranks(2), "fsdp1", what), pool.run(with_ignored, ranks(2), "compat", what), strict=True
+    )
     for theirs, ours in results:
         assert theirs[0] == ours[0]
         assert torch.equal(theirs[1]["up"], ours[1]["up"])
@@ -440,7 +442,7 @@ def transposed(rank: int, world_size: int) -> None:
 
 
 def test_parameters_of_any_strides(pool: Pool) -> None:
-    pool.run(transposed, 2)
+    pool.run(transposed, ranks(2))
 
 
 def raises_before_sharding(rank: int, world_size: int) -> None:
@@ -472,7 +474,7 @@ def raises_before_sharding(rank: int, world_size: int) -> None:
 
 
 def test_refusals_touch_nothing(pool: Pool) -> None:
-    pool.run(raises_before_sharding, 2)
+    pool.run(raises_before_sharding, ranks(2))
 
 
 def test_arguments_without_effect_are_logged_once(pool: Pool) -> None:

@@ -207,7 +207,7 @@ def refused(rank: int, world_size: int) -> None:
         assert all(param is before[name] for name, param in model.named_parameters())
 
 
-@needs_torch("2.12", "tensor parallelism along the outer dimension of a mesh")
+@needs_torch("2.10", "tensor parallelism along the outer dimension of a mesh")
 def test_meshes_that_do_not_fit_tensor_parallelism_are_refused(pool: Pool) -> None:
     pool.run(refused, 4)
 
@@ -237,7 +237,7 @@ def wrong_order(rank: int, world_size: int) -> None:
         parallelize_module(model.blocks[0], mesh["tp"], {"norm": SequenceParallel()})
 
 
-@needs_torch("2.12", "SequenceParallel that refuses parameters which are sharded already")
+@needs_torch("2.10", "SequenceParallel that refuses parameters which are sharded already")
 def test_tensor_parallelism_after_sharding_is_an_error(pool: Pool) -> None:
     pool.run(wrong_order, 4)
 

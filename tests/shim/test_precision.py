@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import fsdp_compat
 from fsdp_compat import MixedPrecision, ModuleWrapPolicy, ShardingStrategy
-from tests.device import DEVICE
+from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
 from tests.shim.training import POLICIES, Case, assert_same, both, quiet_fsdp1, whole
@@ -33,7 +33,7 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
     ids=str,
 )
 def test_trains_as_fsdp1(pool: Pool, precision: MixedPrecision) -> None:
-    for theirs, ours in pool.run(both, 2, Case(arguments={"mixed_precision": precision})):
+    for theirs, ours in pool.run(both, ranks(2), Case(arguments={"mixed_precision": precision})):
         assert_same(theirs, ours)
 
 
@@ -121,7 +121,9 @@ def dtypes(rank: int, world_size: int, side: str, precision: Any, with_bn: bool)
 )
 def test_modules_see_the_dtypes_of_fsdp1(pool: Pool, precision: MixedPrecision, with_bn: bool) -> None:
     for theirs, ours in zip(
-        pool.run(dtypes, 2, "fsdp1", precision, with_bn), pool.run(dtypes, 2, "compat", precision, with_bn), strict=True
+        pool.run(dtypes, ranks(2), "fsdp1", precision, with_bn),
+        pool.run(dtypes, ranks(2), "compat", precision, with_bn),
+        strict=True,
     ):
         torch.testing.assert_close(ours.pop("outputs"), theirs.pop("outputs"), rtol=0, atol=0)
         assert ours == theirs
@@ -130,7 +132,9 @@ def test_modules_see_the_dtypes_of_fsdp1(pool: Pool, precision: MixedPrecision, 
 def test_an_fsdp2_policy_means_what_fsdp1_would(pool: Pool) -> None:
     policy, precision = MixedPrecisionPolicy(BF16, FP32), MixedPrecision(param_dtype=BF16, reduce_dtype=FP32)
     for theirs, ours in zip(
-        pool.run(dtypes, 2, "fsdp1", precision, True), pool.run(dtypes, 2, "compat", policy, True), strict=True
+        pool.run(dtypes, ranks(2), "fsdp1", precision, True),
+        pool.run(dtypes, ranks(2), "compat", policy, True),
+        strict=True,
     ):
         torch.testing.assert_close(ours.pop("outputs"), theirs.pop("outputs"), rtol=0, atol=0)
         assert ours == theirs
@@ -147,7 +151,7 @@ def nested_by_hand(rank: int, world_size: int) -> list[list[tuple[torch.dtype, .
 
 
 def test_a_module_sharded_by_hand_casts_no_inputs_once_inside_another(pool: Pool) -> None:
-    first, second = pool.run(nested_by_hand, 2)[0]
+    first, second = pool.run(nested_by_hand, ranks(2))[0]
     assert first == [(BF16, FP32, BF16, BF16, BF16)]
     assert second == [(BF16, BF16, BF16, BF16, BF16)]
 
@@ -186,8 +190,8 @@ def evaluated(rank: int, world_size: int, side: str, precision: MixedPrecision, 
 )
 def test_full_precision_in_eval(pool: Pool, precision: MixedPrecision, setting: str) -> None:
     for theirs, ours in zip(
-        pool.run(evaluated, 2, "fsdp1", precision, setting),
-        pool.run(evaluated, 2, "fsdp_compat", precision, setting),
+        pool.run(evaluated, ranks(2), "fsdp1", precision, setting),
+        pool.run(evaluated, ranks(2), "fsdp_compat", precision, setting),
         strict=True,
     ):
         if setting == "1" and precision.param_dtype is not None:
@@ -216,7 +220,7 @@ def accumulated_around_eval(rank: int, world_size: int) -> None:
 
 
 def test_waiting_gradients_survive_an_evaluation(pool: Pool) -> None:
-    pool.run(accumulated_around_eval, 2)
+    pool.run(accumulated_around_eval, ranks(2))
 
 
 def low_precision(rank: int, world_size: int, side: str, strategy: str, precision: MixedPrecision) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import fsdp_compat
 from fsdp_compat import FSDP, BackwardPrefetch, CustomPolicy, ModuleWrapPolicy, torch_internals
-from tests.device import DEVICE
+from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.training import Case, Outcome, assert_same, train_compat, train_fsdp1, weights_of
 
@@ -110,7 +110,7 @@ def in_recorded_order(rank: int, world_size: int) -> None:
 
 
 def test_units_prefetch_the_next_one_in_execution_order(pool: Pool) -> None:
-    pool.run(in_recorded_order, 2)
+    pool.run(in_recorded_order, ranks(2))
 
 
 def counted(rank: int, world_size: int) -> None:
@@ -141,7 +141,7 @@ def run_twice(rank: int, world_size: int) -> None:
 
 
 def test_a_unit_that_runs_twice_does_not_gather_the_next_one_twice(pool: Pool) -> None:
-    pool.run(run_twice, 2)
+    pool.run(run_twice, ranks(2))
 
 
 def skipped_later(rank: int, world_size: int) -> None:
@@ -161,7 +161,7 @@ def skipped_later(rank: int, world_size: int) -> None:
 
 
 def test_what_was_gathered_in_vain_is_not_used_later(pool: Pool) -> None:
-    pool.run(skipped_later, 2)
+    pool.run(skipped_later, ranks(2))
 
 
 def by_hand(rank: int, world_size: int) -> None:
@@ -180,7 +180,7 @@ def by_hand(rank: int, world_size: int) -> None:
 
 
 def test_nested_units_ask_each_for_itself(pool: Pool) -> None:
-    pool.run(by_hand, 2)
+    pool.run(by_hand, ranks(2))
 
 
 def messages_of(rank: int, world_size: int) -> list[str]:

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as TorchScaler
 
 import fsdp_compat
-from tests.device import DEVICE
+from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
 from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_of
@@ -109,4 +109,4 @@ def details(rank: int, world_size: int) -> None:
 
 
 def test_details(pool: Pool) -> None:
-    pool.run(details, 2)
+    pool.run(details, ranks(2))
