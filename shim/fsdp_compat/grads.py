@@ -61,8 +61,11 @@ def no_sync(module: nn.Module) -> Iterator[None]:
     """Inside, backward accumulates gradients without communication; the next backward outside reduces their sum.
 
     Restores each unit's own flags on exit, so it nests. On a module without FSDP2 units that has its own
-    ``no_sync`` (DDP) it is that one. Differs from FSDP1 in that the sum is kept in the reduce dtype instead of the
-    parameter dtype, ``.grad`` is None inside, and ``zero_grad()`` inside does not drop what has accumulated.
+    ``no_sync`` (DDP) it is that one. Until that backward ``.grad`` is the sum of this rank, as a DTensor that is
+    partial over the mesh and whose local part is the whole unreduced gradient, in the dtype that was computed in;
+    ``zero_grad()`` drops it. Differs from FSDP1 in that ``zero_grad()`` also drops what was reduced before, and in that
+    nothing is shown in ``.grad``, nor dropped, with CPU offload on an accelerator, for tensor-parallel parameters, and
+    with another ``param_dtype`` before torch 2.10.
 
     Raises RuntimeError for a module inside another FSDP2 module, TypeError for one that is not distributed.
     """
@@ -78,6 +81,8 @@ def no_sync(module: nn.Module) -> Iterator[None]:
         with own():
             yield
         return
+    for unit in units:
+        torch_internals.show_unreduced(unit)
     with torch_internals.gradient_sync_off(units):
         yield
 
