@@ -41,7 +41,6 @@ _CHECKS = {
     "FSDP206": _EFFECT,
     "FSDP207": _EFFECT,
     "FSDP208": _EFFECT,
-    "FSDP209": _EFFECT,
     "FSDP210": "Call each of the named methods (`generate`, for example) on a sharded model, on several processes.",
     "FSDP211": "Compare the averaged weights with those of the old code after a few steps.",
     "FSDP212": _EFFECT,
