@@ -80,32 +80,36 @@ class MeshBuilder:
             return DeviceMesh.from_group(
                 [replicate, shard], self.device_type, mesh=torch.tensor(rows), mesh_dim_names=DIM_NAMES
             )
-        world, per_node = dist.get_world_size(), self._ranks_per_node(options)
+        world = dist.get_world_size()
+        per_node = ranks_per_node(options, self.device_type, world)
         return init_device_mesh(self.device_type, (world // per_node, per_node), mesh_dim_names=DIM_NAMES)
 
-    def _ranks_per_node(self, options: Options) -> int:
-        """The devices of a node, as FSDP1 counts; where they make no mesh, what torchrun says about the node."""
-        world = dist.get_world_size()
-        devices: int = torch.get_device_module(self.device_type).device_count()
-        said = os.environ.get("LOCAL_WORLD_SIZE", "")
-        local = int(said) if said.isdecimal() else 0
-        if world % devices == 0:
-            if local not in (0, devices):
-                log_once(
-                    f"{options.strategy} shards over the {devices} devices of a node, as FSDP1 does, though "
-                    f"LOCAL_WORLD_SIZE is {local}. Pass a 2D device_mesh (replicate, shard) to choose."
-                )
-            return devices
-        if local and world % local == 0:
+
+def ranks_per_node(options: Options, device_type: str, world: int) -> int:
+    """Over how many of ``world`` ranks a hybrid strategy shards without a mesh: the devices of a node, as FSDP1 counts.
+
+    Where those make no mesh, what torchrun says about the node. Raises ValueError if that makes none either.
+    """
+    devices: int = torch.get_device_module(device_type).device_count()
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    local = int(said) if said.isdecimal() else 0
+    if world % devices == 0:
+        if local not in (0, devices):
             log_once(
-                f"{options.strategy} shards over the LOCAL_WORLD_SIZE={local} ranks of a node, since its {devices} "
-                f"devices do not divide the {world} ranks"
+                f"{options.strategy} shards over the {devices} devices of a node, as FSDP1 does, though "
+                f"LOCAL_WORLD_SIZE is {local}. Pass a 2D device_mesh (replicate, shard) to choose."
             )
-            return local
-        raise ValueError(
-            f"{options.strategy} shards over the {devices} devices of a node, which do not divide the {world} "
-            "ranks. Pass a 2D device_mesh (replicate, shard)."
+        return devices
+    if local and world % local == 0:
+        log_once(
+            f"{options.strategy} shards over the LOCAL_WORLD_SIZE={local} ranks of a node, since its {devices} "
+            f"devices do not divide the {world} ranks"
         )
+        return local
+    raise ValueError(
+        f"{options.strategy} shards over the {devices} devices of a node, which do not divide the {world} "
+        "ranks. Pass a 2D device_mesh (replicate, shard)."
+    )
 
 
 def compute_device(module: nn.Module, options: Options, ignored_params: set[nn.Parameter]) -> torch.device:

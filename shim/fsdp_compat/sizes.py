@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
-from .mesh import compute_device
+from .mesh import compute_device, ranks_per_node
 from .options import HYBRID, Options
 
 
@@ -83,8 +83,10 @@ def shards_of(root: nn.Module, options: Options, world: Shards | None, ignored: 
     if group is not None:
         return Shards((group[0] if isinstance(group, tuple) else group).size(), "process_group")
     if options.strategy in HYBRID:
-        per_node = torch.get_device_module(compute_device(root, options, ignored).type).device_count()
-        return Shards(per_node, f"{options.strategy.name} over this node's {per_node} device(s)")
+        device_type = compute_device(root, options, ignored).type
+        devices: int = torch.get_device_module(device_type).device_count()
+        per_node = devices if world is None else ranks_per_node(options, device_type, world.count)
+        return Shards(per_node, f"{options.strategy.name} over {per_node} rank(s) of a node")
     return world
 
 

@@ -73,7 +73,7 @@ def test_strategies_that_do_not_shard_over_everybody(monkeypatch: pytest.MonkeyP
         device_id=DEVICE,
         world_size=8,
     )
-    assert str(hybrid).splitlines()[-1] == "per rank: cut into 2, from HYBRID_SHARD over this node's 2 device(s)"
+    assert str(hybrid).splitlines()[-1] == "per rank: cut into 2, from HYBRID_SHARD over 2 rank(s) of a node"
 
 
 def test_dtypes_that_are_not_cast_are_gathered_as_they_are() -> None:
