@@ -6,7 +6,7 @@ the shapes are equal. To notice it ranks must talk, which is too dear for every 
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,14 +19,12 @@ from .attributes import process_group
 from .modules import fsdp_modules
 from .records import record_of
 
-_logger = logging.getLogger("fsdp_compat")
-
 
 def check_forward_order(root: nn.Module) -> None:
     """Compare the order of the units of ``root`` across ranks in its first training forward, with one all-gather each.
 
     The forward then raises RuntimeError, naming the units, where ranks differ. From the second forward on each rank
-    compares with its own first one, and logs one warning. Does nothing below the debug level DETAIL.
+    compares with its own first one, and warns once. Does nothing below the debug level DETAIL.
     """
     if dist.get_debug_level() == dist.DebugLevel.DETAIL:  # type: ignore[attr-defined]
         names = {module: name for name, module in root.named_modules()}
@@ -62,11 +60,12 @@ class _Watcher:
         self._position += 1
         if index != expected and not self._has_warned:
             self._has_warned = True
-            _logger.warning(
-                "Forward order differs from that of the first iteration: %s runs instead of %s. Collectives are "
-                "unchecked and may give incorrect results or hang, unless all ranks do the same.",
-                self._names[index],
-                "nothing" if expected is None else self._names[expected],
+            instead = "nothing" if expected is None else self._names[expected]
+            warnings.warn(
+                f"Forward order differs from that of the first iteration on rank {dist.get_rank()}. Collectives are "
+                "unchecked and may give incorrect results or hang, unless all ranks do the same: "
+                f"{self._names[index]} runs instead of {instead}.",
+                stacklevel=2,
             )
 
     def _counts(self, module: nn.Module) -> bool:
