@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for test, said in result.failed:
             print(f"  {test}: {said}", flush=True)
     if not options.versions and options.tests == ["tests/shim"]:
-        PAGE.write_text(page(results))
+        PAGE.write_text(page(results, gates(GATES.read_text())))
     return 1 if any(result.failed for result in results) else 0
 
 
@@ -144,17 +144,16 @@ def gates(source: str) -> list[Gate]:
     ]
 
 
-def page(results: Sequence[Result]) -> str:
+def page(results: Sequence[Result], conditions: Sequence[Gate]) -> str:
     """The text of docs/torch-versions.md."""
     lines = ["<!-- Written by `make matrix`; do not edit. -->", "# Versions of torch", "", INTRODUCTION, ""]
-    found = gates(GATES.read_text())
     lines += ["| torch | python | passed | failed | skipped | differs by |", "|---|---|---|---|---|---|"]
     for result in results:
-        differs = ", ".join(f"`{gate.name}`" for gate in found if Version(result.version) < gate.since) or "-"
+        differs = ", ".join(f"`{gate.name}`" for gate in conditions if Version(result.version) < gate.since) or "-"
         counts = f"{result.passed} | {len(result.failed)} | {len(result.skipped)}"
         lines.append(f"| {result.torch} | {result.python} | {counts} | {differs} |")
     lines += ["", DIFFERENCES, "", "| condition | since torch | reason |", "|---|---|---|"]
-    lines += [f"| `{gate.name}` | {gate.since} | {gate.reason} |" for gate in sorted(found, key=lambda g: g.since)]
+    lines += [f"| `{gate.name}` | {gate.since} | {gate.reason} |" for gate in sorted(conditions, key=lambda g: g.since)]
     for result in results:
         if result.failed or result.skipped:
             lines += ["", f"## torch {result.torch}", ""]

@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, _init_utils, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 
 import fsdp_compat
-from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, reduction, shard
+from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, left_out, reduction, shard
 from fsdp_compat.versions import GLOO_AVERAGES
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
@@ -129,6 +129,35 @@ def explicitly_divided(rank: int, world_size: int, strategy: str) -> tuple[Outco
 def test_gradients_are_averages_where_the_backend_sums(pool: Pool, strategy: str, world_size: int) -> None:
     for theirs, ours in pool.run(explicitly_divided, world_size, strategy):
         assert_same(theirs, ours, ROUNDING)
+
+
+def named_by_device(rank: int, world_size: int) -> None:
+    """Worker: a group whose backend is said per device, or not at all, has gloo on the CPU and has to be asked."""
+    mesh = DeviceMesh.from_group(dist.new_group(backend="cpu:gloo"), "cpu")
+    for answer in (False, True):
+        with (
+            mock.patch.object(reduction, "GLOO_AVERAGES", False),
+            mock.patch.object(reduction, "HAS_FORCED_SUM", True),
+            mock.patch.object(reduction, "_averages", return_value=answer),
+        ):
+            assert reduction.averages(mesh) is answer
+
+
+def test_groups_that_name_no_backend_are_asked_too(pool: Pool) -> None:
+    pool.run(named_by_device, 2)
+
+
+def without_ignored_params(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
+    """Worker: ties across units as on a torch whose fully_shard cannot be told what to leave alone."""
+    case = Case(policy="always", tied=True)
+    with mock.patch.object(left_out, "HAS_IGNORED_PARAMS", False):
+        ours = train_compat(rank, case)
+    return train_compat(rank, case), ours
+
+
+def test_parameters_are_kept_out_without_ignored_params(pool: Pool) -> None:
+    for expected, ours in pool.run(without_ignored_params, 2):
+        assert_same(expected, ours)
 
 
 class Buffered(nn.Module):
