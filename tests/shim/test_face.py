@@ -380,7 +380,7 @@ def scaled(rank: int, world_size: int) -> None:
     model = build()
     wrapped(model, ignored_modules=[model.head])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-    scaler = ShardedGradScaler("cpu", init_scale=4.0, process_group=dist.group.WORLD)
+    scaler = ShardedGradScaler(DEVICE.type, init_scale=4.0, process_group=dist.group.WORLD)
     before = weights_of(model)
     scaler.scale(loss_of(model, rank, 0)).backward()
     if rank == 1:

@@ -183,7 +183,7 @@ def refused(rank: int, world_size: int) -> None:
     cube = init_device_mesh(DEVICE.type, (2, 1, 2), mesh_dim_names=("replicate", "shard", "model"))
     turned = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("tp", "dp"))
     alone = init_device_mesh(DEVICE.type, (4,), mesh_dim_names=("all",))
-    part = DeviceMesh.from_group(group, "cpu")
+    part = DeviceMesh.from_group(group, DEVICE.type)
     hybrid, none = ShardingStrategy.HYBRID_SHARD, ShardingStrategy.NO_SHARD
     cases: list[tuple[DeviceMesh, dict[str, Any], type[Exception], str]] = [
         (mesh, {}, ValueError, r"blocks\.0\.up\.weight .* \(tp=2\), so device_mesh has to say.*mesh\['dp'\]"),

@@ -64,7 +64,7 @@ def test_strategies_that_do_not_shard_over_everybody(monkeypatch: pytest.MonkeyP
     whole = plan(nn.Linear(16, 16, bias=False), sharding_strategy=ShardingStrategy.NO_SHARD, world_size=4)
     assert whole.units[0].size.per_rank == 4 * 16 * 16
     assert str(whole).splitlines()[-1] == "per rank: cut into 1, from NO_SHARD"
-    monkeypatch.setattr(torch.cpu, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.get_device_module(DEVICE), "device_count", lambda: 2)
     policy = POLICIES["transformer"]()
     hybrid = plan(
         build(),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import Any, cast
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import pytest
@@ -13,10 +16,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import fsdp_compat
-from fsdp_compat import MixedPrecision, ModuleWrapPolicy, ShardingStrategy
+from fsdp_compat import CustomPolicy, MixedPrecision, ModuleWrapPolicy, ShardingStrategy
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
-from tests.shim.models import build, loss_of
+from tests.shim.models import Block, build, loss_of
 from tests.shim.training import POLICIES, Case, assert_same, both, quiet_fsdp1, whole
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -233,7 +236,7 @@ def low_precision(rank: int, world_size: int, side: str, strategy: str, precisio
         sharding_strategy=ShardingStrategy[strategy],
         use_orig_params=False,
     )
-    model.to("cpu")
+    model.to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses, found = [], []
     for step in range(2):
@@ -261,3 +264,107 @@ def test_low_precision_gradients_are_kept(pool: Pool, strategy: str, dtypes: tor
 def test_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="mixed_precision takes"):
         fsdp_compat.plan(nn.Linear(2, 2), mixed_precision=cast(Any, BF16))
+
+
+@dataclasses.dataclass
+class Batch:
+    """Something to pass to a model that is neither a tensor nor a container."""
+
+    values: torch.Tensor
+    counts: torch.Tensor
+
+
+class Named(NamedTuple):
+    values: torch.Tensor
+    label: str
+
+
+class Reader(nn.Module):
+    """Notes the dtypes in whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+        self.seen: list[Any] = []
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.seen.append((dtypes_in(args), dtypes_in(kwargs)))
+        return next(iter(args)).to(self.weight.dtype) @ self.weight
+
+
+def dtypes_in(value: Any) -> Any:
+    """``value`` with the dtype in place of each tensor, and the name of its class where that is not a plain one."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    if isinstance(value, Batch):
+        return ["Batch", dtypes_in(value.values), dtypes_in(value.counts)]
+    if isinstance(value, Mapping):
+        return [type(value).__name__, {key: dtypes_in(part) for key, part in value.items()}]
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, *map(dtypes_in, value)]
+    return value
+
+
+def nested_inputs(rank: int, world_size: int, side: str, precision: MixedPrecision) -> list[Any]:
+    """Worker: the dtypes that the root and a unit inside meet in all kinds of arguments."""
+    outer, inner = Reader(), Reader()
+    inner = wrapped(side, inner, None, precision)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.outer, self.inner = outer, inner
+
+        def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return self.outer(*args, **kwargs) + self.inner(*given, **named)
+
+    one, number = torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
+    given = (one, [one, (number, {"deep": one})], Batch(one, number), Named(one, "name"), None, 3.5)
+    named = {"mapping": OrderedDict(first=one, second=number), "batch": Batch(one.double(), number), "flag": True}
+    packed = nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(1, 3)])
+    model = wrapped(side, Both(), None, precision)
+    model(*given, **named).float().sum().backward()
+    model(one, packed.data).float().sum().backward()
+    return [outer.seen, inner.seen if side == "fsdp_compat" else inner.module.seen]
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        MixedPrecision(param_dtype=BF16),
+        MixedPrecision(param_dtype=BF16, cast_forward_inputs=True),
+        MixedPrecision(param_dtype=BF16, cast_forward_inputs=True, cast_root_forward_inputs=False),
+        MixedPrecision(param_dtype=BF16, cast_root_forward_inputs=False),
+        MixedPrecision(reduce_dtype=BF16, cast_forward_inputs=True),
+    ],
+    ids=str,
+)
+def test_arguments_of_all_kinds_are_cast_as_by_fsdp1(pool: Pool, precision: MixedPrecision) -> None:
+    theirs, ours = (pool.run(nested_inputs, ranks(2), side, precision) for side in ("fsdp1", "fsdp_compat"))
+    assert ours == theirs
+
+
+def per_module(module: nn.Module) -> bool | dict[str, Any]:
+    if isinstance(module, nn.Embedding):
+        return {"mixed_precision": MixedPrecision(param_dtype=FP16, cast_forward_inputs=True)}
+    if isinstance(module, Block):
+        return {"mixed_precision": MixedPrecision(param_dtype=BF16, reduce_dtype=FP32, cast_forward_inputs=True)}
+    return {"mixed_precision": MixedPrecision(cast_forward_inputs=True)} if isinstance(module, nn.LayerNorm) else False
+
+
+def of_their_own(rank: int, world_size: int, side: str) -> list[float]:
+    """Worker: a policy gives modules precisions of their own."""
+    model = wrapped(side, build(), CustomPolicy(per_module), MixedPrecision(param_dtype=BF16, cast_forward_inputs=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(model, rank, step)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_modules_have_precisions_of_their_own(pool: Pool) -> None:
+    assert pool.run(of_their_own, ranks(2), "fsdp_compat") == pool.run(of_their_own, ranks(2), "fsdp1")

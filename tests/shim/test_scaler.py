@@ -36,7 +36,7 @@ def scaled(rank: int, world_size: int, implementation: str, optimizer_name: str)
         wrapped: Any = {"fsdp1": FSDP1, "fsdp_compat": fsdp_compat.FSDP}[implementation](
             model, use_orig_params=True, **keywords
         )
-    settings: dict[str, Any] = {"init_scale": 1024.0, "growth_interval": 2, "device": "cpu"}
+    settings: dict[str, Any] = {"init_scale": 1024.0, "growth_interval": 2, "device": DEVICE.type}
     scaler = {"fsdp1": TorchScaler, "fsdp_compat": fsdp_compat.ShardedGradScaler}[implementation](**settings)
     optimizer = OPTIMIZERS[optimizer_name](wrapped.parameters())
     scales, skipped = [], []
@@ -83,7 +83,7 @@ def details(rank: int, world_size: int) -> None:
     alone = [dist.new_group([member]) for member in range(world_size)][rank]
     param = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([param], lr=1.0)
-    scaler = fsdp_compat.ShardedGradScaler("cpu", init_scale=4.0, process_group=alone)
+    scaler = fsdp_compat.ShardedGradScaler(DEVICE.type, init_scale=4.0, process_group=alone)
     assert scaler.scale(torch.ones((), dtype=torch.float16)).dtype == torch.float16
     first, (second, third) = scaler.scale([torch.ones(1), (torch.ones(1), torch.ones((), dtype=torch.bfloat16))])
     assert (first.item(), second.item(), third.item(), third.dtype) == (4.0, 4.0, 4.0, torch.bfloat16)
@@ -99,7 +99,7 @@ def details(rank: int, world_size: int) -> None:
     low.grad = torch.full((2,), 8.0, dtype=torch.float16)
     scaler.unscale_(torch.optim.SGD([low], lr=1.0))
     assert low.grad.tolist() == [4.0, 4.0] if rank == 1 else [2.0, 2.0]
-    off = fsdp_compat.ShardedGradScaler("cpu", enabled=False)
+    off = fsdp_compat.ShardedGradScaler(DEVICE.type, enabled=False)
     loss = torch.ones(())
     assert off.scale(loss).item() == 1.0
     param.grad = torch.ones(2)
