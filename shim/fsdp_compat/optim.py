@@ -17,6 +17,7 @@ from .groups import exported_groups, loadable_groups, shortened
 from .held import Held, OptimInput, held_parameters
 from .modules import clean_name
 from .rank0 import FromFirstRank, is_first_rank, map_tensors, meshes_of
+from .sharded_tensors import is_sharded_tensor, whole_of
 from .tensors import full_tensor, shard_like, whole_copy
 
 StateDict: TypeAlias = dict[str, Any]
@@ -88,15 +89,15 @@ def optim_state_dict_to_load(
 ) -> StateDict:
     """What ``optim.load_state_dict`` takes, made from a state keyed by parameter name.
 
-    The tensors in ``optim_state_dict`` are whole (on every rank) or DTensors. Values of the groups are matched by
-    the names of their parameters; parameters that FSDP does not manage may be missing in them, and then are so in
-    the result. The result shares no memory with ``optim_state_dict``, has no groups if that has none, and is keyed by
-    number, or with ``is_named_optimizer`` by name. No collective for whole tensors, unless ``rank0_only``: then the
-    first rank of ``group`` sends what it has to the others, a tensor at a time.
+    The tensors in ``optim_state_dict`` are whole (on every rank), DTensors, or ShardedTensors as FSDP1's are. Values
+    of the groups are matched by the names of their parameters; parameters that FSDP does not manage may be missing in
+    them, and then are so in the result. The result shares no memory with ``optim_state_dict``, has no groups if that
+    has none, and is keyed by number, or with ``is_named_optimizer`` by name. No collective for whole tensors, unless
+    ``rank0_only``: then the first rank of ``group`` sends what it has to the others, a tensor at a time.
 
     Raises ValueError, naming what does not fit, for state of parameters that ``optim`` does not hold, groups made
-    up differently, tensors of another shape, or a state that is empty on this rank; NotImplementedError for
-    ShardedTensor and for states keyed by number.
+    up differently, tensors of another shape, or a state that is empty on this rank; NotImplementedError for states
+    keyed by number.
     """
     held = held_parameters(model, optim, optim_input)
     fetch: _Fetch = torch.Tensor.detach
@@ -164,14 +165,12 @@ def _exported(value: Any, full: bool, offload_to_cpu: bool, keep: bool) -> Any:
 
 
 def _imported(value: Any, param: torch.Tensor, fetch: _Fetch, what: str) -> Any:
-    if not isinstance(value, torch.Tensor):
-        if hasattr(value, "local_shards"):
-            raise NotImplementedError(
-                f"{what} is a ShardedTensor, which FSDP2 does not read. Load the checkpoint with "
-                "torch.distributed.checkpoint into get_optimizer_state_dict(model, optim), or save it full."
-            )
+    if is_sharded_tensor(value):
+        value = whole_of(value)
+    elif not isinstance(value, torch.Tensor):
         return map_tensors(value, lambda tensor: fetch(tensor).clone())
-    value = fetch(value)
+    else:
+        value = fetch(value)
     if value.dim() == 0 or value.shape != param.shape:
         if value.dim() > 0 and value.numel() > 1 and value.numel() == param.numel():
             raise ValueError(f"{what} has shape {tuple(value.shape)}, the parameter {tuple(param.shape)}")

@@ -29,6 +29,7 @@ from torch.distributed.tensor import DTensor
 
 from . import torch_internals
 from .modules import clean_name, fsdp_modules
+from .sharded_tensors import is_sharded_tensor, whole_of
 from .tensors import full_tensor, holds_first_shard, shard_like, whole_copy
 
 _ATTRIBUTE = "_fsdp_compat_state_dict_settings"
@@ -150,11 +151,14 @@ def _import(unit: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
     for part in fsdp_modules(unit):
         assert isinstance(part, FSDPModule)
         part.reshard()
-    # Not the names that checkpoint wrappers make up: the wrapper's own hook may have put its part of the name back
-    # already, or will as loading reaches it.
-    for name, param in nn.Module.named_parameters(unit, remove_duplicate=False):
-        key = prefix + name if prefix + name in state_dict else prefix + clean_name(name)
+    # Checkpoint wrappers hide their part of a name from the state dict, and put it back one by one as loading reaches
+    # them: some have at this point.
+    keys = {clean_name(key.removeprefix(prefix)): key for key in state_dict if key.startswith(prefix)}
+    for name, param in unit.named_parameters(remove_duplicate=False):
+        key = keys.get(clean_name(name), "")
         value = state_dict.get(key)
+        if is_sharded_tensor(value):
+            value = state_dict[key] = whole_of(value)
         if isinstance(value, torch.Tensor) and isinstance(param, DTensor) and value.shape == param.shape:
             if isinstance(value, DTensor):
                 if value.device_mesh == param.device_mesh and value.placements == param.placements:

@@ -168,15 +168,6 @@ def transpose(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "state": {"head.weight": {**head, "exp_avg": head["exp_avg"].T}}}
 
 
-class ShardedTensorLike:
-    def local_shards(self) -> list[Any]:
-        return []
-
-
-def old_shards(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "state": {"head.weight": {"exp_avg": ShardedTensorLike()}}}
-
-
 def unloadable(rank: int, world_size: int, damage: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
     model = sharded()
     optimizer = adam(model)
@@ -197,7 +188,6 @@ def unloadable(rank: int, world_size: int, damage: Callable[[dict[str, Any]], di
         (merge_groups, "ValueError: no group in optim_state_dict has the parameters of the optimizer's group 0"),
         (number_groups, "NotImplementedError: optim_state_dict is keyed by number"),
         (transpose, "ValueError: exp_avg of head.weight has shape (7, 13)"),
-        (old_shards, "NotImplementedError: exp_avg of head.weight is a ShardedTensor"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(pool: Pool, damage: Callable[..., Any], message: str) -> None:
