@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import ShardingStrategy, fully_shard
 
 from . import torch_internals
 from .buffers import cast_buffers_when_computing
@@ -27,6 +27,7 @@ from .reduction import averages, divide_explicitly
 from .replaced import note_parameters, watch
 from .torch_backports import make_cpu_work
 from .versions import WORKS_ON_CPU
+from .warn import warn_caller
 
 _EXPOSED = "_fsdp_compat_tied_"
 
@@ -78,6 +79,11 @@ def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:
     meshes = [builder.build(unit.options) for unit in plan.units]
     for unit, mesh in zip(plan.units, meshes, strict=True):
         _check_degree(unit, mesh.size(mesh.ndim - 1))
+    if meshes[-1].size() == 1 and root.options.strategy is not ShardingStrategy.NO_SHARD:
+        warn_caller(
+            f"FSDP is switching to use `NO_SHARD` instead of {root.options.strategy} since the world size is 1. It "
+            "computes the same."
+        )
     return device, meshes
 
 

@@ -6,7 +6,6 @@ the shapes are equal. To notice it ranks must talk, which is too dear for every 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from . import torch_internals
 from .attributes import process_group
 from .modules import fsdp_modules
 from .records import record_of
+from .warn import warn_caller
 
 
 def check_forward_order(root: nn.Module) -> None:
@@ -61,11 +61,10 @@ class _Watcher:
         if index != expected and not self._has_warned:
             self._has_warned = True
             instead = "nothing" if expected is None else self._names[expected]
-            warnings.warn(
+            warn_caller(
                 f"Forward order differs from that of the first iteration on rank {dist.get_rank()}. Collectives are "
                 "unchecked and may give incorrect results or hang, unless all ranks do the same: "
-                f"{self._names[index]} runs instead of {instead}.",
-                stacklevel=2,
+                f"{self._names[index]} runs instead of {instead}."
             )
 
     def _counts(self, module: nn.Module) -> bool:

@@ -24,6 +24,7 @@ from .replaced import replacement_of
 from .sizes import Shards, UnitBytes, known_world_size, shards_of
 from .tensor_parallel import check_tensor_parallel
 from .versions import HAS_AUTO_RESHARD
+from .warn import warn_caller
 
 KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
 
@@ -181,7 +182,10 @@ def _ignored(
             )
     subtree = {part for module in modules for part in module.modules() if not isinstance(part, FSDPModule)}
     if root in subtree:
-        raise ValueError("the module to shard is itself ignored, which would leave nothing to shard")
+        warn_caller(
+            "Trying to ignore the top-level module passed into the FSDP constructor itself will result in all "
+            f"parameters being ignored: {type(root).__name__} stays unsharded on every rank"
+        )
     return subtree, {*params, *(param for module in modules for param in module.parameters())}
 
 
