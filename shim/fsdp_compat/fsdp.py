@@ -55,7 +55,25 @@ class _Face(type):
         return subclass is cls or issubclass(subclass, FSDPModule)
 
 
-class FullyShardedDataParallel(metaclass=_Face):
+class _Statics:
+    """FSDP1's static methods: a module given to one of them counts, not the module it is called on."""
+
+    summon_full_params = staticmethod(full_params.summon_full_params)
+    fsdp_modules = staticmethod(modules.fsdp_modules)
+    state_dict_type = staticmethod(state.state_dict_type)
+    set_state_dict_type = staticmethod(state.set_state_dict_type)
+    get_state_dict_type = staticmethod(state.get_state_dict_type)
+    optim_state_dict = staticmethod(legacy.optim_state_dict)
+    optim_state_dict_to_load = staticmethod(legacy.optim_state_dict_to_load)
+    full_optim_state_dict = staticmethod(legacy.full_optim_state_dict)
+    sharded_optim_state_dict = staticmethod(legacy.sharded_optim_state_dict)
+    shard_full_optim_state_dict = staticmethod(legacy.shard_full_optim_state_dict)
+    flatten_sharded_optim_state_dict = staticmethod(legacy.flatten_sharded_optim_state_dict)
+    scatter_full_optim_state_dict = staticmethod(legacy.scatter_full_optim_state_dict)
+    rekey_optim_state_dict = staticmethod(legacy.rekey_optim_state_dict)
+
+
+class FullyShardedDataParallel(_Statics, metaclass=_Face):
     """FSDP1's class by name and signature; the object it returns is the module it was given, sharded in place.
 
     ``isinstance(m, FullyShardedDataParallel)`` holds for the module and for each of its units, and they keep their
@@ -72,40 +90,13 @@ class FullyShardedDataParallel(metaclass=_Face):
     register_comm_hook = staticmethod(comm_hooks.register_comm_hook)
     clip_grad_norm_ = staticmethod(grads.clip_grad_norm_)
     no_sync = staticmethod(grads.no_sync)
-    summon_full_params = staticmethod(full_params.summon_full_params)
-    fsdp_modules = staticmethod(modules.fsdp_modules)
-    state_dict_type = staticmethod(state.state_dict_type)
-    set_state_dict_type = staticmethod(state.set_state_dict_type)
-    get_state_dict_type = staticmethod(state.get_state_dict_type)
-    optim_state_dict = staticmethod(legacy.optim_state_dict)
-    optim_state_dict_to_load = staticmethod(legacy.optim_state_dict_to_load)
-    full_optim_state_dict = staticmethod(legacy.full_optim_state_dict)
-    sharded_optim_state_dict = staticmethod(legacy.sharded_optim_state_dict)
-    shard_full_optim_state_dict = staticmethod(legacy.shard_full_optim_state_dict)
-    flatten_sharded_optim_state_dict = staticmethod(legacy.flatten_sharded_optim_state_dict)
-    scatter_full_optim_state_dict = staticmethod(legacy.scatter_full_optim_state_dict)
-    rekey_optim_state_dict = staticmethod(legacy.rekey_optim_state_dict)
 
 
-class _Methods(FSDPModule):
+class _Methods(_Statics, FSDPModule):
     """FSDP1's methods for modules that the face has sharded."""
 
     _comm_hook: Callable[..., Any] | None = None
     _comm_hook_state: object = None
-
-    summon_full_params = FullyShardedDataParallel.summon_full_params
-    fsdp_modules = FullyShardedDataParallel.fsdp_modules
-    state_dict_type = FullyShardedDataParallel.state_dict_type
-    set_state_dict_type = FullyShardedDataParallel.set_state_dict_type
-    get_state_dict_type = FullyShardedDataParallel.get_state_dict_type
-    optim_state_dict = FullyShardedDataParallel.optim_state_dict
-    optim_state_dict_to_load = FullyShardedDataParallel.optim_state_dict_to_load
-    full_optim_state_dict = FullyShardedDataParallel.full_optim_state_dict
-    sharded_optim_state_dict = FullyShardedDataParallel.sharded_optim_state_dict
-    shard_full_optim_state_dict = FullyShardedDataParallel.shard_full_optim_state_dict
-    flatten_sharded_optim_state_dict = FullyShardedDataParallel.flatten_sharded_optim_state_dict
-    scatter_full_optim_state_dict = FullyShardedDataParallel.scatter_full_optim_state_dict
-    rekey_optim_state_dict = FullyShardedDataParallel.rekey_optim_state_dict
 
     register_comm_hook = comm_hooks.register_comm_hook
     clip_grad_norm_ = grads.clip_grad_norm_

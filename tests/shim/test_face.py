@@ -239,11 +239,17 @@ def refused_settings(rank: int, world_size: int) -> None:
     model = wrapped()
     with pytest.raises(NotImplementedError, match="flat parameters"):
         FSDP.set_state_dict_type(model, LOCAL)
-    with pytest.raises(RuntimeError, match=r"Expected state_dict_config of type FullStateDictConfig.*got Sharded"):
-        FSDP.set_state_dict_type(model, FULL, ShardedStateDictConfig())
+    for face in (FSDP, model, model.blocks[0]):
+        with pytest.raises(RuntimeError, match=r"Expected state_dict_config of type FullStateDictConfig.*got Sharded"):
+            face.set_state_dict_type(model, FULL, ShardedStateDictConfig())
     for call in (FSDP.get_state_dict_type, lambda module: FSDP.set_state_dict_type(module, FULL)):
         with pytest.raises(ValueError, match="Linear has no sharded part"):
             call(nn.Linear(1, 1))
+    with model.state_dict_type(model.blocks[0], SHARDED), model.blocks[1].summon_full_params(model.blocks[2]):
+        assert isinstance(model.blocks[0].state_dict()["gain"], DTensor)
+        assert isinstance(model.blocks[1].gain, DTensor)
+        assert not isinstance(model.blocks[2].gain, DTensor)
+        assert not isinstance(model.blocks[1].state_dict()["gain"], DTensor)
     FSDP.set_state_dict_type(model.blocks[0], SHARDED)
     with pytest.raises(ValueError, match="different state dict settings"):
         FSDP.get_state_dict_type(model)
