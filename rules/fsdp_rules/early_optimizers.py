@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -64,8 +64,11 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
         parameters = _parameters(value, file) if isinstance(value, cst.Call) else None
         if parameters is None:
             continue
-        for model in dict.fromkeys(_read(parameters, file)):
-            if not _wraps_part(call, model, file) or _passes_on(call, model, built, calls, file):
+        models = dict.fromkeys(_read(parameters, file))
+        if _passes_on(call, models, built, calls, file):
+            continue
+        for model in models:
+            if not _wraps_part(call, model, file):
                 continue
             wraps = [one for one in calls if _wraps_part(one, model, file) and file.span(one) > file.span(built)]
             anchor = _anchor(call, built, file)
@@ -109,12 +112,12 @@ def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst
     )
 
 
-def _passes_on(call: cst.Call, model: str, built: cst.Assign, calls: list[cst.Call], file: File) -> bool:
+def _passes_on(call: cst.Call, models: Iterable[str], built: cst.Assign, calls: list[cst.Call], file: File) -> bool:
     """Whether ``call``, of a function of the project, gets a model that was wrapped above the optimizer already."""
     return file.fsdp1(call.func) not in WRAPPERS and any(
         file.fsdp1(one.func) in WRAPPERS
         and file.span(one) < file.span(built)
-        and model in {dotted(module) for module in _modules(one, file)}
+        and not {dotted(module) for module in _modules(one, file)}.isdisjoint(models)
         for one in calls
     )
 
