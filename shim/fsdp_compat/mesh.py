@@ -116,7 +116,7 @@ def compute_device(module: nn.Module, options: Options, ignored_params: set[nn.P
     """Where ``module`` is to compute: ``device_id``, else the mesh's, else its own device, else the accelerator.
 
     Raises ValueError if the module already lies on another accelerator device than ``device_id`` names, RuntimeError
-    if it lies on several.
+    if it lies on several, or ``device_id`` names an accelerator where there is none.
     """
     own = {param.device for param in module.parameters() if param not in ignored_params}
     own = {device for device in own if device.type not in ("cpu", "meta")}
@@ -125,7 +125,7 @@ def compute_device(module: nn.Module, options: Options, ignored_params: set[nn.P
             f"FSDP only supports single device modules but got params on {', '.join(sorted(map(str, own)))}"
         )
     if options.device_id is not None:
-        device = _with_index(_as_device(options.device_id))
+        device = _with_index(_existing(_as_device(options.device_id)))
         if own and own != {device}:
             raise ValueError(
                 f"Inconsistent compute device and `device_id` on rank {dist.get_rank()}: {own.pop()} vs {device}. "
@@ -156,6 +156,15 @@ def use_device(device: torch.device) -> None:
     """Make ``device`` the current one, since FSDP2 computes on the current device of the mesh's type."""
     if device.type != "cpu":
         torch.get_device_module(device.type).set_device(device)
+
+
+def _existing(device: torch.device) -> torch.device:
+    if device.type not in ("cpu", "meta") and not torch.accelerator.is_available():
+        raise RuntimeError(
+            f"device_id names {device}, but torch finds no accelerator on this machine. Pass torch.device('cpu') to "
+            "train on the CPU."
+        )
+    return device
 
 
 def _as_device(device: Device) -> torch.device:

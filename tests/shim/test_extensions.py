@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy
+from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy, fsdp_modules, reduction
 from tests.device import DEVICE
 from tests.pool import Pool
 
@@ -99,7 +99,11 @@ def by_hand(world_size: int) -> nn.Module:
         if isinstance(part, nn.Linear):
             fully_shard(part, mesh=mesh, mp_policy=policy)
     root = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return fully_shard(model, mesh=mesh, mp_policy=root)
+    fully_shard(model, mesh=mesh, mp_policy=root)
+    if not reduction.averages(mesh):
+        for unit in fsdp_modules(model):
+            reduction.divide_explicitly(unit)
+    return model
 
 
 def by_shim(rank: int, sync: bool) -> nn.Module:

@@ -20,6 +20,7 @@ import fsdp_compat
 from fsdp_compat import MixedPrecision, ShardingStrategy, clip_grad_norm_, no_sync
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
+from tests.shim.gates import needs_torch
 from tests.shim.models import Block, Model, build, loss_of
 from tests.shim.training import POLICIES, Case, assert_same, both, quiet_fsdp1, whole
 
@@ -232,7 +233,9 @@ def waiting(rank: int, world_size: int, implementation: str, strategy: str, dtyp
     return seen
 
 
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [None, pytest.param(torch.bfloat16, marks=needs_torch("2.10", "Tensor.grad_dtype"))], ids=str
+)
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
 def test_gradients_wait_in_sight_as_in_fsdp1(pool: Pool, strategy: str, dtype: torch.dtype | None) -> None:
     theirs, ours = (pool.run(waiting, ranks(2), side, strategy, dtype) for side in ("fsdp1", "fsdp_compat"))

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy
 from tests.device import DEVICE
 from tests.pool import Pool
+from tests.shim.gates import needs_torch
 from tests.shim.parallel import STYLES, Mlp, Mlps, full, loss_of, optimizer_of
 from tests.shim.training import clean, quiet_fsdp1
 
@@ -81,8 +82,17 @@ def with_setting(rank: int, world_size: int, setting: str, style: str) -> None:
         torch.testing.assert_close(weight, their_weights[name], rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("setting", SETTINGS)
+FSDP1_FAILS = needs_torch("2.12", "FSDP1 itself fails in bf16 around a tensor-parallel embedding")
+
+
+@pytest.mark.parametrize(
+    ("setting", "style"),
+    [
+        pytest.param(setting, style, marks=FSDP1_FAILS if (setting, style) == ("bf16", "sequence") else ())
+        for setting in SETTINGS
+        for style in STYLES
+    ],
+)
 def test_settings_train_as_fsdp1_around_tensor_parallelism(pool: Pool, setting: str, style: str) -> None:
     pool.run(with_setting, 4, setting, style)
 

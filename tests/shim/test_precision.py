@@ -19,6 +19,7 @@ import fsdp_compat
 from fsdp_compat import CustomPolicy, MixedPrecision, ModuleWrapPolicy, ShardingStrategy
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
+from tests.shim.gates import needs_torch
 from tests.shim.models import Block, build, loss_of
 from tests.shim.training import POLICIES, Case, assert_same, both, quiet_fsdp1, whole
 
@@ -250,6 +251,7 @@ def low_precision(rank: int, world_size: int, side: str, strategy: str, precisio
     return {"losses": losses, "dtypes": found}
 
 
+@needs_torch("2.10", "Tensor.grad_dtype")
 @pytest.mark.parametrize(
     ("strategy", "dtypes"),
     [("FULL_SHARD", BF16), ("SHARD_GRAD_OP", BF16), ("NO_SHARD", FP32)],
