@@ -45,7 +45,7 @@ def prepared(implementation: str, how: str) -> Any:
         return model
     if how == "compiled blocks first":
         for index, block in enumerate(model.blocks):
-            model.blocks[index] = torch.compile(block, backend="eager")
+            model.blocks[index] = torch.compile(block, backend="eager", fullgraph=True)
         return wrap(implementation, model)
     if how == "compiled first":
         return wrap(implementation, torch.compile(model, backend="eager"), "none")
