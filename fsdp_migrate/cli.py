@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdp_migrate.checkpoint_cli import checkpoint
+
 if TYPE_CHECKING:
     from fsdp_migrate.outcome import RunResult
     from fsdp_migrate.run import Progress
@@ -25,6 +27,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate rewrite src/            change it
   fsdp-migrate rules                   list what is known about FSDP1
   fsdp-migrate rules FSDP102           explain one rule, with an example
+  fsdp-migrate checkpoint inspect DIR  say what a checkpoint holds and how it loads
 """
 
 _REWRITE_HELP = """Rewrite the FSDP1 code under PATH... to FSDP2, in place.
@@ -56,6 +59,9 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.version_option(package_name="fsdp-migrate", message="%(prog)s %(version)s")
 def cli() -> None:
     return
+
+
+cli.add_command(checkpoint)
 
 
 @cli.command(help=_REWRITE_HELP, short_help="Rewrite FSDP1 code to FSDP2.")

@@ -1,0 +1,156 @@
+"""The code that loads a checkpoint into FSDP2, and the traps on the way that this one has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.checkpoints import traits
+from fsdp_migrate.checkpoints.folders import Kind
+from fsdp_migrate.checkpoints.model import Key, tensors
+from fsdp_migrate.checkpoints.opened import Checkpoint
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Something that goes wrong without an error, or with a misleading one."""
+
+    name: str
+    sentence: str
+
+
+def root_of_model(checkpoint: Checkpoint) -> Key | None:
+    """The key under which the model lies, ``()`` where it is the root; None for an optimizer alone."""
+    prefixes = [optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)]
+    roots = Counter(
+        key[:-1] if len(key) < 3 else key[:1]
+        for key, _ in tensors(checkpoint.entries)
+        if key and not any(key[: len((*prefix, "state"))] == (*prefix, "state") for prefix in prefixes)
+    )
+    return roots.most_common(1)[0][0] if roots else None
+
+
+def line(checkpoint: Checkpoint) -> str:
+    """One line of code for an FSDP2 model, with DCP's functions imported; or the command that is needed first."""
+    if checkpoint.dangers:
+        return "# it runs code when loaded: do not"
+    if checkpoint.problems:
+        return "# it is not whole"
+    if needs_conversion(checkpoint):
+        source = checkpoint.path.parent if checkpoint.found.kind is Kind.RANKS else checkpoint.path
+        return f"# first: fsdp-migrate checkpoint convert {source} NEW --to dcp"
+    match checkpoint.found.kind:
+        case Kind.DCP:
+            return _from_folder(checkpoint)
+        case Kind.RANKS:
+            pattern = checkpoint.path.as_posix()
+            return _set(checkpoint, f'torch.load("{pattern}", weights_only=True)', "", "  # each rank its own file")
+        case Kind.SAFETENSORS:
+            options = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
+            loaded = f'safetensors.torch.load_file("{checkpoint.path}")'
+            if len(checkpoint.found.files) > 1:
+                loaded = "{k: v for f in files for k, v in safetensors.torch.load_file(f).items()}"
+            return f"set_model_state_dict(model, {loaded}{options})"
+        case Kind.PICKLE:
+            return "# save it again with a torch that writes archives (1.6 or later)"
+        case _:
+            options = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
+            return _set(checkpoint, f'torch.load("{checkpoint.path}", mmap=True, weights_only=True)', options, "")
+
+
+def needs_conversion(checkpoint: Checkpoint) -> bool:
+    """Whether no FSDP2 program can load it as it is."""
+    return (
+        bool(traits.flat_parameters(checkpoint.entries))
+        or any(optimizer.keyed_by == "id" for optimizer in traits.optimizers(checkpoint.entries))
+        or any(entry.kind == "ShardedTensor" for _, entry in tensors(checkpoint.entries))
+    )
+
+
+def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
+    """The traps that this checkpoint has, worst first."""
+    found = traits.optimizers(checkpoint.entries)
+    folder = checkpoint.found.kind is Kind.DCP
+    names = [str(key[-1]) for key in checkpoint.entries if key]
+    if folder and found:
+        yield Trap(
+            "silent-reset",
+            "dcp.load into optimizer.state_dict() of a fresh optimizer loads no state and says nothing; "
+            "load into get_optimizer_state_dict(model, optimizer)",
+        )
+    flat = traits.flat_parameters(checkpoint.entries)
+    if flat:
+        yield Trap("strict-false", "load_state_dict(strict=False) accepts these keys and loads nothing")
+    if flat and folder and len(list(tensors(checkpoint.entries))) > len(flat):
+        yield Trap("lossy-views", "only the flat parameters are whole; tensors under parameters' names are slices")
+    for optimizer in found:
+        if optimizer.groups > 1:
+            yield Trap(
+                "groups",
+                f"the optimizer has {optimizer.groups} groups; one built with fewer drops the rest without a word",
+            )
+    grouped = [key for key in checkpoint.entries if "param_groups" in key]
+    if any("betas" in key for key in grouped) and not any("decoupled_weight_decay" in key for key in grouped):
+        yield Trap(
+            "decoupled-weight-decay",
+            "its groups lack decoupled_weight_decay, which newer Adam and AdamW miss when loading strictly; "
+            "pass DefaultLoadPlanner(allow_partial_load=True)",
+        )
+    if any(entry.kind == "DTensor" for _, entry in tensors(checkpoint.entries)):
+        yield Trap("import-dtensor", "torch.load(weights_only=True) needs import torch.distributed.tensor before it")
+    if any(name.startswith("_orig_mod.") or "._orig_mod." in name for name in names):
+        yield Trap("compiled", "keys with _orig_mod. come from torch.compile and fit a compiled model alone")
+    if any(name.startswith("module.") for name in names):
+        yield Trap("module-prefix", "keys start with module., as DistributedDataParallel leaves them")
+
+
+def _from_folder(checkpoint: Checkpoint) -> str:
+    path = checkpoint.path
+    root = root_of_model(checkpoint)
+    optimizers = [optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)]
+    parts = []
+    after = []
+    if root is not None:
+        parts.append((root, "get_model_state_dict(model)"))
+        after.append(f"set_model_state_dict(model, {_at('sd', root)})")
+    for prefix in optimizers[:1]:
+        parts.append((prefix, "get_optimizer_state_dict(model, optimizer)"))
+        after.append(f"set_optimizer_state_dict(model, optimizer, {_at('sd', prefix)})")
+    if parts and parts[0][0] == ():
+        made = parts[0][1]
+    else:
+        made = "{" + ", ".join(f'"{key[0]}": {value}' for key, value in parts if key) + "}"
+    return f'sd = {made}; dcp.load(sd, checkpoint_id="{path}"); ' + "; ".join(after)
+
+
+def _set(checkpoint: Checkpoint, loaded: str, options: str, comment: str) -> str:
+    root = root_of_model(checkpoint)
+    if root is None:
+        prefix = next((optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)), ())
+        return f"set_optimizer_state_dict(model, optimizer, {_at(loaded, prefix)}{options}){comment}"
+    return f"set_model_state_dict(model, {_at(loaded, root)}{options}){comment}"
+
+
+def _at(value: str, key: Key) -> str:
+    return value + "".join(f"[{part!r}]" if isinstance(part, int) else f'["{part}"]' for part in key)
+
+
+def kind_in_words(checkpoint: Checkpoint) -> str:
+    """What it is, as people call it."""
+    kinds = {entry.kind for _, entry in tensors(checkpoint.entries)} - {"plain"}
+    flat = bool(traits.flat_parameters(checkpoint.entries))
+    match checkpoint.found.kind:
+        case Kind.DCP:
+            return "folder of torch.distributed.checkpoint" + (", flat parameters (LOCAL_STATE_DICT)" if flat else "")
+        case Kind.SAFETENSORS:
+            return "safetensors"
+        case Kind.PICKLE:
+            return "pickle, not an archive of torch.save"
+        case Kind.RANKS | Kind.FILE:
+            whose = "a file per rank" if checkpoint.found.kind is Kind.RANKS else "one file"
+            if flat:
+                return f"{whose} of torch.save, flat parameters (LOCAL_STATE_DICT)"
+            held = " and ".join(sorted(kinds)) or "plain tensors"
+            gathered = not kinds and any(file.fsdp1 for file in checkpoint.ranks.values())
+            return f"{whose} of torch.save, {held}" + (", gathered by FSDP1" if gathered else "")

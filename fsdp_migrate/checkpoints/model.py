@@ -1,0 +1,135 @@
+"""A checkpoint as data: tensors made of chunks that lie somewhere in files, and the plain values between them.
+
+Everything that reads a format gives these, everything that writes one takes them; no tensor is read before a chunk is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+#: The place of a value in nested dictionaries and lists: ``("model", "layers.0.weight")``.
+Key: TypeAlias = tuple[str | int, ...]
+
+#: Bytes per element by torch's name of the dtype.
+ITEM_SIZES: Mapping[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "complex32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+
+
+class BadCheckpoint(Exception):
+    """A file or folder that is no checkpoint, or a broken one; the message names the file and says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Elements of one dtype in a file: from byte ``offset`` on, ``strides`` (in elements) apart per dimension.
+
+    ``content`` is the CRC-32 of the storage that they lie in and the byte in it where they start, for those of an
+    archive: what agrees in it, in strides and in shape holds the same elements, whichever file it lies in.
+    """
+
+    file: Path
+    offset: int
+    strides: tuple[int, ...]
+    little_endian: bool = True
+    content: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A whole file of ``torch.save`` inside another one, as torch.distributed.checkpoint writes its tensors."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The box of a tensor that starts at ``offsets`` and has ``sizes``, and where its elements lie."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    where: Bytes | Item
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.sizes)
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A tensor of a checkpoint. ``kind`` says as what it was saved: plain, ShardedTensor or DTensor.
+
+    ``chunks`` may overlap where replicas were saved, and may leave parts open where a file is missing.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[Chunk, ...]
+    kind: str = "plain"
+    requires_grad: bool = False
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEM_SIZES.get(self.dtype, 0)
+
+
+@dataclass(frozen=True)
+class ValueEntry:
+    """A number, string or other plain value.
+
+    One that lies in a file of its own has ``where`` and no ``value``. One that could only be had by running code has
+    no ``value`` either; ``made_by`` is the class or function that a pickle names for it.
+    """
+
+    value: Any = None
+    where: Item | None = None
+    made_by: str = ""
+
+
+Entries: TypeAlias = dict[Key, TensorEntry | ValueEntry]
+
+
+def tensors(entries: Entries) -> Iterator[tuple[Key, TensorEntry]]:
+    """The tensors among ``entries``, in their order."""
+    for key, entry in entries.items():
+        if isinstance(entry, TensorEntry):
+            yield key, entry
+
+
+def box(chunk: Chunk) -> tuple[tuple[int, int], ...]:
+    """The first index and the one behind the last, per dimension."""
+    return tuple((first, first + size) for first, size in zip(chunk.offsets, chunk.sizes, strict=True))
+
+
+def spelled(key: Key) -> str:
+    """The key as people write it, with dots."""
+    return ".".join(map(str, key))

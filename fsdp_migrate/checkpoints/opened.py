@@ -1,0 +1,206 @@
+"""A checkpoint as a whole, whichever way it is stored: what it holds, what is wrong with it, what it would run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsdp_migrate.checkpoints import dcp, safetensors, torchfile, traits
+from fsdp_migrate.checkpoints.archive import open_archive, whole
+from fsdp_migrate.checkpoints.danger import dangerous, dangerous_in
+from fsdp_migrate.checkpoints.families import together
+from fsdp_migrate.checkpoints.folders import Found, Kind, find, world_size_in
+from fsdp_migrate.checkpoints.model import BadCheckpoint, Entries, Item, Key, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.torchfile import TorchFile
+from fsdp_migrate.checkpoints.unpickle import Global
+from fsdp_migrate.checkpoints.unpickle import read as read_pickle
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What can be known of a checkpoint without reading its tensors or running its pickles.
+
+    ``entries``: all that it holds, ranks put together. ``ranks``: the file of each rank, for rank files; a single file
+    is rank 0's. ``rankwise``: keys that are not sharded and yet differ between ranks. ``problems``: why it is not
+    whole; with any, ``entries`` may be incomplete. ``dangers``: files and what loading them would run. ``metadata``:
+    that of a folder of torch.distributed.checkpoint.
+    """
+
+    found: Found
+    entries: Entries
+    world_size: int | None = None
+    ranks: Mapping[int, TorchFile] = field(default_factory=dict)
+    rankwise: tuple[Key, ...] = ()
+    ties: tuple[tuple[Key, ...], ...] = ()
+    problems: tuple[str, ...] = ()
+    dangers: tuple[tuple[Path, tuple[Global, ...]], ...] = ()
+    metadata: dcp.Metadata | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.found.path
+
+
+def open_all(path: Path) -> list[Checkpoint]:
+    """The checkpoints at or under ``path``.
+
+    Broken ones are among them, with their ``problems``. Raises :class:`BadCheckpoint` where ``path`` is none.
+    """
+    return [open_found(found) for found in find(path)]
+
+
+def open_found(found: Found) -> Checkpoint:
+    """What the files of ``found`` hold; what is wrong with them is in the answer, never raised."""
+    match found.kind:
+        case Kind.DCP:
+            return _Opening(found).folder()
+        case Kind.SAFETENSORS:
+            return _Opening(found).safetensors()
+        case Kind.PICKLE:
+            return _Opening(found).pickles()
+        case _:
+            return _Opening(found).torch_files()
+
+
+class _Opening:
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._problems: list[str] = []
+        self._dangers: dict[Path, set[Global]] = {}
+
+    def torch_files(self) -> Checkpoint:
+        ranks: dict[int, TorchFile] = {}
+        for rank, path in (self._found.ranks or {0: self._found.path}).items():
+            file = self._torch_file(whole(path))
+            if file is not None:
+                ranks[rank] = file
+        world_size = self._world_size(ranks)
+        if not ranks:
+            return self._made({}, world_size)
+        try:
+            joined = together(ranks)
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+            return self._made({}, world_size, ranks)
+        self._check_ranks(world_size, joined.entries, joined.rankwise)
+        return self._made(joined.entries, world_size, ranks, joined.rankwise)
+
+    def folder(self) -> Checkpoint:
+        path = self._found.path / ".metadata"
+        if path not in self._found.files:
+            self._problems.append(f"{self._found.path}: there is no .metadata, without which nobody can read it")
+            return self._made({}, None)
+        try:
+            data = path.read_bytes()
+            self._note(path, dangerous_in(data))
+            metadata = dcp.read(path)
+        except (BadCheckpoint, OSError) as error:
+            self._problems.append(str(error))
+            return self._made({}, None)
+        broken = self._broken_files(metadata)
+        entries: Entries = {}
+        for key, entry in metadata.entries.items():
+            if isinstance(entry, ValueEntry) and entry.where is not None and entry.where.file not in broken:
+                entries |= self._value(key, entry.where)
+            else:
+                entries[key] = entry
+        self._problems += [f"{path}: it does not say where {name} lies" for name in sorted(set(metadata.unplaced))]
+        self._check_coverage(entries, str(path))
+        ranks = {int(name[2:].partition("_")[0]) for name in _names(metadata) if name[2:].partition("_")[0].isdigit()}
+        return self._made(entries, max(ranks, default=0) + 1, metadata=metadata)
+
+    def safetensors(self) -> Checkpoint:
+        try:
+            return self._made(safetensors.read(self._found.files), None)
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+            return self._made({}, None)
+
+    def pickles(self) -> Checkpoint:
+        path = self._found.path
+        self._note(path, dangerous_in(path.read_bytes()))
+        return self._made({}, None)
+
+    def _torch_file(self, item: Item) -> TorchFile | None:
+        try:
+            archive = open_archive(item)
+            pickled = {name: read_pickle(data) for name, data in archive.pickles.items()}
+            for one in pickled.values():
+                self._note(item.file, dangerous(one))
+            return torchfile.of(archive, pickled["data.pkl"])
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+            return None
+
+    def _value(self, key: Key, item: Item) -> Entries:
+        """What a value of torch.distributed.checkpoint is, with the key of each part of it."""
+        file = self._torch_file(item)
+        if file is None:
+            return {key: ValueEntry(where=item)}
+        return {(*key, *inner): entry for inner, entry in file.entries.items()}
+
+    def _broken_files(self, metadata: dcp.Metadata) -> set[Path]:
+        ends: dict[Path, int] = dict.fromkeys(metadata.files, 0)
+        for entry in metadata.entries.values():
+            wheres = [entry.where] if isinstance(entry, ValueEntry) else [chunk.where for chunk in entry.chunks]
+            for where in wheres:
+                if isinstance(where, Item) and where.length:
+                    ends[where.file] = max(ends[where.file], where.offset + where.length)
+        broken = set()
+        for file, end in sorted(ends.items()):
+            size = file.stat().st_size if file.is_file() else None
+            if size is None:
+                self._problems.append(f"{file}: it is missing")
+            elif size < end:
+                self._problems.append(f"{file}: it ends at byte {size}, .metadata tells of {end}")
+            if size is None or size < end:
+                broken.add(file)
+        return broken
+
+    def _world_size(self, ranks: Mapping[int, TorchFile]) -> int | None:
+        if self._found.kind is not Kind.RANKS:
+            return next((file.world_size for file in ranks.values()), None)
+        told = [file.world_size for file in ranks.values() if file.world_size is not None]
+        named = world_size_in(self._found.path.name)
+        return max(*told, named or 0, max(self._found.ranks) + 1, 1)
+
+    def _check_ranks(self, world_size: int | None, entries: Entries, rankwise: tuple[Key, ...]) -> None:
+        present = self._found.ranks
+        absent = sorted(set(range(world_size or 0)) - set(present)) if self._found.kind is Kind.RANKS else []
+        sliced = bool(set(traits.flat_parameters(entries)) or any(key in rankwise for key, _ in tensors(entries)))
+        before = len(self._problems)
+        self._check_coverage(entries, str(self._found.path))
+        if absent and (sliced or len(self._problems) > before):
+            many = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+            self._problems.insert(before, f"{self._found.path}: of {world_size} ranks, the files of {many} are missing")
+
+    def _check_coverage(self, entries: Entries, where: str) -> None:
+        gaps = [(key, entry, gap) for key, entry in tensors(entries) if (gap := traits.missing(entry))]
+        if gaps:
+            key, entry, gap = gaps[0]
+            more = f", and {len(gaps) - 1} more tensors are not whole" if len(gaps) > 1 else ""
+            self._problems.append(f"{where}: {gap} of the {entry.numel} elements of {spelled(key)} are missing{more}")
+
+    def _note(self, path: Path, names: list[Global]) -> None:
+        if names:
+            self._dangers.setdefault(path, set()).update(names)
+
+    def _made(
+        self,
+        entries: Entries,
+        world_size: int | None,
+        ranks: Mapping[int, TorchFile] | None = None,
+        rankwise: tuple[Key, ...] = (),
+        metadata: dcp.Metadata | None = None,
+    ) -> Checkpoint:
+        dangers = tuple((path, tuple(sorted(names))) for path, names in sorted(self._dangers.items()))
+        found_ties = tuple(traits.ties(entries))
+        problems = tuple(self._problems)
+        return Checkpoint(
+            self._found, entries, world_size, ranks or {}, rankwise, found_ties, problems, dangers, metadata
+        )
+
+
+def _names(metadata: dcp.Metadata) -> list[str]:
+    return [file.name for file in metadata.files]

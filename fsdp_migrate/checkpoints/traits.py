@@ -1,0 +1,106 @@
+"""What keys and shapes tell: flat parameters, optimizers and how they are keyed, ties, and what is missing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fsdp_migrate.checkpoints.model import Bytes, Chunk, Entries, Item, Key, TensorEntry, box, tensors
+
+_FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
+_ID_STATE = re.compile(r"(?P<prefix>.*?)\.?\bstate\.(?P<id>\d+)\.[^.]+$")
+_MOST_CELLS = 10**6
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer in a checkpoint: where it lies and what its states are keyed by, ``fqn`` or ``id``."""
+
+    prefix: Key
+    keyed_by: str
+    groups: int
+
+
+def flat_parameters(entries: Entries) -> list[Key]:
+    """The keys of flat parameters, which hold all parameters of an FSDP unit end to end."""
+    return [key for key, _ in tensors(entries) if key and isinstance(key[-1], str) and _FLAT.search(key[-1])]
+
+
+def optimizers(entries: Entries) -> list[Optimizer]:
+    """The optimizers that have states, in their order."""
+    kinds: dict[Key, str] = {}
+    for key, _ in tensors(entries):
+        match key:
+            case (*prefix, "state", int(), str()):
+                kinds[tuple(prefix)] = "id"
+            case (*prefix, "state", str(), str()):
+                kinds.setdefault(tuple(prefix), "fqn")
+            case (str(name),) if (told := _ID_STATE.match(name)) is not None:
+                kinds[(told["prefix"],) if told["prefix"] else ()] = "id"
+    return [Optimizer(prefix, kind, groups) for prefix, kind in kinds.items() if (groups := _groups(entries, prefix))]
+
+
+def are_slices(files: Sequence[Entries]) -> bool:
+    """Whether these files hold optimizers keyed by parameter id that FSDP1 has flattened, so that each is a slice."""
+    states = [entry.shape for entries in files for key, entry in tensors(entries) if "state" in key]
+    by_id = all(any(one.keyed_by == "id" for one in optimizers(entries)) for entries in files)
+    return by_id and any(states) and all(len(shape) <= 1 for shape in states)
+
+
+def ties(entries: Entries) -> list[tuple[Key, ...]]:
+    """The keys that name the same elements of the same storage, in groups; those of tensors without dimensions not."""
+    groups: dict[object, list[Key]] = defaultdict(list)
+    for key, entry in tensors(entries):
+        places = tuple((chunk.offsets, chunk.sizes, chunk.where) for chunk in entry.chunks if chunk.numel)
+        if entry.shape and places and all(isinstance(where, Bytes) for _, _, where in places):
+            groups[(entry.shape, entry.dtype, places)].append(key)
+    return [tuple(keys) for keys in groups.values() if len(keys) > 1]
+
+
+def missing(entry: TensorEntry) -> int:
+    """How many elements no chunk holds; chunks that lie nowhere hold none."""
+    boxes = {box(chunk) for chunk in entry.chunks if chunk.numel and _lies_somewhere(chunk)}
+    if not entry.numel:
+        return 0
+    if not entry.shape:
+        return 0 if boxes or any(_lies_somewhere(chunk) for chunk in entry.chunks) else 1
+    cuts = [
+        sorted({0, size, *itertools.chain.from_iterable(part[dim] for part in boxes)})
+        for dim, size in enumerate(entry.shape)
+    ]
+    if math.prod(map(len, cuts)) * max(1, len(boxes)) > _MOST_CELLS:
+        return max(0, entry.numel - sum(math.prod(end - first for first, end in part) for part in boxes))
+    covered = {
+        cell
+        for part in boxes
+        for cell in itertools.product(
+            *(
+                range(bisect_left(places, first), bisect_left(places, end))
+                for places, (first, end) in zip(cuts, part, strict=True)
+            )
+        )
+    }
+    held = sum(
+        math.prod(places[index + 1] - places[index] for places, index in zip(cuts, cell, strict=True))
+        for cell in covered
+    )
+    return entry.numel - held
+
+
+def _lies_somewhere(chunk: Chunk) -> bool:
+    return not isinstance(chunk.where, Item) or chunk.where.length > 0
+
+
+def _groups(entries: Entries, prefix: Key) -> int:
+    """The number of param groups beside the states under ``prefix``; 1 where they are one value or flattened."""
+    start = (*prefix, "param_groups")
+    numbers = {key[len(start)] for key in entries if key[: len(start)] == start and len(key) > len(start)}
+    if numbers:
+        return len(numbers)
+    dotted = ".".join(map(str, start))
+    return int(start in entries or any(len(key) == 1 and str(key[0]).startswith(dotted) for key in entries))

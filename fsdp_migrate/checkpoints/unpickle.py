@@ -1,0 +1,205 @@
+"""Pickles as data: what they name, and the structure that they describe, with nothing of it ever run.
+
+A pickle is a program. Here its calls build inert :class:`Call` objects, whatever they call, so that reading a file
+cannot do more than take memory, and the scan before it bounds that.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class BadPickle(Exception):
+    """A pickle that is broken, or was made to break its reader; the message says how."""
+
+
+@dataclass(frozen=True, order=True)
+class Global:
+    """A class or function that a pickle names."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+_GETATTR = frozenset({Global("__builtin__", "getattr"), Global("builtins", "getattr")})
+_ORDERED_DICT = Global("collections", "OrderedDict")
+
+
+@dataclass(eq=False)
+class Call:
+    """What a pickle would make by calling ``function``, and what it would then set on it."""
+
+    function: Global
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    entries: dict[Any, Any] = field(default_factory=dict)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def append(self, value: Any) -> None:
+        self.items.append(value)
+
+    def extend(self, values: Any) -> None:
+        self.items.extend(values)
+
+    def add(self, value: Any) -> None:
+        self.items.append(value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.entries[key] = value
+
+
+@dataclass(frozen=True, eq=False)
+class Persistent:
+    """What a pickle keeps outside of itself; torch's keep their storages there."""
+
+    key: Any
+
+
+class Dictionary(dict[Any, Any]):
+    """``collections.OrderedDict``, with what a pickle sets on it kept apart from its entries."""
+
+    attributes: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.attributes = state
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """One pickle: its value, or why it has none, and all that it names.
+
+    ``fetched`` are the names that it would reach with ``getattr``; they are not among ``names``. Both are complete up
+    to the point where the pickle breaks, and a real reader would get no further.
+    """
+
+    value: Any
+    error: str | None
+    names: frozenset[Global]
+    fetched: frozenset[Global]
+    length: int
+
+
+def read(data: bytes) -> Pickled:
+    """The first pickle in ``data``, broken or not."""
+    names: set[Global] = set()
+    try:
+        length = _scan(data, names)
+    except BadPickle as error:
+        return Pickled(None, str(error), frozenset(names), frozenset(), len(data))
+    reader = _Reader(io.BytesIO(data))
+    value, error_text = None, None
+    try:
+        value = reader.load()
+    except Exception as error:  # the C reader raises whatever it meets in broken data
+        error_text = f"not a whole pickle: {type(error).__name__}: {error}"
+    return Pickled(value, error_text, frozenset(names | reader.names), frozenset(reader.fetched), length)
+
+
+def global_of(value: Any) -> Global | None:
+    """The global that ``value`` stands for where a pickle names one without calling it."""
+    named = getattr(value, "named", None)
+    return named if isinstance(value, type) and isinstance(named, Global) else None
+
+
+def _scan(data: bytes, names: set[Global]) -> int:
+    """The length of the first pickle in ``data``; its GLOBALs go to ``names``, the others need the reader.
+
+    Raises :class:`BadPickle` for one that does not parse, or whose memo would not fit into memory.
+    """
+    slots = 0
+    end = 0
+    try:
+        for operation, argument, position in pickletools.genops(data):
+            match operation.name:
+                case "GLOBAL" | "INST":
+                    module, _, attribute = str(argument).partition(" ")
+                    names.add(Global(module, attribute))
+                case "PUT" | "BINPUT" | "LONG_BINPUT":
+                    # The C reader makes room for all slots below, so that one large number takes all memory.
+                    if argument is None or argument > slots:
+                        raise BadPickle(f"memo slot {argument}, where the next would be {slots}")
+                    slots += 1
+                case "MEMOIZE":
+                    slots += 1
+                case "EXT1" | "EXT2" | "EXT4":
+                    raise BadPickle(f"extension {argument}, which only the program that wrote it knows")
+                case "STOP":
+                    end = (position or 0) + 1
+    except BadPickle:
+        raise
+    except Exception as error:  # genops raises whatever its readers meet in broken data
+        raise BadPickle(f"not a whole pickle: {error}") from error
+    return end
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, encoding="latin-1")
+        self.names: set[Global] = set()
+        self.fetched: set[Global] = set()
+        self._classes: dict[Global, Any] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        wanted = Global(str(module), str(name))
+        self.names.add(wanted)
+        return self._inert(wanted)
+
+    def _inert(self, wanted: Global) -> Any:
+        if wanted == _ORDERED_DICT:
+            return Dictionary
+        if wanted not in self._classes:
+            make = _attribute_class if wanted in _GETATTR else _inert_class
+            self._classes[wanted] = make(self, wanted)
+        return self._classes[wanted]
+
+    def attribute(self, owner: Any, name: Any) -> Any:
+        """The attribute of a class, as enumerations and nested classes are pickled: as inert as its owner."""
+        outer = global_of(owner)
+        if outer is None:
+            self.fetched.add(Global("unknown", str(name)))
+            raise BadPickle(f"it asks for the attribute {name!r} of something that is not a class")
+        inner = Global(outer.module, f"{outer.name}.{name}")
+        self.fetched.add(inner)
+        return self._inert(inner)
+
+    def persistent_load(self, key: Any) -> Persistent:
+        return Persistent(key)
+
+
+def _inert_class(reader: _Reader, wanted: Global) -> type[Call]:
+    """A class whose instances remember what ``wanted`` would have been called with."""
+
+    class Inert(Call):
+        named = wanted
+
+        def __new__(cls, *arguments: Any, **keywords: Any) -> Inert:
+            made = object.__new__(cls)
+            Call.__init__(made, wanted, (*arguments, *sorted(keywords.items())))
+            return made
+
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            return
+
+    return Inert
+
+
+def _attribute_class(reader: _Reader, wanted: Global) -> type[Any]:
+    """A class that, when called, does what ``getattr`` does, with inert classes only."""
+
+    class Attribute:
+        named = wanted
+
+        def __new__(cls, owner: Any, name: Any) -> Any:
+            return reader.attribute(owner, name)
+
+    return Attribute
