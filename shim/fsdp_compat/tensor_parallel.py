@@ -16,8 +16,8 @@ from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
 from . import torch_internals
-from .options import HYBRID, Options
-from .versions import HAS_UNEVEN_STRIDES, TORCH
+from .options import HYBRID, Options, log_once
+from .versions import HAS_UNEVEN_STRIDES, MOVES_STRIDED_CHECKPOINTS, TORCH
 
 
 def check_tensor_parallel(params: Mapping[torch.Tensor, str], options: Options) -> None:
@@ -35,7 +35,7 @@ def check_tensor_parallel(params: Mapping[torch.Tensor, str], options: Options) 
         if isinstance(param, DTensor):
             _check(param.device_mesh, fqn, options)
             if not HAS_UNEVEN_STRIDES:
-                _check_even(param, fqn, options)
+                _check_on_old_torch(param, fqn, options)
 
 
 def first_dimension(mesh: DeviceMesh) -> DeviceMesh | None:
@@ -75,12 +75,17 @@ def _check(tensor_parallel: DeviceMesh, fqn: str, options: Options) -> None:
         )
 
 
-def _check_even(param: DTensor, fqn: str, options: Options) -> None:
+def _check_on_old_torch(param: DTensor, fqn: str, options: Options) -> None:
     assert options.device_mesh is not None
     shards = options.device_mesh.size(1 if options.strategy in HYBRID else 0)
     over_first = [dim for dim, placement in enumerate(param.placements) if placement.is_shard(0)]
     if not over_first or shards == 1:
         return
+    if not MOVES_STRIDED_CHECKPOINTS:
+        log_once(
+            f"torch {TORCH} loads sharded checkpoints of parameters such as {fqn}, cut by FSDP and tensor parallelism "
+            "alike, wrongly into other mesh shapes: save FULL_STATE_DICT where the mesh may change, or use torch 2.8"
+        )
     parts = shards * math.prod(param.device_mesh.size(dim) for dim in over_first)
     if param.shape[0] % parts != 0:
         raise NotImplementedError(

@@ -44,3 +44,7 @@ HAS_GRAD_DTYPE = Version("2.10") <= TORCH
 # since 2.10. Torch 2.6 and 2.7 refuse uneven parts; 2.8 trains with them, but full_tensor and every checkpoint take
 # rows for others, without a word. So the shim refuses them (see tensor_parallel).
 HAS_UNEVEN_STRIDES = Version("2.10") <= TORCH
+
+# torch.distributed.checkpoint loads such parameters right into every other layout since 2.8 at the latest. In 2.6 it
+# takes rows for others, without a word, so the shim says once that sharded checkpoints are not to be moved.
+MOVES_STRIDED_CHECKPOINTS = Version("2.8") <= TORCH

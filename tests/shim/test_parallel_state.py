@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy, StateDictType
 from tests.device import DEVICE
 from tests.pool import Pool
+from tests.shim.gates import needs_torch
 from tests.shim.parallel import HIDDEN, STYLES, Mlp, Mlps, full, loss_of, optimizer_of, train, train_unsharded
 
 # As (replicate, shard, tp) or (dp, tp); None is a model without tensor parallelism on all ranks.
@@ -71,17 +72,20 @@ def load(rank: int, world_size: int, directory: str, shape: Shape, style: str) -
     return losses
 
 
+INTO_STRIDES = needs_torch("2.8", "a checkpoint that loads into rows cut by FSDP and tensor parallelism alike")
+
+
 @pytest.mark.parametrize(
     ("saved", "loaded", "style"),
     [
         ((2, 2), (2, 2), "tensor"),
         ((2, 2), (2, 2), "sequence"),
         ((2, 2), (4, 1), "tensor"),
-        ((4, 1), (2, 2), "sequence"),
+        pytest.param((4, 1), (2, 2), "sequence", marks=INTO_STRIDES),
         ((2, 2), (2, 1), "sequence"),
-        ((2, 1), (2, 2), "tensor"),
+        pytest.param((2, 1), (2, 2), "tensor", marks=INTO_STRIDES),
         ((2, 2), None, "tensor"),
-        (None, (2, 2), "sequence"),
+        pytest.param(None, (2, 2), "sequence", marks=INTO_STRIDES),
         ((2, 1, 2), (2, 1, 2), "tensor"),
         ((2, 1, 2), (2, 2), "sequence"),
         ((1, 2, 2), (2, 1), "tensor"),
