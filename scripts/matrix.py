@@ -130,7 +130,9 @@ def read_report(report: Path, version: str, torch: str, python: str) -> Result:
 
 def _first_line(failure: ElementTree.Element) -> str:
     """What went wrong. A job of several processes tells it last, after the traceback."""
-    lines = [line for line in (failure.get("message") or "").splitlines() if line.strip()]
+    # The message is cut short by pytest; what was raised stands behind an E in the text as well.
+    told = [line[1:].strip() for line in (failure.text or "").splitlines() if line.startswith("E  ")]
+    lines = [line for line in told or (failure.get("message") or "").splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[A-Za-z_.]*(Error|Exception|Warning)\b", line)]
     return (errors or lines or ["no message"])[-1].strip()[:300]
 
