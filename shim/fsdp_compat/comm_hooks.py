@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,17 +30,18 @@ def register_comm_hook(module: nn.Module, state: object, hook: Hook) -> None:
 
     ``grad`` is a unit's whole gradient of this rank, flat, padded and in the reduce dtype; the hook leaves in
     ``output`` what belongs to this rank: the sum over the ranks of ``grad.chunk(world_size)[rank]``, divided as it
-    sees fit, since nothing else divides. FSDP1's own hooks (``torch.distributed.algorithms._comm_hooks``) are not
+    sees fit, since nothing else divides. With NO_SHARD, and on a single rank, it is ``hook(state, grad)``, which
+    changes ``grad`` in place. FSDP1's own hooks (``torch.distributed.algorithms._comm_hooks``) are not
     called: ``reduce_scatter_hook`` and ``allreduce_hook`` are what happens without a hook, the compressing ones set
     the reduce dtype.
 
-    Differs from FSDP1 in the order of the elements in ``grad``: all that belongs to rank 0 of each parameter, then
-    all of rank 1, where FSDP1 puts parameter after parameter; and in that gradients come out in the parameters'
-    dtype, whatever ``LowPrecisionState.parameter_type`` says.
+    Differs from FSDP1 in the order of the elements in ``grad`` of sharded units: all that belongs to rank 0 of each
+    parameter, then all of rank 1, where FSDP1 puts parameter after parameter; and in that gradients come out in the
+    parameters' dtype, whatever ``LowPrecisionState.parameter_type`` says.
 
     Raises AssertionError for a module inside another sharded one, for hybrid strategies, and if there is a hook
-    already; ValueError if ``hook`` cannot be called; NotImplementedError for hooks of other makes where FSDP2 calls
-    none: with NO_SHARD, on a single rank, and before torch 2.9. Changes nothing in these cases.
+    already; ValueError if ``hook`` cannot be called; NotImplementedError for hooks of other makes before torch 2.9.
+    Changes nothing in these cases.
     """
     if not is_root(module):
         raise AssertionError("register_comm_hook can only be called on a root instance.")
@@ -96,16 +98,14 @@ def _check_callable_by_fsdp2(units: Sequence[nn.Module], hook: Hook) -> None:
         raise NotImplementedError(
             f"FSDP2 can call {name} from torch 2.9 on (set_custom_reduce_scatter); this is {TORCH}. {advice}"
         )
-    if any(torch_internals.reduction_groups(unit).is_replicated for unit in units):
-        raise NotImplementedError(
-            f"FSDP2 has nothing to call {name} with where parameters are not sharded (NO_SHARD, or one rank): it "
-            f"all-reduces by itself. {advice} Or keep DistributedDataParallel, which has register_comm_hook."
-        )
 
 
 def _reduce_with(unit: nn.Module, state: object, hook: Hook) -> None:
     assert isinstance(unit, FSDPModule)
-    unit.set_custom_reduce_scatter(_HookedReduceScatter(state, hook))  # type: ignore[arg-type]
+    if torch_internals.reduction_groups(unit).is_replicated:
+        torch_internals.all_reduce_with(unit, functools.partial(hook, state))
+    else:
+        unit.set_custom_reduce_scatter(_HookedReduceScatter(state, hook))  # type: ignore[arg-type]
     # Together they keep FSDP2 from dividing in whatever dtype: FSDP1 leaves that to the hook.
     unit.set_force_sum_reduction_for_comms(True)
     unit.set_gradient_divide_factor(1.0)

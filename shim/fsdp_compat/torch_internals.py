@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 from torch.distributed.tensor import DTensor, Partial
 
 from .versions import HAS_GRAD_DTYPE
@@ -120,6 +121,15 @@ def reduction_groups(module: nn.Module) -> ReductionGroups:
         is_replicated=is_replicated,
         is_hybrid=replicates and not is_replicated,
     )
+
+
+def all_reduce_with(module: nn.Module, all_reduce: Callable[[torch.Tensor], None]) -> None:
+    """Make one unit whose parameters are not sharded leave its gradients, flat and whole, to ``all_reduce`` alone."""
+    for group in param_groups(module):
+        # Of two meshes FSDP2 keeps the one of a single rank, over which there is nothing to do, and calls its hook.
+        shard = group.mesh_info
+        group.mesh_info = FSDPMeshInfo(mesh=shard.mesh, shard_mesh_dim=shard.shard_mesh_dim)
+        group._all_reduce_hook = all_reduce
 
 
 def set_reduce_dtype(module: nn.Module, dtype: torch.dtype) -> None:

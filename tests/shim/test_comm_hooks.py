@@ -178,18 +178,29 @@ def test_misuse_is_refused(pool: Pool, implementation: str) -> None:
     pool.run(misused, 4, implementation)
 
 
-def without_a_reduce_scatter(rank: int, world_size: int) -> None:
-    """Worker: FSDP2 calls no hook here; one that would never run is refused, and leaves no trace."""
-    model = wrapped("fsdp_compat", sharding_strategy=ShardingStrategy.NO_SHARD)
-    with pytest.raises(NotImplementedError, match="nothing to call rounded with where parameters are not sharded"):
-        model.register_comm_hook("state", rounded)
-    model.register_comm_hook(default_hooks.DefaultState(world()), default_hooks.allreduce_hook)
+def coarse(state: dict[str, Any], grad: torch.Tensor) -> None:
+    """A hook of a user for gradients that are not sharded."""
+    grad.mul_(64).round_().div_(64)
+    dist.all_reduce(grad, group=state["group"])
+    state["calls"] += 1
 
 
-@CALLS_HOOKS
-def test_a_hook_that_nothing_would_call_is_refused(pool: Pool) -> None:
-    pool.run(without_a_reduce_scatter, 2)
-    pool.run(without_a_reduce_scatter, 1)
+def unsharded(rank: int, world_size: int, strategy: str) -> None:
+    """Worker: with NO_SHARD, and on a single rank, a user's hook gets whole gradients to change in place."""
+    results, calls = [], []
+    for implementation in ("fsdp1", "fsdp_compat"):
+        state: dict[str, Any] = {"group": world(), "calls": 0}
+        model = wrapped(implementation, sharding_strategy=ShardingStrategy[strategy])
+        model.register_comm_hook(state, coarse)
+        results.append(trained(model, rank))
+        calls.append(state["calls"])
+    assert_equal(*results)
+    assert calls == [8, 8]
+
+
+@pytest.mark.parametrize(("strategy", "world_size"), [("NO_SHARD", 2), ("FULL_SHARD", 1)])
+def test_hooks_reduce_what_is_not_sharded(pool: Pool, strategy: str, world_size: int) -> None:
+    pool.run(unsharded, world_size, strategy)
 
 
 def plain_module(rank: int, world_size: int) -> None:

@@ -55,8 +55,11 @@ def allowed(spec: Spec) -> bool:
     return not any(excludes(spec) for excludes in EXCLUDED.values())
 
 
-def chosen(ranks: int) -> list[Spec]:
-    return [spec for spec in specs(FACTORS, allowed) if spec["ranks"] == str(ranks)]
+_SPECS = tuple(specs(FACTORS, allowed))
+
+
+def chosen(ranks: int, strategy: str) -> list[Spec]:
+    return [spec for spec in _SPECS if (spec["ranks"], spec["strategy"]) == (str(ranks), strategy)]
 
 
 def case_of(spec: Spec) -> Case:
@@ -92,16 +95,17 @@ def differences(rank: int, world_size: int, wanted: list[Spec]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_trains_as_fsdp1_whatever_meets(pool: Pool, ranks: int) -> None:
-    wanted = chosen(ranks)
-    assert len(wanted) > 5
-    assert pool.run(differences, ranks, wanted) == [[]] * ranks
+@pytest.mark.parametrize(
+    ("ranks", "strategy"),
+    [(ranks, strategy) for ranks in (2, 3, 4) for strategy in FACTORS["strategy"] if chosen(ranks, strategy)],
+)
+def test_trains_as_fsdp1_whatever_meets(pool: Pool, ranks: int, strategy: str) -> None:
+    assert pool.run(differences, ranks, chosen(ranks, strategy)) == [[]] * ranks
 
 
 def test_each_pair_of_values_is_there() -> None:
     """Whatever two values may meet do meet, and nothing but what is excluded by name is missing."""
-    shown = {pair for ranks in (2, 3, 4) for spec in chosen(ranks) for pair in pairs(spec)}
+    shown = {pair for spec in _SPECS for pair in pairs(spec)}
     for (left, a), (right, b) in itertools.combinations(
         ((name, value) for name, values in FACTORS.items() for value in values), 2
     ):
