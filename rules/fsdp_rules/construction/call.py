@@ -8,6 +8,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp_rules.construction.kwargs import gather
+from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.diagnosis import Diagnosis, Replace
 from fsdp_rules.early_optimizers import early_optimizers
 from fsdp_rules.finding import Level
@@ -105,6 +106,7 @@ def build(model):
             yield Diagnosis(
                 call, level, message, edits=(*native, *plan.edits), claims=(call.func,), consumes=tuple(plan.consumed)
             )
+            yield about_unused_parameters(call)
             yield from verdicts
             return
         reasons = plan.helper or ["several statements are needed where only an expression can stand"]

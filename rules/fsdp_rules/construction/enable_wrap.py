@@ -53,9 +53,9 @@ def shard_parts(model, **options):
                 continue
             wrapper = file.value(argument.value)
             if file.fsdp1(wrapper) == FSDP:
-                yield self._wrapper(wrapper, file)
+                yield self._wrapper(wrapper, argument.value, file)
 
-    def _wrapper(self, wrapper: cst.BaseExpression, file: File) -> Diagnosis:
+    def _wrapper(self, wrapper: cst.BaseExpression, given: cst.BaseExpression, file: File) -> Diagnosis:
         if not file.settings.helpers:
             return Diagnosis(
                 wrapper,
@@ -70,4 +70,5 @@ def shard_parts(model, **options):
             "each wrap() inside the context shards its module in place with FSDP1's arguments",
             "wrap children before their parents, and the whole model too if the context did so before",
             edits=(Replace(wrapper, lambda code: spelled),),
+            claims=(given,),
         )
