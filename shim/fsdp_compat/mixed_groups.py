@@ -6,6 +6,8 @@ The kernels that torch runs on many tensors at once take either kind, not both. 
 from __future__ import annotations
 
 import logging
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -13,6 +15,7 @@ from torch.optim import Optimizer
 _MANY_AT_ONCE = ("foreach", "fused")
 
 _logger = logging.getLogger("fsdp_compat")
+_left_open: WeakKeyDictionary[Optimizer, list[tuple[dict[str, Any], str]]] = WeakKeyDictionary()
 
 
 def step_one_by_one_where_mixed(optimizer: Optimizer) -> None:
@@ -31,7 +34,15 @@ def step_one_by_one_where_mixed(optimizer: Optimizer) -> None:
                     name,
                     name,
                 )
+            else:
+                _left_open.setdefault(optimizer, []).append((group, name))
             group[name] = False
         if not any(group.get("fused") for group in optimizer.param_groups):
             # Set where torch built the optimizer with fused=True, and read by its GradScaler.
             optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+
+
+def leave_open_again(optimizer: Optimizer) -> None:
+    """After a step: what the groups left to torch is left to it again, so that their saved state says so too."""
+    for group, name in _left_open.pop(optimizer, ()):
+        group[name] = None

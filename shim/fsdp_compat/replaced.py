@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import torch_internals
-from .mixed_groups import step_one_by_one_where_mixed
+from .mixed_groups import leave_open_again, step_one_by_one_where_mixed
 from .ownership import Place, parameter_at
 
 
@@ -52,6 +52,7 @@ def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> No
     _sharded_modules.update(units)
     if _shardings == 0:
         register_optimizer_step_pre_hook(_before_step)
+        register_optimizer_step_post_hook(_after_step)
     _shardings += 1
 
 
@@ -77,6 +78,10 @@ def has_replaced_survivors(module: nn.Module) -> bool:
     parts = set(module.modules())
     alive = [(param, found.module()) for param, found in _replaced.items()]  # type: ignore[no-untyped-call]
     return any(holder in parts and replacement_of(param) is not None for param, holder in alive)
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    leave_open_again(optimizer)
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -232,6 +232,8 @@ def named(rank: int, world_size: int) -> None:
     expected = FSDP.optim_state_dict(model, optimizer)
     assert {f"table_{rank}.weight", "sharded.head.weight"} <= expected["state"].keys()
     assert type(expected["state"]["sharded.head.weight"]["exp_avg"]) is torch.Tensor
+    # What a group of sharded and ordinary parameters has to step with is nothing to save.
+    assert expected["param_groups"][0]["foreach"] is None
     loadable = FSDP.optim_state_dict_to_load(model, optimizer, expected, is_named_optimizer=True)
     assert loadable["state"].keys() == expected["state"].keys()
     loss_of(model.sharded, rank, 2).backward()
@@ -249,13 +251,66 @@ def named(rank: int, world_size: int) -> None:
     assert len(without["param_groups"][0]["params"]) == len(added.param_groups[0]["params"]) - 1
 
 
+KINDS: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
+    (torch.optim.SGD, {}),
+    (torch.optim.SGD, {"momentum": 0.9}),
+    (torch.optim.Adam, {"amsgrad": True}),
+    (torch.optim.AdamW, {}),
+    (torch.optim.Adagrad, {}),
+    (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
+    (torch.optim.NAdam, {}),
+]
+
+
+def kinds(rank: int, world_size: int) -> None:
+    """Worker: the state of torch's optimizers, stepped or not, against an unsharded one that saw all ranks' data."""
+    model = FSDP(build(), auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE)
+    start = model.state_dict()
+    for kind, keywords in KINDS:
+        for foreach in (False, True):
+            arguments = {"lr": 1e-3, "foreach": foreach, **keywords}
+            model.load_state_dict(start)
+            reference = build().to(DEVICE)
+            ours, theirs = kind(model.parameters(), **arguments), kind(reference.parameters(), **arguments)
+            for step in range(2):
+                assert_near(FSDP.optim_state_dict(model, ours), theirs, reference)
+                ours.zero_grad()
+                theirs.zero_grad()
+                loss_of(model, rank, step).backward()
+                for part in range(world_size):
+                    (loss_of(reference, part, step) / world_size).backward()
+                ours.step()
+                theirs.step()
+            whole_state = FSDP.optim_state_dict(model, ours)
+            assert_near(whole_state, theirs, reference)
+            fresh = kind(model.parameters(), **{**arguments, "lr": 0.5})
+            fresh.load_state_dict(FSDP.optim_state_dict_to_load(model, fresh, whole_state))
+            assert_states(FSDP.optim_state_dict(model, fresh)["state"], whole_state["state"])
+            assert fresh.param_groups[0]["lr"] == 1e-3
+            loss_of(model, rank, 2).backward()
+            fresh.step()
+
+
+def assert_near(found: dict[str, Any], optimizer: torch.optim.Optimizer, reference: nn.Module) -> None:
+    names = {param: name for name, param in reference.named_parameters()}
+    expected = {names[param]: state for param, state in optimizer.state.items() if state}  # type: ignore[index]
+    assert {name for name, state in found["state"].items() if state} == expected.keys()
+    for name, state in expected.items():
+        assert found["state"][name].keys() == state.keys()
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(found["state"][name][key], value.cpu(), rtol=1e-3, atol=1e-6)
+            else:
+                assert found["state"][name][key] == value
+
+
 def statics(rank: int, world_size: int, check: str) -> None:
-    {"orders": argument_orders, "given": given_states, "differ": ranks_that_differ, "named": named}[check](
-        rank, world_size
-    )
+    {"orders": argument_orders, "given": given_states, "differ": ranks_that_differ, "named": named, "kinds": kinds}[
+        check
+    ](rank, world_size)
 
 
-@pytest.mark.parametrize("check", ["orders", "given", "differ", "named"])
+@pytest.mark.parametrize("check", ["orders", "given", "differ", "named", "kinds"])
 def test_static_methods_for_optimizer_state(pool: Pool, check: str) -> None:
     pool.run(statics, 2, check)
 
