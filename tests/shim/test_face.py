@@ -14,7 +14,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint.state_dict as dcp_state
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
@@ -233,6 +236,31 @@ def test_activation_checkpointing(pool: Pool, when: str, accumulate: bool) -> No
     theirs = pool.run(checkpointed, 2, "fsdp1", when, accumulate)
     for first, second in zip(theirs, pool.run(checkpointed, 2, "compat", when, accumulate), strict=True):
         assert_same(first, second)
+
+
+def wrapped_in_turn(rank: int, world_size: int) -> None:
+    """Worker: checkpoint wrappers inside and around sharded modules, whose parts of the names come and go."""
+    inner = FSDP(checkpoint_wrapper(nn.Linear(5, 5)), device_id=DEVICE)
+    model = FSDP(checkpoint_wrapper(nn.Sequential(inner, checkpoint_wrapper(nn.Linear(5, 5)))), device_id=DEVICE)
+    torch.manual_seed(0)
+    expected = {
+        f"{index}.{name}": torch.rand(5, 5)[0] if name == "bias" else torch.rand(5, 5)
+        for index in (0, 1)
+        for name in ("weight", "bias")
+    }
+    for kind in (FULL, SHARDED):
+        model.load_state_dict(expected)
+        with FSDP.state_dict_type(model, kind):
+            state = model.state_dict()
+            assert state.keys() == expected.keys()
+            model.load_state_dict({name: value * 0 for name, value in expected.items()})
+            model.load_state_dict(state)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value.cpu(), expected[name]), name
+
+
+def test_state_goes_through_checkpoint_wrappers_in_turn(pool: Pool) -> None:
+    pool.run(wrapped_in_turn, 2)
 
 
 def refused_settings(rank: int, world_size: int) -> None:
