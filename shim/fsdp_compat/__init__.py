@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
@@ -46,7 +48,6 @@ from torch.distributed.fsdp.wrap import (
 )
 
 from .comm_hooks import register_comm_hook
-from .fsdp import FullyShardedDataParallel
 from .full_params import summon_full_params
 from .grads import clip_grad_norm_, no_sync
 from .memory import MemoryReport, MemoryRow, Usage, memory_report
@@ -58,6 +59,12 @@ from .scaler import ShardedGradScaler
 from .sharding import plan, shard
 from .sizes import Shards, UnitBytes
 from .state import get_state_dict_type, set_state_dict_type, state_dict_type
+
+if TYPE_CHECKING:
+    # Typed code that moves its import goes on type-checking: the interface is FSDP1's own.
+    from torch.distributed.fsdp import FullyShardedDataParallel
+else:
+    from .fsdp import FullyShardedDataParallel
 
 FSDP = FullyShardedDataParallel
 

@@ -119,6 +119,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         fully_shard(unit.module, mesh=mesh, **arguments, **unit.kwargs)
     for index in range(len(exposed)):
         torch_internals.forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
+    torch_internals.refuse_tensor_parallelism({module for module, _ in unit.places})
     # FSDP1 reduces a unit's gradients as one tensor, with zeros for what was not used.
     torch_internals.reduce_unused_as_zeros(unit.module)
     precision = unit.precision

@@ -35,8 +35,6 @@ class _Face(type):
 
     def __call__(cls, module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         """Shard ``module``, see :func:`fsdp_compat.shard`, and return the same object with FSDP1's methods."""
-        if isinstance(module, FSDPModule) and not args and kwargs.get("auto_wrap_policy") is None:
-            return module
         shard(module, *args, **kwargs)
         for unit in modules.fsdp_modules(module):
             _give_methods(unit)

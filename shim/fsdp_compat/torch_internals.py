@@ -374,3 +374,26 @@ def group_of_sharded_tensor(value: Any) -> dist.ProcessGroup:
     """The process group that a ShardedTensor lies on."""
     group: dist.ProcessGroup = value._process_group
     return group
+
+
+class _Refusal:
+    """Raises where it is asked whether it holds."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError(
+            "tensor parallelism comes before FSDP: call parallelize_module (or distribute_module) on the model first, "
+            "with the tensor-parallel part of one mesh, then FSDP with device_mesh=mesh[<its data-parallel part>]. "
+            "This module's parameters are sharded by FSDP already."
+        )
+
+
+_REFUSAL = _Refusal()
+
+
+def refuse_tensor_parallelism(modules: Iterable[nn.Module]) -> None:
+    """Have ``distribute_module``, which ``parallelize_module`` calls, raise RuntimeError for ``modules`` from now on.
+
+    It looks at this attribute to see whether it has been there before; what says so already is left.
+    """
+    for module in modules:
+        module.__dict__.setdefault("_distribute_module_applied", _REFUSAL)
