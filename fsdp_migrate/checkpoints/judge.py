@@ -101,7 +101,7 @@ def _flat(checkpoint: Checkpoint, count: int) -> _Said:
     said = f"{count} flat parameter{'s' * (count > 1)} of FSDP1 (LOCAL_STATE_DICT), whose names no FSDP2 model has"
     advice = f"{_CONVERT.format(path=checkpoint.path)} --template SHAPES; with strict=False it loads nothing, silently"
     if checkpoint.found.kind is Kind.DCP:
-        said += "; what lies beside them under parameters' own names is one rank's slice"
+        said += "; tensors beside them under parameters' own names, if any, are one rank's slice"
     return _Said("FSDP402", Level.MANUAL, said, advice, checkpoint.path)
 
 

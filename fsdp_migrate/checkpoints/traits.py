@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsdp_migrate.checkpoints.model import Bytes, Chunk, Entries, Item, Key, TensorEntry, box, tensors
+from fsdp_migrate.checkpoints.model import Bytes, Chunk, Entries, Item, Key, TensorEntry, ValueEntry, box, tensors
 
 _FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
 _ID_STATE = re.compile(r"(?P<prefix>.*?)\.?\bstate\.(?P<id>\d+)\.[^.]+$")
@@ -36,10 +36,10 @@ def optimizers(entries: Entries) -> list[Optimizer]:
     kinds: dict[Key, str] = {}
     for key, _ in tensors(entries):
         match key:
-            case (*prefix, "state", int(), str()):
-                kinds[tuple(prefix)] = "id"
-            case (*prefix, "state", str(), str()):
-                kinds.setdefault(tuple(prefix), "fqn")
+            case (*prefix, "state", int() | str() as owner, str()):
+                # torch.distributed.checkpoint spells ids; a parameter may be called 0 too.
+                looks = "id" if isinstance(owner, int) or owner.isdigit() else "fqn"
+                kinds.setdefault(tuple(prefix), _keyed_by(entries, tuple(prefix)) or looks)
             case (str(name),) if (told := _ID_STATE.match(name)) is not None:
                 kinds[(told["prefix"],) if told["prefix"] else ()] = "id"
     return [Optimizer(prefix, kind, groups) for prefix, kind in kinds.items() if (groups := _groups(entries, prefix))]
@@ -94,6 +94,16 @@ def missing(entry: TensorEntry) -> int:
 
 def _lies_somewhere(chunk: Chunk) -> bool:
     return not isinstance(chunk.where, Item) or chunk.where.length > 0
+
+
+def _keyed_by(entries: Entries, prefix: Key) -> str | None:
+    """What the lists of the groups under ``prefix`` name parameters by; None where they are not there."""
+    for key, entry in entries.items():
+        if isinstance(entry, ValueEntry) and key[: len(prefix) + 1] == (*prefix, "param_groups"):
+            match key[len(prefix) + 1 :]:
+                case (int(), "params", int()) if isinstance(entry.value, int | str):
+                    return "id" if isinstance(entry.value, int) else "fqn"
+    return None
 
 
 def _groups(entries: Entries, prefix: Key) -> int:
