@@ -46,6 +46,15 @@ def untracked(directory: Path) -> Listing:
     return Listing([n for n in names if not n.endswith("/")], [n for n in names if n.endswith("/")])
 
 
+def ignored(directory: Path) -> list[str]:
+    """What git ignores under ``directory``; a folder that it ignores as a whole is named, and nothing in it.
+
+    Empty where git ignores ``directory`` itself.
+    """
+    names = _ask(directory, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    return [] if "./" in names else names
+
+
 def uncommitted(files: Iterable[Path]) -> set[Path]:
     """Those of ``files`` (real paths) that git shows as modified, staged or untracked.
 

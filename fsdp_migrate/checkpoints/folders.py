@@ -6,7 +6,7 @@ import enum
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,16 +48,17 @@ _DCP_LOCAL = re.compile(r"__\d+\.metadata")
 _HF_SHARD = re.compile(r".*-\d+-of-\d+\.safetensors|shard-\d+-.*\.safetensors")
 
 
-def find(path: Path) -> list[Found]:
+def find(path: Path, entered: Callable[[Path], bool] = lambda folder: True) -> list[Found]:
     """The checkpoints at or under ``path``, sorted by path; links to folders are not followed.
 
+    ``entered`` says of a folder below ``path`` whether to look into it; hidden ones never are.
     Raises :class:`BadCheckpoint` where ``path`` cannot be read. A folder without checkpoints gives an empty list.
     """
     if not path.is_dir():
         return [_file(path)] if path.name != ".metadata" else [_dcp(path.parent, _names(path.parent))]
     found: list[Found] = []
     for folder, inner, names in os.walk(path, onerror=_raise):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        inner[:] = sorted(name for name in inner if not name.startswith(".") and entered(Path(folder, name)))
         found += _in_folder(Path(folder), sorted(names))
     return found
 
