@@ -36,17 +36,15 @@ def dangerous(pickled: Pickled) -> list[Global]:
     return sorted(name for name in names | foreign if _listed(name))
 
 
-def dangerous_in(data: bytes) -> list[Global]:
-    """As :func:`dangerous`, for all the pickles that follow each other from the start of ``data``."""
-    found: set[Global] = set()
+def pickles_in(data: bytes) -> Iterator[Pickled]:
+    """The pickles that follow each other from the start of ``data``, up to the first broken one and with it."""
     rest = data
-    while rest[:1]:
+    while rest:
         pickled = read(rest)
-        found.update(dangerous(pickled))
+        yield pickled
         if pickled.error is not None:
-            break
+            return
         rest = rest[pickled.length :]
-    return sorted(found)
 
 
 def _listed(name: Global) -> bool:

@@ -150,7 +150,7 @@ def _families(folder: Path, names: list[str]) -> Iterator[Found]:
 
 
 def _are_ranks(files: dict[int, Path]) -> bool:
-    """Whether numbered files are those of ranks, not of steps: the numbers count from 0 and a file says its rank."""
+    """Whether numbered files are those of ranks, not of steps: they say so, or are slices."""
     from fsdp_migrate.checkpoints import torchfile
     from fsdp_migrate.checkpoints.traits import are_slices
 
@@ -160,8 +160,9 @@ def _are_ranks(files: dict[int, Path]) -> bool:
         return False
     if all(file.rank == number for number, file in read.items()):
         return True
-    counts = sorted(files) == list(range(len(files))) and len(files) > 1
-    return counts and are_slices([file.entries for file in read.values()])
+    # Some ranks may be missing; the numbers of steps are further apart.
+    count_up = len(files) > 1 and max(files) < 2 * len(files)
+    return count_up and are_slices([file.entries for file in read.values()])
 
 
 def _rank_layout(name: str) -> str:

@@ -10,6 +10,7 @@ from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.folders import Kind
 from fsdp_migrate.checkpoints.model import TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
+from fsdp_migrate.checkpoints.unpickle import Global
 from fsdp_rules.finding import Finding, Level
 
 #: The names of the rules, by id.
@@ -22,6 +23,7 @@ NAMES = {
     "FSDP406": "pickle-runs-code",
 }
 
+_SHARDED_TENSOR = Global("torch.distributed._shard.sharded_tensor.api", "ShardedTensor")
 _CONVERT = "fsdp-migrate checkpoint convert {path} NEW --to dcp"
 
 
@@ -65,7 +67,7 @@ def _all(checkpoint: Checkpoint) -> Iterator[_Said]:
     by_id = [optimizer for optimizer in traits.optimizers(checkpoint.entries) if optimizer.keyed_by == "id"]
     if flat:
         yield _flat(checkpoint, len(flat))
-    elif any(entry.kind == "ShardedTensor" for _, entry in tensors(checkpoint.entries)):
+    elif _holds_sharded_tensors(checkpoint):
         yield _sharded(checkpoint)
     if by_id:
         yield _by_id(checkpoint)
@@ -105,13 +107,21 @@ def _flat(checkpoint: Checkpoint, count: int) -> _Said:
     return _Said("FSDP402", Level.MANUAL, said, advice, checkpoint.path)
 
 
+def _holds_sharded_tensors(checkpoint: Checkpoint) -> bool:
+    """By the class itself: ``.metadata`` of torch 2.2 and before names others of its module for any tensor."""
+    if checkpoint.found.kind is Kind.PICKLE:
+        return _SHARDED_TENSOR in checkpoint.names
+    return any(entry.kind == "ShardedTensor" for _, entry in tensors(checkpoint.entries))
+
+
 def _sharded(checkpoint: Checkpoint) -> _Said:
     ranks = len(checkpoint.found.files)
+    many = f"in {checkpoint.world_size} processes" if checkpoint.world_size else "in as many processes"
     return _Said(
         "FSDP401",
         Level.MANUAL,
-        f"ShardedTensor in {ranks} file{'s' * (ranks > 1)} of torch.save: they open only in {checkpoint.world_size} "
-        "processes of FSDP1, and load into no FSDP2 model",
+        f"ShardedTensor in {ranks} file{'s' * (ranks > 1)} of torch.save: they open only {many} with a process group, "
+        "and load into no FSDP2 model",
         _CONVERT.format(path=_source(checkpoint)),
         checkpoint.path,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import dcp, safetensors, torchfile, traits
-from fsdp_migrate.checkpoints.archive import open_archive, whole
-from fsdp_migrate.checkpoints.danger import dangerous, dangerous_in
+from fsdp_migrate.checkpoints.archive import PICKLE_LIMIT, open_archive, whole
+from fsdp_migrate.checkpoints.danger import dangerous, pickles_in
 from fsdp_migrate.checkpoints.families import together
 from fsdp_migrate.checkpoints.folders import Found, Kind, find, world_size_in
 from fsdp_migrate.checkpoints.model import BadCheckpoint, Entries, Item, Key, ValueEntry, spelled, tensors
@@ -24,7 +24,7 @@ class Checkpoint:
     ``entries``: all that it holds, ranks put together. ``ranks``: the file of each rank, for rank files; a single file
     is rank 0's. ``rankwise``: keys that are not sharded and yet differ between ranks. ``problems``: why it is not
     whole; with any, ``entries`` may be incomplete. ``dangers``: files and what loading them would run. ``metadata``:
-    that of a folder of torch.distributed.checkpoint.
+    that of a folder of torch.distributed.checkpoint. ``names``: all classes and functions that its pickles name.
     """
 
     found: Found
@@ -36,6 +36,7 @@ class Checkpoint:
     problems: tuple[str, ...] = ()
     dangers: tuple[tuple[Path, tuple[Global, ...]], ...] = ()
     metadata: dcp.Metadata | None = None
+    names: frozenset[Global] = frozenset()
 
     @property
     def path(self) -> Path:
@@ -68,6 +69,7 @@ class _Opening:
         self._found = found
         self._problems: list[str] = []
         self._dangers: dict[Path, set[Global]] = {}
+        self._names: set[Global] = set()
 
     def torch_files(self) -> Checkpoint:
         ranks: dict[int, TorchFile] = {}
@@ -93,7 +95,7 @@ class _Opening:
             return self._made({}, None)
         try:
             data = path.read_bytes()
-            self._note(path, dangerous_in(data))
+            self._scan(path, data)
             metadata = dcp.read(path)
         except (BadCheckpoint, OSError) as error:
             self._problems.append(str(error))
@@ -119,8 +121,24 @@ class _Opening:
 
     def pickles(self) -> Checkpoint:
         path = self._found.path
-        self._note(path, dangerous_in(path.read_bytes()))
+        try:
+            with path.open("rb") as stream:
+                data = stream.read(PICKLE_LIMIT)
+        except OSError as error:
+            self._problems.append(f"{path}: could not read: {error.strerror or error}")
+            return self._made({}, None)
+        broken = self._scan(path, data)
+        if broken is not None:
+            self._problems.append(f"{path}: {broken}")
         return self._made({}, None)
+
+    def _scan(self, path: Path, data: bytes) -> str | None:
+        """Note what the pickles in ``data`` would run and all they name; what is wrong with the first of them."""
+        found = list(pickles_in(data))
+        for pickled in found:
+            self._note(path, dangerous(pickled))
+            self._names |= pickled.names
+        return found[0].error if found else "it is empty"
 
     def _torch_file(self, item: Item) -> TorchFile | None:
         try:
@@ -128,6 +146,7 @@ class _Opening:
             pickled = {name: read_pickle(data) for name, data in archive.pickles.items()}
             for one in pickled.values():
                 self._note(item.file, dangerous(one))
+                self._names |= one.names
             return torchfile.of(archive, pickled["data.pkl"])
         except BadCheckpoint as error:
             self._problems.append(str(error))
@@ -197,8 +216,9 @@ class _Opening:
         dangers = tuple((path, tuple(sorted(names))) for path, names in sorted(self._dangers.items()))
         found_ties = tuple(traits.ties(entries))
         problems = tuple(self._problems)
+        names = frozenset(self._names)
         return Checkpoint(
-            self._found, entries, world_size, ranks or {}, rankwise, found_ties, problems, dangers, metadata
+            self._found, entries, world_size, ranks or {}, rankwise, found_ties, problems, dangers, metadata, names
         )
 
 
