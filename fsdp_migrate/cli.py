@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdp_migrate.check_cli import check
 from fsdp_migrate.checkpoint_cli import checkpoint
 
 if TYPE_CHECKING:
     from fsdp_migrate.outcome import RunResult
-    from fsdp_migrate.run import Progress
 
 OK, FINDINGS, FAILURE, INTERRUPTED = 0, 1, 2, 130
 
@@ -25,6 +24,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
 \b
   fsdp-migrate rewrite --diff src/     see what would change
   fsdp-migrate rewrite src/            change it
+  fsdp-migrate check src/ checkpoints/ fail where FSDP1 is left, for CI
   fsdp-migrate rules                   list what is known about FSDP1
   fsdp-migrate rules FSDP102           explain one rule, with an example
   fsdp-migrate checkpoint inspect DIR  say what a checkpoint holds and how it loads
@@ -61,6 +61,7 @@ def cli() -> None:
     return
 
 
+cli.add_command(check)
 cli.add_command(checkpoint)
 
 
@@ -89,7 +90,8 @@ def rewrite(
     from fsdp_migrate.engine import RulesEngine
     from fsdp_migrate.files import NoSuchPath
     from fsdp_migrate.gitstate import GitError
-    from fsdp_migrate.rulebook import UnknownRule, check, pages
+    from fsdp_migrate.progress import shown
+    from fsdp_migrate.rulebook import UnknownRule, check_names, pages
     from fsdp_rules.finding import Settings
 
     reports = [_report_file(name) for name in report]
@@ -98,7 +100,7 @@ def rewrite(
         selected = settings.split_names(select or defaults.select or ())
         ignored = settings.split_names(ignore or defaults.ignore or ())
         if selected or ignored:
-            check((*selected, *ignored), pages())
+            check_names((*selected, *ignored), pages())
         wanted = Settings(
             to=to or defaults.to or "native",
             helpers=next(value for value in (helpers, defaults.helpers, True) if value is not None),
@@ -106,7 +108,7 @@ def rewrite(
             ignore=ignored,
         )
         request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty)
-        with _progress() as progress:
+        with shown() as progress:
             result = run.rewrite(request, RulesEngine(), progress)
     except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
         raise click.ClickException(str(error)) from error
@@ -149,17 +151,6 @@ def _report_file(name: str) -> Path:
     if not file.absolute().parent.is_dir() or file.is_dir():
         raise click.UsageError(f"--report {name}: there is no directory {file.parent} to write it to")
     return file
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
-    from fsdp_migrate.progress import BarProgress, NoProgress
-
-    if sys.stderr.isatty():
-        with BarProgress() as bar:
-            yield bar
-    else:
-        yield NoProgress()
 
 
 def _show(result: RunResult) -> None:

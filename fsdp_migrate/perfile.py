@@ -37,7 +37,7 @@ class Indexer:
     engine: Engine
 
     def __call__(self, candidate: Candidate) -> FileFacts | Skipped | Failed:
-        return _contained(lambda: self._index(candidate))
+        return contained(lambda: self._index(candidate))
 
     def _index(self, candidate: Candidate) -> FileFacts | Skipped | Failed:
         module = candidate.data
@@ -59,7 +59,7 @@ class Rewriter:
     settings: Settings
 
     def __call__(self, candidate: Candidate) -> Result:
-        return _contained(lambda: self._rewrite(candidate))
+        return contained(lambda: self._rewrite(candidate))
 
     def _rewrite(self, candidate: Candidate) -> Result:
         if candidate.is_notebook:
@@ -106,7 +106,7 @@ def _place(finding: Finding) -> tuple[int, int]:
     return finding.line, finding.column
 
 
-def _contained(work: Callable[[], Value]) -> Value | Failed:
+def contained(work: Callable[[], Value]) -> Value | Failed:
     """The value of ``work``, or what went wrong in it: one bad file must not end the run for the others."""
     try:
         with warnings.catch_warnings():

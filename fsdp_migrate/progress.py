@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from fsdp_migrate.run import Progress
+
 _SECONDS_BETWEEN_DRAWS = 0.1
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[Progress]:
+    """What to tell while a command runs: it draws if standard error is a terminal."""
+    if sys.stderr.isatty():
+        with BarProgress() as bar:
+            yield bar
+    else:
+        yield NoProgress()
 
 
 class NoProgress:

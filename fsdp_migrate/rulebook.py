@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fsdp_migrate.checkpoints.rules import DOCS, NAMES
 from fsdp_migrate.notebooks import CELL_RULE, CELL_RULE_NAME
 
 
@@ -46,7 +47,8 @@ def pages() -> list[Page]:
     from fsdp_rules.registry import all_rules
 
     own = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after) for rule in all_rules()]
-    return sorted([*own, _CELL], key=lambda page: page.id)
+    checkpoints = [Page(rule, name, DOCS[rule], "", "") for rule, name in NAMES.items()]
+    return sorted([*own, *checkpoints, _CELL], key=lambda page: page.id)
 
 
 def find(wanted: str, known: Sequence[Page]) -> Page:
@@ -57,7 +59,7 @@ def find(wanted: str, known: Sequence[Page]) -> Page:
     raise UnknownRule(_no_rule(wanted, known))
 
 
-def check(prefixes: Iterable[str], known: Sequence[Page]) -> None:
+def check_names(prefixes: Iterable[str], known: Sequence[Page]) -> None:
     """Raise :class:`UnknownRule` for the first prefix that no rule id starts with."""
     for prefix in prefixes:
         if not any(page.id.startswith(prefix) for page in known):

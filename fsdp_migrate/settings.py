@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 TABLE = "fsdp-migrate"
 TARGETS = ("native", "shim")
+#: The levels of findings, from what needs no attention to what needs most of it.
+LEVELS = ("info", "safe", "review", "manual")
 
 
 class SettingsError(Exception):
@@ -18,13 +20,23 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class ProjectSettings:
-    """Defaults for the options of the command; None where the project says nothing."""
+    """Defaults for the options of the commands; None where the project says nothing.
+
+    A setting is spelled as its option, with a dash. ``baseline`` is meant from the directory of the pyproject.toml.
+    """
 
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] | None = None
     to: str | None = None
     helpers: bool | None = None
     jobs: int | None = None
+    min_level: str | None = None
+    baseline: Path | None = None
+
+
+def load_first(targets: Iterable[Path]) -> ProjectSettings:
+    """The settings of the first of ``targets`` whose project has any."""
+    return next((found for found in map(load, targets) if found != ProjectSettings()), ProjectSettings())
 
 
 def load(target: Path) -> ProjectSettings:
@@ -43,7 +55,7 @@ def _table(file: Path) -> Mapping[str, object] | None:
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         content = toml.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"could not read {file}: {error}") from error
     tool = content.get("tool", {})
     table = tool.get(TABLE) if isinstance(tool, dict) else None
@@ -54,7 +66,7 @@ def _table(file: Path) -> Mapping[str, object] | None:
 
 def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
     where = f"{file}: [tool.{TABLE}]"
-    known = ProjectSettings.__dataclass_fields__
+    known = [name.replace("_", "-") for name in ProjectSettings.__dataclass_fields__]
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise SettingsError(f"{where} has no setting {unknown[0]!r}; there are {', '.join(known)}")
@@ -65,12 +77,19 @@ def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
         raise SettingsError(f"{where} helpers = {helpers!r}: must be true or false")
     if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):
         raise SettingsError(f"{where} jobs = {jobs!r}: must be a number from 1")
+    level, baseline = table.get("min-level"), table.get("baseline")
+    if level is not None and level not in LEVELS:
+        raise SettingsError(f"{where} min-level = {level!r}: must be one of {', '.join(LEVELS)}")
+    if baseline is not None and not isinstance(baseline, str):
+        raise SettingsError(f"{where} baseline = {baseline!r}: must be the name of a file")
     return ProjectSettings(
         select=_names(table.get("select"), f"{where} select"),
         ignore=_names(table.get("ignore"), f"{where} ignore"),
         to=to if isinstance(to, str) else None,
         helpers=helpers,
         jobs=jobs,
+        min_level=level if isinstance(level, str) else None,
+        baseline=None if baseline is None else file.parent / baseline,
     )
 
 

@@ -10,18 +10,9 @@ from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.folders import Kind
 from fsdp_migrate.checkpoints.model import TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
+from fsdp_migrate.checkpoints.rules import NAMES
 from fsdp_migrate.checkpoints.unpickle import Global
 from fsdp_rules.finding import Finding, Level
-
-#: The names of the rules, by id.
-NAMES = {
-    "FSDP401": "sharded-tensor-files",
-    "FSDP402": "flat-parameters",
-    "FSDP403": "optimizer-by-id",
-    "FSDP404": "fsdp1-folder",
-    "FSDP405": "incomplete-checkpoint",
-    "FSDP406": "pickle-runs-code",
-}
 
 _SHARDED_TENSOR = Global("torch.distributed._shard.sharded_tensor.api", "ShardedTensor")
 _CONVERT = "fsdp-migrate checkpoint convert {path} NEW --to dcp"

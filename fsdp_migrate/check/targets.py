@@ -1,0 +1,105 @@
+"""Which of the named paths are sources, which are checkpoints: told by what is in them, not by how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdp_migrate import gitstate
+from fsdp_migrate.checkpoints.folders import Found, find
+from fsdp_migrate.checkpoints.model import BadCheckpoint
+from fsdp_migrate.files import SKIPPED_DIRECTORIES, SUFFIXES, NoSuchPath
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+#: How the files of checkpoints begin: an archive, and a pickle of protocol 2 or later.
+_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """``sources`` are paths for :func:`fsdp_migrate.files.discover`; ``errors`` and ``skipped`` pairs of path, reason.
+
+    A folder that was named stands among the sources and has its checkpoints in ``checkpoints`` as well.
+    """
+
+    sources: tuple[str, ...]
+    checkpoints: tuple[Found, ...]
+    errors: tuple[tuple[str, str], ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+def sort(paths: Sequence[str]) -> Targets:
+    """Tell sources from checkpoints. Raises :class:`NoSuchPath` before anything else is done.
+
+    A file that is part of a checkpoint stands for the whole of it: the other ranks' files, its folder, its index.
+    Under a folder in a git repository, what git ignores is passed over, as it is with sources; outside of one, or where
+    git ignores the folder itself, everything counts.
+    """
+    roots = [Path(path) for path in paths]
+    for root in roots:
+        if not (root.exists() or root.is_symlink()):
+            raise NoSuchPath(f"no such file or directory: {root}")
+    sources: list[str] = []
+    found: dict[Path, Found] = {}
+    errors: list[tuple[str, str]] = []
+    for name, path in zip(paths, roots, strict=True):
+        refused = False
+        try:
+            here = _under(path) if path.is_dir() else _around(path)
+        except (BadCheckpoint, OSError) as error:
+            errors.append((path.as_posix(), str(error)))
+            here = []
+            refused = True
+        if path.is_dir() or not (here or refused):
+            sources.append(name)
+        for one in here:
+            found.setdefault(one.path.resolve(), one)
+    whole, skipped = [], []
+    for one in sorted(found.values(), key=lambda entry: entry.path):
+        pointers = [file for file in one.files if _begins(file, (_LFS,))]
+        if pointers:
+            reason = "a pointer of Git LFS, not the file itself; git lfs pull fetches it"
+            skipped.append((pointers[0].as_posix(), reason))
+        else:
+            whole.append(one)
+    return Targets(tuple(sources), tuple(whole), tuple(errors), tuple(skipped))
+
+
+def _under(folder: Path) -> list[Found]:
+    ignored = _ignored(folder)
+    entered = find(folder, lambda inner: inner.name not in SKIPPED_DIRECTORIES and inner not in ignored)
+    return [found for found in entered if not all(file in ignored for file in found.files)]
+
+
+def _ignored(folder: Path) -> set[Path]:
+    """The files and folders under ``folder`` that git ignores; empty where it has nothing to say."""
+    if gitstate.repository(folder.resolve()) is None:
+        return set()
+    try:
+        names = gitstate.ignored(folder)
+    except gitstate.GitError:
+        return set()
+    return {folder / name for name in names}
+
+
+def _around(file: Path) -> list[Found]:
+    """The checkpoint that ``file`` is a part of; none for a source."""
+    if file.suffix in SUFFIXES and not _begins(file, _STARTS):
+        return []
+    beside = find(file.parent, lambda inner: False) if file.parent.is_dir() else []
+    parts = [found for found in beside if file.name in {part.name for part in found.files}]
+    if parts or not _begins(file, _STARTS):
+        return parts
+    return find(file)
+
+
+def _begins(file: Path, starts: tuple[bytes, ...]) -> bool:
+    if not file.is_file():
+        return False
+    try:
+        with file.open("rb") as stream:
+            return stream.read(max(map(len, starts))).startswith(starts)
+    except OSError:
+        # Reading it as a whole fails for the same reason, and that is reported.
+        return False
