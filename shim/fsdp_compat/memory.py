@@ -197,13 +197,18 @@ def _parameters(ledger: _Ledger, managed: Iterable[ManagedParameter]) -> Usage:
 
 
 def _gradients(ledger: _Ledger, unit: nn.Module, managed: Iterable[ManagedParameter]) -> Usage:
-    reduced = [param.grad for each in managed if (param := each.sharded).grad is not None]
-    shards = ledger.enter(grad for grad in reduced if grad is not None)
-    pending = torch_internals.unreduced_gradients(unit)
+    grads = [(each.sharded, each.sharded.grad) for each in managed if each.sharded.grad is not None]
+    shards = ledger.enter(grad for _, grad in grads if not _waits(grad))
+    pending = [*torch_internals.unreduced_gradients(unit), *((param, grad) for param, grad in grads if _waits(grad))]
     for each in managed:
         pending += [(each.sharded, param.grad) for param in _forms(each)[1:] if param.grad is not None]
-    whole = {param: param.numel() * grad.element_size() for param, grad in pending if param.grad is None}
+    whole = {param: param.numel() * grad.element_size() for param, grad in pending if _waits(param.grad)}
     return shards + Usage(full=sum(whole.values())) + ledger.enter_unsharded(grad for _, grad in pending)
+
+
+def _waits(grad: torch.Tensor | None) -> bool:
+    """Whether what is in ``.grad`` is not reduced yet: nothing, or what ``no_sync`` shows there."""
+    return grad is None or (isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements))
 
 
 def _optimizer(ledger: _Ledger, states: Iterable[object]) -> Usage:

@@ -243,7 +243,9 @@ def _take_back(param: Any) -> None:
     if param.sharded_param.grad is shown:
         param.sharded_param.grad = before
         return
-    param.unsharded_accumulated_grad = None
+    # From 2.15 on what waits lies in the gathered parameter alone, and this is a view of it.
+    if "unsharded_accumulated_grad" in vars(param):
+        param.unsharded_accumulated_grad = None
     if hasattr(param, "_unsharded_param"):
         param._unsharded_param.grad = None
 

@@ -190,7 +190,8 @@ def accumulate(rank: int, world_size: int, param_dtype: torch.dtype | None, hybr
 def test_gradients_not_yet_reduced_are_whole_and_said_to_be(pool: Pool, param_dtype: torch.dtype | None) -> None:
     for rank, report in enumerate(pool.run(accumulate, 2, param_dtype, False)):
         for unit, usage in by_unit(report, "gradients").items():
-            whole = FP32 * numel(unit)
+            # What waits is kept in the dtype that was computed in, as under FSDP1.
+            whole = (param_dtype or torch.float32).itemsize * numel(unit)
             assert usage == Usage(whole, whole, 0, whole, at(rank, whole))
 
 
