@@ -41,12 +41,13 @@ def inspect(path: Path, form: str, everything: bool) -> int:
     from fsdp_migrate.checkpoints.model import BadCheckpoint
     from fsdp_migrate.checkpoints.opened import open_all
     from fsdp_migrate.report import checkpoints as report
+    from fsdp_migrate.report.summary import printable
     from fsdp_rules.finding import Level
 
     try:
         found = open_all(path)
     except BadCheckpoint as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     if not found:
         raise click.ClickException(f"{path}: there is no checkpoint in it")
     if form == "json":

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fsdp_migrate.checkpoints import pieces
 from fsdp_migrate.checkpoints.archive import PICKLE_LIMIT, whole
-from fsdp_migrate.checkpoints.model import BadCheckpoint, Chunk, Entries, Item, Key, TensorEntry, ValueEntry
+from fsdp_migrate.checkpoints.model import (
+    BadCheckpoint,
+    Chunk,
+    Entries,
+    Item,
+    Key,
+    TensorEntry,
+    ValueEntry,
+    box,
+    spelled,
+)
 from fsdp_migrate.checkpoints.unpickle import Call, Global, global_of
 from fsdp_migrate.checkpoints.unpickle import read as read_pickle
 
@@ -23,7 +33,7 @@ class Metadata:
     """What a ``.metadata`` holds. ``unplaced`` are chunks and values of which it does not say where they lie.
 
     ``nested``: it says how the keys were nested (``planner_data``); without that, every key is one name with dots.
-    ``version`` is what it calls itself, which torch does since 2.10.
+    ``version`` is what it calls itself, which torch has done since 2.9 or 2.10. ``by_rank``: every rank wrote its own.
     """
 
     path: Path
@@ -33,7 +43,8 @@ class Metadata:
     version: str | None
     nested: bool
     unplaced: tuple[str, ...] = ()
-    fields: frozenset[str] = field(default=frozenset())
+    fields: frozenset[str] = frozenset()
+    by_rank: bool = False
 
 
 def read(path: Path) -> Metadata:
@@ -54,6 +65,26 @@ def read(path: Path) -> Metadata:
         return _MetadataOf(path, pickled.names, pieces.attributes(value)).made()
     except _MISTAKES as error:
         raise BadCheckpoint(f"{path}: not as torch.distributed.checkpoint writes it: {error}") from error
+
+
+def joined(parts: Sequence[Metadata]) -> Metadata:
+    """One from those that ranks wrote each for itself, ``__0.metadata`` and so on: all chunks, and the first's values.
+
+    Raises :class:`BadCheckpoint` where they disagree about a tensor.
+    """
+    first = parts[0]
+    entries: Entries = dict(first.entries)
+    for part in parts[1:]:
+        for key, entry in part.entries.items():
+            held = entries.setdefault(key, entry)
+            if isinstance(held, TensorEntry) and held is not entry:
+                if not isinstance(entry, TensorEntry) or (held.shape, held.dtype) != (entry.shape, entry.dtype):
+                    raise BadCheckpoint(f"{part.path}: {spelled(key)} is another tensor than in {first.path.name}")
+                boxes = {box(chunk): chunk for chunk in (*entry.chunks, *held.chunks)}
+                entries[key] = replace(held, chunks=tuple(boxes[place] for place in sorted(boxes)))
+    files = frozenset[Path]().union(*(part.files for part in parts))
+    unplaced = tuple(name for part in parts for name in part.unplaced)
+    return replace(first, entries=entries, files=files, unplaced=unplaced, by_rank=True)
 
 
 class _MetadataOf:

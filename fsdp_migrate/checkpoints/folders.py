@@ -91,7 +91,12 @@ def _in_folder(folder: Path, names: list[str]) -> Iterator[Found]:
 
 
 def _dcp(folder: Path, names: Iterable[str]) -> Found:
-    files = [folder / name for name in names if name == ".metadata" or name.endswith((".distcp", ".metadata"))]
+    own = (_DCP_FILE, _DCP_LOCAL)
+    files = [
+        folder / name
+        for name in names
+        if name == ".metadata" or name.endswith(".distcp") or any(pattern.fullmatch(name) for pattern in own)
+    ]
     return Found(Kind.DCP, folder, tuple(files), _dcp_layout(folder, names))
 
 

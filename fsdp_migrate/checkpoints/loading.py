@@ -79,6 +79,12 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
             "dcp.load into optimizer.state_dict() of a fresh optimizer loads no state and says nothing; "
             "load into get_optimizer_state_dict(model, optimizer)",
         )
+    if checkpoint.metadata is not None and checkpoint.metadata.by_rank:
+        yield Trap(
+            "by-rank",
+            "every rank saved for itself (use_collectives=False); it loads into as many ranks alone, "
+            "with a FileSystemReader told the same",
+        )
     flat = traits.flat_parameters(checkpoint.entries)
     if flat:
         yield Trap("strict-false", "load_state_dict(strict=False) accepts these keys and loads nothing")

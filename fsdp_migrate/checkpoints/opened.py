@@ -89,17 +89,10 @@ class _Opening:
         return self._made(joined.entries, world_size, ranks, joined.rankwise)
 
     def folder(self) -> Checkpoint:
-        path = self._found.path / ".metadata"
-        if path not in self._found.files:
-            self._problems.append(f"{self._found.path}: there is no .metadata, without which nobody can read it")
+        metadata = self._metadata()
+        if metadata is None:
             return self._made({}, None)
-        try:
-            data = path.read_bytes()
-            self._scan(path, data)
-            metadata = dcp.read(path)
-        except (BadCheckpoint, OSError) as error:
-            self._problems.append(str(error))
-            return self._made({}, None)
+        path = metadata.path
         broken = self._broken_files(metadata)
         entries: Entries = {}
         for key, entry in metadata.entries.items():
@@ -111,6 +104,24 @@ class _Opening:
         self._check_coverage(entries, str(path))
         ranks = {int(name[2:].partition("_")[0]) for name in _names(metadata) if name[2:].partition("_")[0].isdigit()}
         return self._made(entries, max(ranks, default=0) + 1, metadata=metadata)
+
+    def _metadata(self) -> dcp.Metadata | None:
+        """The folder's, or that of all ranks where each wrote its own; None where there is none that can be read."""
+        files = [file for file in self._found.files if file.suffix != ".distcp"]
+        own = [file for file in files if file.name == ".metadata"]
+        try:
+            parts = []
+            for file in own or sorted(files, key=lambda file: int(file.name[2:].partition(".")[0])):
+                self._scan(file, file.read_bytes())
+                parts.append(dcp.read(file))
+            if parts:
+                return parts[0] if own else dcp.joined(parts)
+            self._problems.append(f"{self._found.path}: there is no .metadata, without which nobody can read it")
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+        except OSError as error:
+            self._problems.append(f"{self._found.path}: could not read: {error.strerror or error}")
+        return None
 
     def safetensors(self) -> Checkpoint:
         try:

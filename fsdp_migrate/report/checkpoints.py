@@ -15,6 +15,7 @@ from fsdp_migrate.checkpoints.dating import torch_versions
 from fsdp_migrate.checkpoints.judge import judge
 from fsdp_migrate.checkpoints.model import ITEM_SIZES, TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.opened import Checkpoint
+from fsdp_migrate.report.summary import printable
 
 VERSION = 1
 #: The tensors that a table shows without ``--all``.
@@ -73,18 +74,18 @@ def _as_data(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _shown(checkpoint: Checkpoint, everything: bool) -> RenderableType:
     found = list(tensors(checkpoint.entries))
-    parts: list[RenderableType] = [Text(str(checkpoint.path), style="bold"), _facts(checkpoint, found)]
+    parts: list[RenderableType] = [Text(printable(str(checkpoint.path)), style="bold"), _facts(checkpoint, found)]
     if found:
         parts.append(_table(found if everything else found[:MOST_ROWS]))
     if len(found) > MOST_ROWS and not everything:
         parts.append(Text(f"  and {len(found) - MOST_ROWS} more tensors; --all shows them"))
     for keys in checkpoint.ties:
-        parts.append(Text(f"  tied: {' = '.join(map(spelled, keys))}"))
+        parts.append(Text(printable(f"  tied: {' = '.join(map(spelled, keys))}")))
     for finding in judge(checkpoint):
-        parts.append(Text(f"  {finding.rule} {finding.level.value}: {finding.message}"))
-        parts.append(Text(f"      {finding.advice}"))
+        parts.append(Text(printable(f"  {finding.rule} {finding.level.value}: {finding.message}")))
+        parts.append(Text(printable(f"      {finding.advice}")))
     parts += [Text(f"  trap: {trap.sentence}") for trap in loading.traps(checkpoint)]
-    parts.append(Text(f"  load: {loading.line(checkpoint)}"))
+    parts.append(Text(printable(f"  load: {loading.line(checkpoint)}")))
     return Group(*parts)
 
 
@@ -101,7 +102,7 @@ def _facts(checkpoint: Checkpoint, found: Sequence[tuple[Any, TensorEntry]]) -> 
         keyed = "parameter names" if optimizer.keyed_by == "fqn" else "parameter ids"
         groups = f"{optimizer.groups} param group{'s' * (optimizer.groups != 1)}"
         lines.append(f"  optimizer: {spelled(optimizer.prefix) or 'at the root'}, keyed by {keyed}, {groups}")
-    return Text("\n".join(lines))
+    return Text("\n".join(map(printable, lines)))
 
 
 def _table(found: Sequence[tuple[Any, TensorEntry]]) -> Table:
@@ -116,7 +117,9 @@ def _table(found: Sequence[tuple[Any, TensorEntry]]) -> Table:
         amount = size(entry.nbytes) if entry.dtype in ITEM_SIZES else "?"
         parts = f"{len(entry.chunks)} parts" if len(entry.chunks) > 1 else ""
         kind = entry.kind if entry.kind != "plain" else ""
-        table.add_row(Text(spelled(key)), shape, entry.dtype, amount, ", ".join(filter(None, (kind, parts))))
+        table.add_row(
+            Text(printable(spelled(key))), shape, printable(entry.dtype), amount, ", ".join(filter(None, (kind, parts)))
+        )
     return table
 
 

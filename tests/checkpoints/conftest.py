@@ -22,6 +22,7 @@ def two_ranks(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pool.run(write, 2, folder, kinds.write_strategies)
     pool.run(write, 2, folder, kinds.write_fsdp2)
     pool.run(write, 2, folder, kinds.write_layouts)
+    pool.run(write, 2, folder, kinds.write_by_rank)
     return folder
 
 

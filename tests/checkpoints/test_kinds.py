@@ -40,6 +40,7 @@ TWO = {
     "accelerate/pytorch_model_fsdp.bin": ("file", "accelerate", []),
     "trainer/pytorch_model_fsdp_0": ("dcp", "HF Trainer", ["FSDP404"]),
     "trainer/optimizer_0": ("dcp", "HF Trainer", ["FSDP404"]),
+    "by_rank_dcp": ("dcp", "", ["FSDP404"]),
     "lightning": ("dcp", "Lightning", ["FSDP404"]),
     "ep0-ba2": ("dcp", "Composer", ["FSDP404"]),
 }
@@ -60,7 +61,19 @@ FOUR = {
     "fsdp2_hybrid_raw_optimizer_dcp": ("dcp", "", ["FSDP403"]),
 }
 #: Those whose tensors are what the run gathered, key by key.
-WHOLE = ("full", "sharded", "mesh", "hybrid", "fsdp2", "shard_grad", "no_shard", "trainer", "lightning", "ep0")
+WHOLE = (
+    "full",
+    "sharded",
+    "mesh",
+    "hybrid",
+    "fsdp2",
+    "shard_grad",
+    "no_shard",
+    "trainer",
+    "lightning",
+    "ep0",
+    "by_rank",
+)
 
 
 def _named(root: Path, found: Checkpoint) -> str:
