@@ -45,6 +45,8 @@ _STORAGES = {
     "ComplexDoubleStorage": "complex128",
 }
 _MISTAKES = (IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError)
+#: How protocol 2, which torch pickles with, spells bytes.
+_BYTES = Global("_codecs", "encode")
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
@@ -240,6 +242,10 @@ def _wrapped_by_fsdp1(attributes: Any) -> bool:
 def _plain(value: Any) -> ValueEntry:
     if value is None or isinstance(value, (*_PLAIN, dict, list, tuple)):
         return ValueEntry(value)
+    if isinstance(value, Call) and value.function == _BYTES:
+        match value.arguments:
+            case (str(text), "latin1") if text.isascii() or max(text) < "\u0100":
+                return ValueEntry(text.encode("latin-1"))
     return ValueEntry(made_by=_name(value))
 
 
