@@ -65,7 +65,8 @@ def no_sync(module: nn.Module) -> Iterator[None]:
     partial over the mesh and whose local part is the whole unreduced gradient, in the dtype that was computed in;
     ``zero_grad()`` drops it. Differs from FSDP1 in that ``zero_grad()`` also drops what was reduced before, and in that
     nothing is shown in ``.grad``, nor dropped, with CPU offload on an accelerator, for tensor-parallel parameters, and
-    with another ``param_dtype`` before torch 2.10.
+    with another ``param_dtype`` before torch 2.10; and in that from torch 2.15 on it adds up in the dtype of the
+    reduction, which FSDP2 chooses there, so that bf16 accumulation is more precise than FSDP1's and not equal to it.
 
     Raises RuntimeError for a module inside another FSDP2 module, TypeError for one that is not distributed.
     """

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy, fully_shard
@@ -15,6 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import fsdp_compat
 from fsdp_compat import MemoryReport, UnitBytes, Usage, memory_report
+from fsdp_compat.versions import TORCH
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of
@@ -190,8 +192,9 @@ def accumulate(rank: int, world_size: int, param_dtype: torch.dtype | None, hybr
 def test_gradients_not_yet_reduced_are_whole_and_said_to_be(pool: Pool, param_dtype: torch.dtype | None) -> None:
     for rank, report in enumerate(pool.run(accumulate, 2, param_dtype, False)):
         for unit, usage in by_unit(report, "gradients").items():
-            # What waits is kept in the dtype that was computed in, as under FSDP1.
-            whole = (param_dtype or torch.float32).itemsize * numel(unit)
+            # What waits is kept in the dtype that was computed in, as under FSDP1, before torch 2.15.
+            kept = param_dtype if param_dtype is not None and Version("2.15") > TORCH else torch.float32
+            whole = kept.itemsize * numel(unit)
             assert usage == Usage(whole, whole, 0, whole, at(rank, whole))
 
 
