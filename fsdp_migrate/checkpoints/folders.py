@@ -38,6 +38,9 @@ class Found:
     ranks: dict[int, Path] = field(default_factory=dict)
 
 
+#: What Lightning keeps beside the files of torch.distributed.checkpoint.
+LIGHTNING_FILE = "meta.pt"
+
 _TORCH = (".pt", ".pth", ".ckpt")
 _OFTEN_TORCH = (".bin", ".tar", ".pkl", ".pickle")
 _TORCH_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -85,23 +88,22 @@ def _in_folder(folder: Path, names: list[str]) -> Iterator[Found]:
         yield _dcp(folder, names)
     yield from _safetensors(folder, [name for name in names if name.endswith(".safetensors")], names)
     torch_files = [name for name in names if name.endswith((*_TORCH, *_OFTEN_TORCH)) and _is_torch(folder / name)]
-    if "meta.pt" in torch_files and ".metadata" in names:
-        torch_files.remove("meta.pt")
+    if LIGHTNING_FILE in torch_files and ".metadata" in names:
+        torch_files.remove(LIGHTNING_FILE)
     yield from _families(folder, torch_files)
 
 
 def _dcp(folder: Path, names: Iterable[str]) -> Found:
-    own = (_DCP_FILE, _DCP_LOCAL)
     files = [
         folder / name
         for name in names
-        if name == ".metadata" or name.endswith(".distcp") or any(pattern.fullmatch(name) for pattern in own)
+        if name in (".metadata", LIGHTNING_FILE) or name.endswith(".distcp") or _DCP_LOCAL.fullmatch(name)
     ]
     return Found(Kind.DCP, folder, tuple(files), _dcp_layout(folder, names))
 
 
 def _dcp_layout(folder: Path, names: Iterable[str]) -> str:
-    if "meta.pt" in names:
+    if LIGHTNING_FILE in names:
         return "Lightning"
     if re.fullmatch(r"(pytorch_model_fsdp|optimizer)_\d+", folder.name):
         return "HF Trainer" if (folder.parent / "trainer_state.json").exists() else "accelerate"

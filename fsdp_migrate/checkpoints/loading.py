@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fsdp_migrate.checkpoints import traits
@@ -24,9 +24,11 @@ def root_of_model(checkpoint: Checkpoint) -> Key | None:
     """The key under which the model lies, ``()`` where it is the root; None for an optimizer alone."""
     prefixes = [optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)]
     roots = Counter(
-        key[:-1] if len(key) < 3 else key[:1]
-        for key, _ in tensors(checkpoint.entries)
-        if key and not any(key[: len((*prefix, "state"))] == (*prefix, "state") for prefix in prefixes)
+        key[:-1]
+        for key, entry in tensors(checkpoint.entries)
+        if key
+        and "float" in entry.dtype
+        and not any(key[: len((*prefix, "state"))] == (*prefix, "state") for prefix in prefixes)
     )
     return roots.most_common(1)[0][0] if roots else None
 
@@ -112,28 +114,36 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
 
 
 def _from_folder(checkpoint: Checkpoint) -> str:
-    path = checkpoint.path
     root = root_of_model(checkpoint)
-    optimizers = [optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)]
-    parts = []
+    targets: dict[Key, str] = {}
     after = []
     if root is not None:
-        parts.append((root, "get_model_state_dict(model)"))
+        targets[root] = "get_model_state_dict(model)"
         after.append(f"set_model_state_dict(model, {_at('sd', root)})")
-    for prefix in optimizers[:1]:
-        parts.append((prefix, "get_optimizer_state_dict(model, optimizer)"))
-        after.append(f"set_optimizer_state_dict(model, optimizer, {_at('sd', prefix)})")
-    if parts and parts[0][0] == ():
-        made = parts[0][1]
-    else:
-        made = "{" + ", ".join(f'"{key[0]}": {value}' for key, value in parts if key) + "}"
-    return f'sd = {made}; dcp.load(sd, checkpoint_id="{path}"); ' + "; ".join(after)
+    for optimizer in traits.optimizers(checkpoint.entries)[:1]:
+        targets[optimizer.prefix] = "get_optimizer_state_dict(model, optimizer)"
+        after.append(f"set_optimizer_state_dict(model, optimizer, {_at('sd', optimizer.prefix)})")
+    return f'sd = {_nested(targets)}; dcp.load(sd, checkpoint_id="{checkpoint.path}"); ' + "; ".join(after)
+
+
+def _nested(targets: Mapping[Key, str]) -> str:
+    """The expression of dictionaries that has each value under its key."""
+    if () in targets:
+        rest = {key: value for key, value in targets.items() if key}
+        return f"{targets[()]} | {_nested(rest)}" if rest else targets[()]
+    inner: dict[str | int, dict[Key, str]] = {}
+    for key, value in targets.items():
+        inner.setdefault(key[0], {})[key[1:]] = value
+    return "{" + ", ".join(f'"{name}": {_nested(held)}' for name, held in inner.items()) + "}"
 
 
 def _set(checkpoint: Checkpoint, loaded: str, options: str, comment: str) -> str:
     root = root_of_model(checkpoint)
     if root is None:
-        prefix = next((optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)), ())
+        found = traits.optimizers(checkpoint.entries)
+        if not found:
+            return f"{loaded}  # neither a model nor an optimizer"
+        prefix = found[0].prefix
         return f"set_optimizer_state_dict(model, optimizer, {_at(loaded, prefix)}{options}){comment}"
     return f"set_model_state_dict(model, {_at(loaded, root)}{options}){comment}"
 

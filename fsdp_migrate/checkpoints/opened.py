@@ -10,7 +10,7 @@ from fsdp_migrate.checkpoints import dcp, safetensors, torchfile, traits
 from fsdp_migrate.checkpoints.archive import PICKLE_LIMIT, open_archive, whole
 from fsdp_migrate.checkpoints.danger import dangerous, pickles_in
 from fsdp_migrate.checkpoints.families import together
-from fsdp_migrate.checkpoints.folders import Found, Kind, find, world_size_in
+from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Found, Kind, find, world_size_in
 from fsdp_migrate.checkpoints.model import BadCheckpoint, Entries, Item, Key, ValueEntry, spelled, tensors
 from fsdp_migrate.checkpoints.torchfile import TorchFile
 from fsdp_migrate.checkpoints.unpickle import Global
@@ -89,6 +89,9 @@ class _Opening:
         return self._made(joined.entries, world_size, ranks, joined.rankwise)
 
     def folder(self) -> Checkpoint:
+        for file in self._found.files:
+            if file.name == LIGHTNING_FILE:
+                self._torch_file(whole(file))
         metadata = self._metadata()
         if metadata is None:
             return self._made({}, None)
@@ -107,7 +110,7 @@ class _Opening:
 
     def _metadata(self) -> dcp.Metadata | None:
         """The folder's, or that of all ranks where each wrote its own; None where there is none that can be read."""
-        files = [file for file in self._found.files if file.suffix != ".distcp"]
+        files = [file for file in self._found.files if file.name == ".metadata" or file.suffix == ".metadata"]
         own = [file for file in files if file.name == ".metadata"]
         try:
             parts = []
@@ -201,6 +204,10 @@ class _Opening:
         sliced = bool(set(traits.flat_parameters(entries)) or any(key in rankwise for key, _ in tensors(entries)))
         before = len(self._problems)
         self._check_coverage(entries, str(self._found.path))
+        if self._found.kind is Kind.FILE and (world_size or 0) > 1 and len(self._problems) > before:
+            self._problems.insert(
+                before, f"{self._found.path}: the file of one of {world_size} ranks; name their folder"
+            )
         if absent and (sliced or len(self._problems) > before):
             many = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
             self._problems.insert(before, f"{self._found.path}: of {world_size} ranks, the files of {many} are missing")
