@@ -24,7 +24,7 @@ from .planning import Plan, Unit
 from .prefetch import prefetch_after_first_forward
 from .records import UnitRecord, record_of, set_record
 from .reduction import averages, divide_explicitly
-from .replaced import note_parameters, watch
+from .replaced import note_parameters, refuse_exchanged_parameters, watch
 from .torch_backports import make_cpu_work
 from .versions import WORKS_ON_CPU
 from .warn import warn_caller
@@ -122,6 +122,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     torch_internals.refuse_tensor_parallelism({module for module, _ in unit.places})
     # FSDP1 reduces a unit's gradients as one tensor, with zeros for what was not used.
     torch_internals.reduce_unused_as_zeros(unit.module)
+    refuse_exchanged_parameters(unit.module)
     precision = unit.precision
     set_record(
         unit.module,

@@ -112,6 +112,26 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
     _checked[optimizer] = version
 
 
+def refuse_exchanged_parameters(unit: nn.Module) -> None:
+    """From the second forward on, raise RuntimeError where ``unit`` holds another parameter than the one it shards.
+
+    FSDP2 would put its own back without a word. What is exchanged before the first forward it takes over.
+    """
+
+    def check(module: nn.Module, args: Any) -> None:
+        if not torch_internals.has_run(module) or torch_internals.is_left_alone(module):
+            return
+        names = torch_internals.exchanged_parameters(module)
+        if names:
+            raise RuntimeError(
+                f"{_shortened(names)} of this {type(module).__name__} was exchanged for another parameter after "
+                "sharding, which would be lost. Write the values into it instead: param.copy_(...) under "
+                "FullyShardedDataParallel.summon_full_params(model), or load_state_dict."
+            )
+
+    unit.register_forward_pre_hook(check, prepend=True)
+
+
 def _is_sharded(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 

@@ -84,6 +84,29 @@ def forget_place(module: nn.Module, owner: nn.Module, name: str) -> None:
                 info.shared_param_names = [shared for _, shared in rest]
 
 
+def exchanged_parameters(module: nn.Module) -> list[str]:
+    """Names in the module of one unit's parameters in whose place something else is registered, which FSDP2 ignores."""
+    return [
+        info.param_name if module is info.module else f"{type(info.module).__name__}.{info.param_name}"
+        for group in param_groups(module)
+        for param in group.fsdp_params
+        for info in [param._module_info]
+        if (registered := info.module._parameters.get(info.param_name)) is not param.sharded_param
+        and registered is not getattr(param, "_unsharded_param", None)
+        and registered is not getattr(param, "_sharded_post_forward_param", None)
+    ]
+
+
+def has_run(module: nn.Module) -> bool:
+    """Whether one unit has settled its shards, which it does at its first forward."""
+    return any(group._reset_sharded_params for group in param_groups(module))
+
+
+def is_left_alone(module: nn.Module) -> bool:
+    """Whether one unit is inside :func:`left_alone`."""
+    return any("_to_sharded" in vars(group) for group in param_groups(module))
+
+
 def is_running(module: nn.Module) -> bool:
     """Whether one unit is inside its forward or its backward."""
     return bool(fsdp_state(module)._training_state.name != "IDLE")

@@ -15,9 +15,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 
 import fsdp_compat
 from fsdp_compat import ShardingStrategy
-from tests.device import DEVICE
+from tests.device import DEVICE, ranks
 from tests.pool import Pool, WorkerError
-from tests.shim.models import Model, build, loss_of
+from tests.shim.models import Model, build, loss_of, tokens
 from tests.shim.training import POLICIES, quiet_fsdp1
 
 IMPLEMENTATIONS = ("fsdp1", "fsdp_compat")
@@ -164,3 +164,20 @@ def test_optimizers_in_the_backward_are_not_forgotten(pool: Pool) -> None:
     assert all(pool.run(steps_in_the_backward, 2, True))
     with pytest.raises(WorkerError, match=r"NotImplementedError: \S+ has an optimizer that is to step in the backward"):
         pool.run(steps_in_the_backward, 2, False)
+
+
+def exchanged(rank: int, world_size: int) -> None:
+    """Worker: a parameter that is exchanged after the first forward would be lost; before it, it is taken over."""
+    model = fsdp_compat.FSDP(build(), auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE)
+    model.blocks[0].up.bias = nn.Parameter(model.blocks[0].up.bias.detach() * 0)
+    loss_of(model, rank, 0).backward()
+    assert model.blocks[0].up.bias.grad is not None
+    model.blocks[1].gain = nn.Parameter(model.blocks[1].gain.detach() * 0)
+    with pytest.raises(
+        RuntimeError, match=r"gain of this FSDPBlock was exchanged for another parameter after sharding"
+    ):
+        model(tokens(rank, 1))
+
+
+def test_an_exchanged_parameter_is_not_lost_in_silence(pool: Pool) -> None:
+    pool.run(exchanged, ranks(2))
