@@ -72,6 +72,14 @@ def world_size_in(name: str) -> int | None:
     return int(told[1]) if told else None
 
 
+def split_at_rank(name: str, rank: int) -> tuple[str, str]:
+    """What stands before and behind the number of the rank in a file's name, for a file of rank ``rank``."""
+    match = _RANK.fullmatch(name) or _NUMBER.fullmatch(name)
+    if match is None or int(match["rank"]) != rank:
+        raise ValueError(f"{name} is not the file of rank {rank}")
+    return match["before"], match["after"]
+
+
 def _raise(error: OSError) -> None:
     raise BadCheckpoint(f"{error.filename}: could not read: {error.strerror or error}") from error
 

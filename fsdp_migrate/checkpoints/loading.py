@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.folders import Kind
+from fsdp_migrate.checkpoints.folders import Kind, split_at_rank
 from fsdp_migrate.checkpoints.model import Key, tensors
 from fsdp_migrate.checkpoints.opened import Checkpoint
 
@@ -34,7 +36,10 @@ def root_of_model(checkpoint: Checkpoint) -> Key | None:
 
 
 def line(checkpoint: Checkpoint) -> str:
-    """One line of code for an FSDP2 model, with DCP's functions imported; or the command that is needed first."""
+    """One line of code for an FSDP2 model, or as a comment why there is none, or the command that is needed first.
+
+    It takes the functions of ``torch.distributed.checkpoint.state_dict`` for imported, and ``dist`` and ``dcp``.
+    """
     if checkpoint.dangers:
         return "# it runs code when loaded: do not"
     if checkpoint.problems:
@@ -42,23 +47,20 @@ def line(checkpoint: Checkpoint) -> str:
     if needs_conversion(checkpoint):
         source = checkpoint.path.parent if checkpoint.found.kind is Kind.RANKS else checkpoint.path
         return f"# first: fsdp-migrate checkpoint convert {source} NEW --to dcp"
+    whole = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
     match checkpoint.found.kind:
         case Kind.DCP:
             return _from_folder(checkpoint)
         case Kind.RANKS:
-            pattern = checkpoint.path.as_posix()
-            return _set(checkpoint, f'torch.load("{pattern}", weights_only=True)', "", "  # each rank its own file")
+            return _from_value(checkpoint, f"torch.load({_name_of_rank(checkpoint)}, weights_only=True)", "")
         case Kind.SAFETENSORS:
-            options = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
-            loaded = f'safetensors.torch.load_file("{checkpoint.path}")'
-            if len(checkpoint.found.files) > 1:
-                loaded = "{k: v for f in files for k, v in safetensors.torch.load_file(f).items()}"
-            return f"set_model_state_dict(model, {loaded}{options})"
+            return _from_value(checkpoint, _from_safetensors(checkpoint), whole)
         case Kind.PICKLE:
             return "# save it again with a torch that writes archives (1.6 or later)"
-        case _:
-            options = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
-            return _set(checkpoint, f'torch.load("{checkpoint.path}", mmap=True, weights_only=True)', options, "")
+        case Kind.FILE:
+            return _from_value(
+                checkpoint, f"torch.load({_quoted(checkpoint.path)}, mmap=True, weights_only=True)", whole
+            )
 
 
 def needs_conversion(checkpoint: Checkpoint) -> bool:
@@ -123,7 +125,7 @@ def _from_folder(checkpoint: Checkpoint) -> str:
     for optimizer in traits.optimizers(checkpoint.entries)[:1]:
         targets[optimizer.prefix] = "get_optimizer_state_dict(model, optimizer)"
         after.append(f"set_optimizer_state_dict(model, optimizer, {_at('sd', optimizer.prefix)})")
-    return f'sd = {_nested(targets)}; dcp.load(sd, checkpoint_id="{checkpoint.path}"); ' + "; ".join(after)
+    return f"sd = {_nested(targets)}; dcp.load(sd, checkpoint_id={_quoted(checkpoint.path)}); " + "; ".join(after)
 
 
 def _nested(targets: Mapping[Key, str]) -> str:
@@ -137,15 +139,36 @@ def _nested(targets: Mapping[Key, str]) -> str:
     return "{" + ", ".join(f'"{name}": {_nested(held)}' for name, held in inner.items()) + "}"
 
 
-def _set(checkpoint: Checkpoint, loaded: str, options: str, comment: str) -> str:
+def _from_value(checkpoint: Checkpoint, loaded: str, options: str) -> str:
     root = root_of_model(checkpoint)
-    if root is None:
-        found = traits.optimizers(checkpoint.entries)
-        if not found:
-            return f"{loaded}  # neither a model nor an optimizer"
-        prefix = found[0].prefix
-        return f"set_optimizer_state_dict(model, optimizer, {_at(loaded, prefix)}{options}){comment}"
-    return f"set_model_state_dict(model, {_at(loaded, root)}{options}){comment}"
+    optimizers = traits.optimizers(checkpoint.entries)[:1]
+    prefixes = [*([root] if root is not None else []), *(optimizer.prefix for optimizer in optimizers)]
+    if not prefixes:
+        return f"{loaded}  # neither a model nor an optimizer"
+    value = loaded if len(prefixes) == 1 else "sd"
+    calls = [f"set_model_state_dict(model, {_at(value, root)}{options})"] if root is not None else []
+    calls += [f"set_optimizer_state_dict(model, optimizer, {_at(value, one.prefix)}{options})" for one in optimizers]
+    return "; ".join(calls if value != "sd" else [f"sd = {loaded}", *calls])
+
+
+def _from_safetensors(checkpoint: Checkpoint) -> str:
+    shards = [file for file in checkpoint.found.files if file.suffix == ".safetensors"]
+    if len(shards) == 1:
+        return f"safetensors.torch.load_file({_quoted(shards[0])})"
+    pattern = shards[0].parent / f"{re.split('[0-9]', shards[0].name)[0]}*.safetensors"
+    return f"{{k: v for f in glob.glob({_quoted(pattern)}) for k, v in safetensors.torch.load_file(f).items()}}"
+
+
+def _name_of_rank(checkpoint: Checkpoint) -> str:
+    """The expression of the name of a rank's own file."""
+    rank, path = next(iter(checkpoint.found.ranks.items()))
+    before, after = split_at_rank(path.name, rank)
+    name = _quoted(path.parent / before) + "{dist.get_rank()}"
+    return "f" + name.replace('"{', "{") + after + '"'
+
+
+def _quoted(text: object) -> str:
+    return json.dumps(str(text), ensure_ascii=False)
 
 
 def _at(value: str, key: Key) -> str:

@@ -1,0 +1,103 @@
+"""The line of code that ``inspect`` prints, run on FSDP2 models: it loads what the run that saved had gathered."""
+
+from __future__ import annotations
+
+import glob
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fsdp_migrate.checkpoints.loading import line
+from fsdp_migrate.checkpoints.opened import open_all
+from tests.checkpoints.written import expected
+from tests.pool import Pool
+
+
+def _load(rank: int, world_size: int, code: str) -> dict[str, Any]:
+    """Run ``code`` on a fresh FSDP2 model and optimizer; the state that they then have, whole."""
+    import safetensors.torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    import torch.distributed.tensor
+    from torch.distributed.checkpoint import state_dict as functions
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from fixtures.checkpoints.model import build, optimizer_for
+
+    torch.manual_seed(1)
+    model = build()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    mesh = init_device_mesh("cpu", (world_size,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = optimizer_for(model)
+    names = {name: getattr(functions, name) for name in functions.__all__}
+    names |= {"dcp": dcp, "dist": dist, "torch": torch, "safetensors": safetensors, "glob": glob}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(code, {**names, "model": model, "optimizer": optimizer})
+        options = functions.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        states, optimizer_states = functions.get_state_dict(model, optimizer, options=options)
+    return {"model": states, "optim": optimizer_states}
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("sharded_orig_dcp", 2),
+        ("sharded_flat_dcp", 2),
+        ("sharded_orig_dcp", 4),
+        ("mesh_dcp", 2),
+        ("mesh", 2),
+        ("fsdp2_dcp", 4),
+        ("fsdp2", 2),
+        ("ep0-ba2", 2),
+        ("lightning", 2),
+        ("full_orig.pt", 2),
+    ],
+)
+def test_models_and_optimizers(name: str, ranks: int, two_ranks: Path, pool: Pool) -> None:
+    (found,) = open_all(two_ranks / name)
+    loaded = pool.run(_load, ranks, line(found))[0]
+    wanted = _model_and_optimizer(expected(two_ranks, name))
+    assert len(wanted) == 37
+    for key, value in wanted.items():
+        assert torch.equal(_at(loaded, key), value), key
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_safetensors(shards: int, two_ranks: Path, pool: Pool, tmp_path: Path) -> None:
+    whole = {key[1]: value for key, value in expected(two_ranks, "full_orig.pt").items() if key[0] == "model"}
+    names = sorted(whole)
+    for number in range(shards):
+        part = {name: whole[name].clone() for name in names[number::shards]}
+        save_file(part, tmp_path / f"model-0000{number + 1}-of-0000{shards}.safetensors")
+    (found,) = open_all(tmp_path)
+    loaded = pool.run(_load, 2, line(found))[0]["model"]
+    for name, value in whole.items():
+        assert torch.equal(loaded[name], value), name
+
+
+def _model_and_optimizer(whole: dict[tuple[Any, ...], Any]) -> dict[tuple[Any, ...], torch.Tensor]:
+    """The tensors under ``model`` and ``optim``, wherever the layout has put them."""
+    found = {}
+    for key, value in whole.items():
+        if isinstance(value, torch.Tensor):
+            root = "optim" if "state" in key[1:] or key[0] == "optim" else "model"
+            start = key.index("state", 1) if root == "optim" else key.index("model") + 1
+            found[(root, *key[start:])] = value.detach()
+    return found
+
+
+def _at(value: Any, key: tuple[Any, ...]) -> Any:
+    for part in key:
+        value = value[part]
+    return value
