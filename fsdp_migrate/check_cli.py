@@ -114,7 +114,7 @@ def check(
             jobs or defaults.jobs,
         )
         with shown() as progress:
-            result = run.check(request, RulesEngine(), lambda: {page.id for page in pages()}, progress)
+            result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)
         if kept and not result.errors:
             return _keep(kept, result)
     except (NoSuchPath, UnknownRule, settings.SettingsError, BaselineError) as error:

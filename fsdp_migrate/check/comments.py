@@ -1,26 +1,66 @@
-"""Comments that silence a rule which does not exist: a typing error there would pass unseen."""
+"""The comments of this command in sources: places that a rewrite left to be done by hand, and rules silenced there."""
 
 from __future__ import annotations
 
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
-_COMMENT = re.compile(rb"#\s*fsdp-migrate:\s*ignore\[")
-_NAMES = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]?")
+from fsdp_migrate.outcome import FileOutcome
+from fsdp_rules.finding import Finding, Level
+
+_IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]?")
+_TODO = re.compile(r"#\s*TODO\(fsdp-migrate (?P<rule>\w+)\):\s*(?P<text>.*)")
+#: How a line of a cell ends in the JSON of a notebook.
+_CELL_END = re.compile(r'(\\n)?",?$')
 
 
 def unknown_names(source: bytes, known: Collection[str]) -> Iterator[tuple[int, str]]:
     """Line and name of each rule that an ``ignore`` comment of a Python source names and that is not in ``known``."""
-    if not _COMMENT.search(source):
-        return
+    for line, _, text in _comments(source):
+        found = _IGNORE.search(text)
+        for name in found[1].split(",") if found else ():
+            if name.strip() and name.strip() not in known:
+                yield line, name.strip()
+
+
+def todos(file: FileOutcome, is_notebook: bool, names: Mapping[str, str]) -> Iterator[Finding]:
+    """A finding for each TODO that a rewrite left and nobody did, but for those that ``file`` has a finding for.
+
+    ``names`` are the names of the rules by id; other TODOs are not ours.
+    """
+    said = {(finding.rule, " ".join(finding.message.split())) for finding in file.findings}
+    for line, column, text in _lines(file.before) if is_notebook else _comments(file.before):
+        found = _TODO.search(text)
+        if found is None or found["rule"] not in names or (found["rule"], found["text"].strip()) in said:
+            continue
+        start = column + found.start()
+        yield Finding(
+            rule=found["rule"],
+            name=names[found["rule"]],
+            path=file.path,
+            line=line,
+            column=start,
+            end_line=line,
+            end_column=start + len(found[0]),
+            level=Level.MANUAL,
+            message=f"left to do by hand: {found['text'].strip()}",
+            advice="do it, then remove the comment",
+        )
+
+
+def _comments(source: bytes) -> Iterator[tuple[int, int, str]]:
+    """Line, column and text of every comment, as far as the source can be read."""
     try:
         for token in tokenize.tokenize(io.BytesIO(source).readline):
-            found = _NAMES.search(token.string) if token.type == tokenize.COMMENT else None
-            for name in found[1].split(",") if found else ():
-                if name.strip() and name.strip() not in known:
-                    yield token.start[0], name.strip()
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.start[1], token.string
     except (tokenize.TokenError, SyntaxError, UnicodeDecodeError):
-        # It does not parse, which is told already.
+        # What does not parse is told already.
         return
+
+
+def _lines(source: bytes) -> Iterator[tuple[int, int, str]]:
+    for number, line in enumerate(source.decode("utf-8", errors="replace").split("\n"), start=1):
+        yield number, 0, _CELL_END.sub("", line.rstrip())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from fsdp_migrate import run
 from fsdp_migrate.check import baseline as baselines
 from fsdp_migrate.check import targets
-from fsdp_migrate.check.comments import unknown_names
+from fsdp_migrate.check.comments import todos, unknown_names
 from fsdp_migrate.check.fingerprints import fingerprints
 from fsdp_migrate.check.outcome import CheckResult, Told, at_least
 from fsdp_migrate.checkpoints.folders import Found
@@ -42,11 +42,11 @@ class CheckRequest:
 
 
 def check(
-    request: CheckRequest, engine: Engine, known_rules: Callable[[], Collection[str]], progress: Progress
+    request: CheckRequest, engine: Engine, rule_names: Callable[[], Mapping[str, str]], progress: Progress
 ) -> CheckResult:
     """Look at everything that ``request`` names.
 
-    ``known_rules`` gives the ids of all rules, and is asked only where a comment names one. Raises
+    ``rule_names`` gives the name of every rule by its id, and is asked only where a comment has an id. Raises
     :class:`fsdp_migrate.files.NoSuchPath` and :class:`fsdp_migrate.check.baseline.BaselineError` before anything is
     looked at. Whatever goes wrong with one path is in the result.
     """
@@ -54,11 +54,12 @@ def check(
     sorted_paths = targets.sort(request.paths)
     rewritten = _sources(request, sorted_paths.sources, engine, progress)
     in_checkpoints, errors = _checkpoints(sorted_paths.checkpoints, progress)
-    errors += [*sorted_paths.errors, *rewritten.errors, *_comment_errors(rewritten, known_rules)]
+    in_comments, comment_errors = _comments(rewritten, rule_names)
+    errors += [*sorted_paths.errors, *rewritten.errors, *comment_errors]
 
     wanted = [
         finding
-        for finding in [*map(_as_told, rewritten.findings), *in_checkpoints]
+        for finding in [*map(_as_told, rewritten.findings), *in_comments, *in_checkpoints]
         if request.settings.enabled(finding.rule)
     ]
     wanted.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule, finding.message))
@@ -90,7 +91,7 @@ def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, prog
     if not paths:
         return RunResult((), True, 0, ())
     # Which rules are asked for is decided afterwards: what one rule says may depend on what another one did.
-    settings = dataclasses.replace(request.settings, select=(), ignore=())
+    settings = dataclasses.replace(request.settings, select=(), ignore=(), traps=True)
     return run.rewrite(run.Request(paths, settings, diff=True, jobs=request.jobs), engine, progress)
 
 
@@ -122,10 +123,22 @@ def _judged(found: Found) -> list[Finding] | Failed:
         return Failed(str(error))
 
 
-def _comment_errors(result: RunResult, known_rules: Callable[[], Collection[str]]) -> Iterator[tuple[str, str]]:
-    commented = [file for file in result.outcomes if b"fsdp-migrate:" in file.before]
-    known = known_rules() if commented else ()
+def _comments(
+    result: RunResult, rule_names: Callable[[], Mapping[str, str]]
+) -> tuple[list[Finding], list[tuple[str, str]]]:
+    """What the comments of this command that stand in sources say, and those among them that name no rule."""
+    commented = [
+        file for file in result.outcomes if b"fsdp-migrate" in file.before and not isinstance(file.result, Failed)
+    ]
+    names = rule_names() if commented else {}
+    findings: list[Finding] = []
+    errors: list[tuple[str, str]] = []
     for file in commented:
-        if file.real.suffix != SUFFIXES[1]:
-            for line, name in unknown_names(file.before, known):
-                yield file.path, f"line {line}: a comment ignores {name}, and there is no such rule"
+        is_notebook = file.real.suffix == SUFFIXES[1]
+        findings += todos(file, is_notebook, names)
+        if not is_notebook:
+            errors += [
+                (file.path, f"line {line}: a comment ignores {name}, and there is no such rule")
+                for line, name in unknown_names(file.before, names)
+            ]
+    return findings, errors

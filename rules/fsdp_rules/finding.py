@@ -51,12 +51,14 @@ class Settings:
 
     ``to``: ``native`` (FSDP2) or ``shim`` (imports of ``fsdp_compat``). ``helpers``: whether native output may call
     ``fsdp_compat``. ``select`` and ``ignore`` hold rule ids or prefixes (``FSDP1``); an empty ``select`` means all.
+    ``traps``: nothing is going to be written, so that traps are told of in projects that have no FSDP1 any more, too.
     """
 
     to: str = "native"
     helpers: bool = True
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    traps: bool = False
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""

@@ -24,12 +24,21 @@ ENTRY = re.compile(
 )
 
 
-def is_relevant(text: str, path: str, project: Project) -> bool:
-    """Whether the file needs to be parsed by libcst. Errs on the side of yes."""
+#: What leads into a trap that is there without FSDP1 too.
+TRAP = re.compile(r"distributed[. ].*checkpoint|ShardedTensor")
+
+
+def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> bool:
+    """Whether the file needs to be parsed by libcst. Errs on the side of yes.
+
+    ``traps`` as in :class:`fsdp_rules.finding.Settings`.
+    """
     aliases = project.exports.get(module_name(path), {})
     if any(canonical(project.resolve(target)) is not None for target in aliases.values()):
         return True
     if DIRECT.search(text):
+        return True
+    if traps and "fsdp2" in project.flags and TRAP.search(text):
         return True
     if not project.flags & {"fsdp1", "gated"}:
         return False

@@ -36,7 +36,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         return Failed(f"cannot be decoded: {error}")
     try:
         ast.parse(text)
-        if not is_relevant(text, path, project):
+        if not is_relevant(text, path, project, settings.traps):
             return Unchanged()
         file = File(text, path, project, settings)
     except SyntaxError as error:

@@ -368,6 +368,11 @@ class File:
         """Whether every FSDP1 model of the project has its FSDP2 twin, so that nothing is to be rewritten."""
         return "gated" in self.project.flags and "fsdp1" not in self.project.flags
 
+    @property
+    def may_trap(self) -> bool:
+        """Whether what FSDP1 left behind, in code or checkpoints, is to be told of in this project."""
+        return "fsdp1" in self.project.flags or (self.settings.traps and "fsdp2" in self.project.flags)
+
     @cached_property
     def _gated_lines(self) -> dict[int, bool]:
         return gated_lines(ast.parse(self.text), self.text)

@@ -120,6 +120,57 @@ def test_a_comment_that_names_no_rule_is_refused(name: str, tmp_path: Path, caps
     assert "NONE" not in out
 
 
+TRAP = (
+    "import torch.distributed.checkpoint as dcp\n"
+    "from torch.distributed._shard.sharded_tensor import ShardedTensor\n"
+    "def resume(model, optimizer, path):\n"
+    '    state = {"optimizer": optimizer.state_dict()}\n'
+    "    dcp.load(state, checkpoint_id=path)\n"
+    "    return [part for part in state if isinstance(part, ShardedTensor)]\n"
+)
+
+
+def test_traps_are_told_in_a_project_that_has_moved_and_in_no_other(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "resume.py").write_text(TRAP)
+    assert main(["check", "."]) == 0
+    (tmp_path / "train.py").write_text("from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n")
+    capsys.readouterr()
+    assert main(["check", "."]) == 1
+    out = capsys.readouterr().out
+    assert "resume.py:4:27: FSDP313 manual: optimizer.state_dict() of a fresh optimizer is empty" in out
+    assert " FSDP312 manual: FSDP2's states hold DTensor" in out
+    # A rewrite leaves a project alone that has no FSDP1.
+    assert main(["rewrite", "--allow-dirty", "."]) == 0
+    assert (tmp_path / "resume.py").read_text() == TRAP
+
+
+def test_what_a_rewrite_left_to_be_done_is_left_until_it_is_done(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.py").write_text(
+        IMPORT + "def build(net):\n    model = FSDP(net)\n    return [p for p in model.parameters() if p.ndim < 2]\n"
+    )
+    assert main(["check", "--min-level", "manual", "."]) == 1
+    assert " 1 finding" in capsys.readouterr().out
+    assert main(["rewrite", "."]) == 1
+    text = (tmp_path / "a.py").read_text()
+    assert "# TODO(fsdp-migrate FSDP213): " in text
+    capsys.readouterr()
+    assert main(["check", "."]) == 1
+    out = capsys.readouterr().out
+    assert "FSDP213 manual: left to do by hand: p.ndim was 1 for every FSDP1 parameter" in out
+    assert " 1 finding" in out
+    (tmp_path / "a.py").write_text("\n".join(line for line in text.split("\n") if "TODO" not in line))
+    assert main(["check", "."]) == 0
+    # In a notebook a comment is a string of its JSON.
+    cell = {"cell_type": "code", "source": ["# TODO(fsdp-migrate FSDP213): think\n", "x = 1"], "outputs": []}
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    (tmp_path / "n.ipynb").write_text(json.dumps(notebook, indent=1))
+    assert main(["check", "--ignore", "FSDP1", "n.ipynb"]) == 1
+    assert "n.ipynb:9:6: FSDP213 manual: left to do by hand: think\n" in capsys.readouterr().out
+    # The TODOs of others are theirs.
+    (tmp_path / "a.py").write_text("# TODO(fsdp-migrate): ask\n# TODO(fsdp-migrate X1): ask\nx = 1\n")
+    assert main(["check", "a.py"]) == 0
+
+
 def test_settings_of_the_project(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "a.py").write_text(IMPORT + "model = FSDP(model)\n")
     settings = tmp_path / "pyproject.toml"
