@@ -104,6 +104,8 @@ CLASS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, Sh
         "module.head._streams = None",
         "if not isinstance(module, FSDP): return\n    module.params.clear()",
         "print(is_fsdp(module) and module.sharding_strategy is not ShardingStrategy.NO_SHARD)",
+        "FSDP.set_state_dict_type(module, kind)\n    print(module.process_group)",
+        "state = FSDP.sharded_optim_state_dict(module, optimizer)\n    write(state, module.process_group)",
     ],
 )
 def test_more_ways_to_what_only_the_wrapper_has(body: str) -> None:
@@ -112,8 +114,9 @@ def test_more_ways_to_what_only_the_wrapper_has(body: str) -> None:
 
 
 def test_attributes_of_other_objects_are_left_alone() -> None:
-    found = findings(f"{CLASS}\ndef free(module, cfg):\n    module.params.clear()\n    print(cfg.sharding_strategy)\n")
-    assert [entry.rule for entry in found if entry.rule != "FSDP100"] == []
+    body = "module.params.clear()\n    print(cfg.sharding_strategy)\n    FSDP.optim_state_dict(cfg.model, optimizer)"
+    found = findings(f"{CLASS}\ndef free(module, cfg):\n    {body}\n")
+    assert [entry.rule for entry in found if entry.rule == "FSDP902"] == []
 
 
 def test_one_comment_stands_above_a_statement_that_uses_an_attribute_twice() -> None:

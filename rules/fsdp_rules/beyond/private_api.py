@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.finding import Level
 from fsdp_rules.guards import Guard, guard_of, tested
-from fsdp_rules.names import canonical
+from fsdp_rules.names import FSDP, canonical
 from fsdp_rules.project import Certainty
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import SWITCH, File, dotted
@@ -136,7 +136,7 @@ def free(model):
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:
             sure = held_at(node.value, file) is Certainty.YES
-            if not sure and not _is_guarded(node, file):
+            if not sure and not _is_guarded(node, file) and not _is_given_to_fsdp1(node.value, file):
                 return
             advice = PUBLIC[name]
         else:
@@ -181,6 +181,17 @@ def _is_guarded(node: cst.Attribute, file: File) -> bool:
             if any(_skips_others(statement, subject, file) for statement in above):
                 return True
     return False
+
+
+def _is_given_to_fsdp1(model: cst.BaseExpression, file: File) -> bool:
+    """Whether the function around ``model`` also hands it to one of FSDP1's static methods."""
+    subject, scope = file.code(model), file.scope(model)
+    return any(
+        file.scope(call) == scope
+        and (file.fsdp1(call.func) or "").startswith(f"{FSDP}.")
+        and any(file.code(argument.value) == subject for argument in call.args)
+        for call in file.nodes(cst.Call)
+    )
 
 
 def _asks_for_fsdp(test: cst.BaseExpression, subject: str, file: File) -> bool:
