@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor
 
 from . import torch_internals
 from .modules import check_root, fsdp_modules
+from .options import KEEP_AFTER_FORWARD
+from .records import record_of
 
 
 @torch.no_grad()
@@ -84,8 +86,14 @@ def no_sync(module: nn.Module) -> Iterator[None]:
         return
     for unit in units:
         torch_internals.show_unreduced(unit)
-    with torch_internals.gradient_sync_off(units):
+    with torch_internals.gradient_sync_off(units, set(filter(_stays_gathered, units))):
         yield
+
+
+def _stays_gathered(unit: nn.Module) -> bool:
+    """Whether ``unit`` keeps its parameters until gradients are reduced, as FSDP1 has it for these strategies."""
+    record = record_of(unit)
+    return record is not None and record.options.strategy in KEEP_AFTER_FORWARD
 
 
 def _parameters(module: nn.Module) -> list[torch.Tensor]:

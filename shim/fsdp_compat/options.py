@@ -25,6 +25,8 @@ Device: TypeAlias = int | str | torch.device
 
 FREES_AFTER_FORWARD = frozenset({ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD})
 HYBRID = frozenset({ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2})
+#: The strategies under which a unit stays gathered from its forward to its backward.
+KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
 
 _logger = logging.getLogger("fsdp_compat")
 _logged: set[str] = set()

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FSDPModule, OffloadPolicy, ShardingStrategy
+from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FSDPModule, OffloadPolicy
 
 from .mixed_precision import Precision
-from .options import Options, ignored_parts
+from .options import KEEP_AFTER_FORWARD, Options, ignored_parts
 from .ownership import Ownership, Place, Tie, parameter_at
 from .plan_table import plan_table
 from .policies import Policy, chosen_modules
@@ -25,8 +25,6 @@ from .sizes import Shards, UnitBytes, known_world_size, shards_of
 from .tensor_parallel import check_tensor_parallel
 from .versions import HAS_AUTO_RESHARD
 from .warn import warn_caller
-
-KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -198,16 +198,22 @@ def exchange_precision(module: nn.Module, kept: Kept) -> None:
 
 
 @contextlib.contextmanager
-def gradient_sync_off(units: Iterable[nn.Module]) -> Iterator[None]:
-    """No gradient communication for ``units`` inside; afterwards each has exactly the flags it had."""
-    flags = [(group, group.reduce_grads, group.all_reduce_grads) for unit in units for group in param_groups(unit)]
+def gradient_sync_off(units: Collection[nn.Module], kept: Collection[nn.Module] = ()) -> Iterator[None]:
+    """No gradient communication for ``units`` inside; afterwards each has exactly the flags it had.
+
+    Those in ``kept`` stay gathered after a backward inside, so that the next forward does not gather them again.
+    """
+    names = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")
+    groups = [(group, unit in kept) for unit in units for group in param_groups(unit)]
+    flags = [(group, name, getattr(group, name)) for group, _ in groups for name in names]
     try:
-        for group, _, _ in flags:
+        for group, stays_gathered in groups:
             group.reduce_grads = group.all_reduce_grads = False
+            group.reshard_after_backward = group.reshard_after_backward and not stays_gathered
         yield
     finally:
-        for group, reduce_grads, all_reduce_grads in flags:
-            group.reduce_grads, group.all_reduce_grads = reduce_grads, all_reduce_grads
+        for group, name, value in flags:
+            setattr(group, name, value)
 
 
 def show_unreduced(module: nn.Module) -> None:
