@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fsdp_migrate.checkpoints import pieces
-from fsdp_migrate.checkpoints.archive import PICKLE_LIMIT, whole
+from fsdp_migrate.checkpoints.archive import PICKLE_LIMIT, first_bytes, whole
 from fsdp_migrate.checkpoints.model import (
     BadCheckpoint,
     Chunk,
@@ -20,7 +20,7 @@ from fsdp_migrate.checkpoints.model import (
     box,
     spelled,
 )
-from fsdp_migrate.checkpoints.unpickle import Call, Global, global_of
+from fsdp_migrate.checkpoints.unpickle import Call, Global, Pickled, global_of
 from fsdp_migrate.checkpoints.unpickle import read as read_pickle
 
 _MISTAKES = (IndexError, KeyError, TypeError, ValueError, AttributeError)
@@ -53,9 +53,19 @@ def read(path: Path) -> Metadata:
     Raises :class:`BadCheckpoint` for anything that torch.distributed.checkpoint does not write, names of files outside
     of the folder among it.
     """
-    if whole(path).length > PICKLE_LIMIT:
-        raise BadCheckpoint(f"{path}: {path.stat().st_size} bytes are more than any .metadata has")
-    pickled = read_pickle(path.read_bytes())
+    return of(path, read_pickle(content(path)))
+
+
+def content(path: Path) -> bytes:
+    """The pickle that the ``.metadata`` at ``path`` is. Raises :class:`BadCheckpoint` for one too large to be one."""
+    item = whole(path)
+    if item.length > PICKLE_LIMIT:
+        raise BadCheckpoint(f"{path}: {item.length} bytes are more than any .metadata has")
+    return first_bytes(item, item.length)
+
+
+def of(path: Path, pickled: Pickled) -> Metadata:
+    """As :func:`read`, for a ``.metadata`` whose pickle has been read."""
     if pickled.error is not None:
         raise BadCheckpoint(f"{path}: {pickled.error}")
     value = pickled.value

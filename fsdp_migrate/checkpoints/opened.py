@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import dcp, safetensors, torchfile, traits
-from fsdp_migrate.checkpoints.archive import PICKLE_LIMIT, open_archive, whole
+from fsdp_migrate.checkpoints.archive import first_bytes, open_archive, whole
 from fsdp_migrate.checkpoints.danger import dangerous, pickles_in
 from fsdp_migrate.checkpoints.families import together
 from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Found, Kind, find, world_size_in
 from fsdp_migrate.checkpoints.model import BadCheckpoint, Entries, Item, Key, ValueEntry, spelled, tensors
 from fsdp_migrate.checkpoints.torchfile import TorchFile
-from fsdp_migrate.checkpoints.unpickle import Global
+from fsdp_migrate.checkpoints.unpickle import Global, Pickled
 from fsdp_migrate.checkpoints.unpickle import read as read_pickle
+
+#: How a file of ``torch.save`` from before torch 1.6 starts, and more bytes than its pickles have.
+_OLD_MAGIC = 0x1950A86A20F9469CFC6C
+_OLD_LIMIT = 2**28
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,13 @@ class _Opening:
         try:
             parts = []
             for file in own or sorted(files, key=lambda file: int(file.name[2:].partition(".")[0])):
-                self._scan(file, file.read_bytes())
-                parts.append(dcp.read(file))
+                pickled = self._scan(file, dcp.content(file))
+                parts.append(dcp.of(file, pickled[0] if pickled else read_pickle(b"")))
             if parts:
                 return parts[0] if own else dcp.joined(parts)
             self._problems.append(f"{self._found.path}: there is no .metadata, without which nobody can read it")
         except BadCheckpoint as error:
             self._problems.append(str(error))
-        except OSError as error:
-            self._problems.append(f"{self._found.path}: could not read: {error.strerror or error}")
         return None
 
     def safetensors(self) -> Checkpoint:
@@ -134,25 +136,26 @@ class _Opening:
             return self._made({}, None)
 
     def pickles(self) -> Checkpoint:
+        """Pickles one after the other; torch wrote five, and then the storages, before it wrote archives."""
         path = self._found.path
         try:
-            with path.open("rb") as stream:
-                data = stream.read(PICKLE_LIMIT)
-        except OSError as error:
-            self._problems.append(f"{path}: could not read: {error.strerror or error}")
+            found = self._scan(path, first_bytes(whole(path), _OLD_LIMIT))
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
             return self._made({}, None)
-        broken = self._scan(path, data)
-        if broken is not None:
-            self._problems.append(f"{path}: {broken}")
+        needed = 5 if found and found[0].value == _OLD_MAGIC else 1
+        broken = next((pickled.error for pickled in found[:needed] if pickled.error is not None), None)
+        if broken is not None or len(found) < needed:
+            self._problems.append(f"{path}: {broken or 'it ends before it should'}")
         return self._made({}, None)
 
-    def _scan(self, path: Path, data: bytes) -> str | None:
-        """Note what the pickles in ``data`` would run and all they name; what is wrong with the first of them."""
+    def _scan(self, path: Path, data: bytes) -> list[Pickled]:
+        """The pickles in ``data``; what they would run, and all they name, is noted."""
         found = list(pickles_in(data))
         for pickled in found:
             self._note(path, dangerous(pickled))
             self._names |= pickled.names
-        return found[0].error if found else "it is empty"
+        return found
 
     def _torch_file(self, item: Item) -> TorchFile | None:
         try:

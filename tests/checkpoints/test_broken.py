@@ -141,6 +141,17 @@ def test_a_file_cut_at_every_section(copy: Callable[[str], Path]) -> None:
         assert [finding.rule for finding in findings(path.parent)] == ["FSDP405"], place
 
 
+def test_an_old_file_cut_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "old.pt"
+    torch.save({"w": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    assert findings(path) == []
+    storages = whole.rindex(b".") + 1
+    for place in range(0, storages, 7):
+        path.write_bytes(whole[:place])
+        assert [finding.rule for finding in findings(path)] == ["FSDP405"], place
+
+
 def test_metadata_cut_anywhere(copy: Callable[[str], Path]) -> None:
     path = copy("sharded_orig_dcp")
     whole = (path / ".metadata").read_bytes()
