@@ -5,15 +5,18 @@ With ``--check`` nothing is written; exits 1 if a page is missing, stale or with
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from fsdp_migrate.rulebook import Page, explanation, pages
 from fsdp_rules.api import KINDS, Entry, entries
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+FEATURES = DOCS / "features.toml"
 CHAPTERS = {
     "1": "Construction",
     "2": "Training loop",
@@ -51,7 +54,19 @@ def generated() -> dict[Path, str]:
     """The text of every generated page by its path."""
     known = pages()
     texts = {DOCS / "rules" / f"{page.id}.md": _text(_rule(page)) for page in known}
-    return {**texts, DOCS / "rules.md": _text(_index(known)), DOCS / "coverage.md": _text(_coverage(entries()))}
+    return {
+        **texts,
+        DOCS / "rules.md": _text(_index(known)),
+        DOCS / "coverage.md": _text(_coverage(entries())),
+        DOCS / "features.md": _text(_features()),
+    }
+
+
+def features() -> list[dict[str, Any]]:
+    """The rows of docs/features.toml: ``list``, ``name``, ``says`` and ``tests``."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    rows: list[dict[str, Any]] = toml.loads(FEATURES.read_text(encoding="utf-8"))["feature"]
+    return rows
 
 
 def _text(lines: Iterator[str]) -> str:
@@ -102,6 +117,23 @@ def _coverage(listed: tuple[Entry, ...]) -> Iterator[str]:
             rule = f"[{entry.rule}](rules/{entry.rule}.md)"
             cells = [f"`{entry.name}`", fsdp2, entry.rewriter, entry.shim, entry.torch, rule, entry.note]
             yield f"| {' | '.join(cells)} |"
+
+
+def _features() -> Iterator[str]:
+    yield "# What FSDP2 was asked for, and what shows it"
+    yield ""
+    yield "Two lists say what people miss when they leave FSDP1: the work list of FSDP2's eager mode (pytorch#120003)"
+    yield "and the feature table of Composer's move to FSDP2. Each row is something that `fsdp_compat` does, with the"
+    yield "tests that show it; they run with `make test`, and on GPUs with `make test-gpu`."
+    for title, group in groupby(features(), key=lambda row: row["list"]):
+        yield from ("", f"## The {title}", "", "| feature | in `fsdp_compat` | shown by |", "|---|---|---|")
+        for row in group:
+            yield f"| {row['name']} | {row['says']} | {'<br>'.join(map(_test, row['tests']))} |"
+
+
+def _test(node: str) -> str:
+    file, _, name = node.partition("::")
+    return f"[{name.removeprefix('test_').replace('_', ' ')}](../{file})"
 
 
 def _is_code(text: str) -> bool:

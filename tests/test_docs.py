@@ -52,6 +52,14 @@ def test_stale_missing_and_left_over_pages_are_named(
     assert not (tmp_path / "docs" / "rules" / "FSDP777.md").exists()
 
 
+def test_features_name_tests_that_exist(script: ModuleType) -> None:
+    for row in script.features():
+        for node in row["tests"]:
+            file, _, name = node.partition("::")
+            assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), node
+        assert row["tests"] or row["says"].startswith("not covered"), row["name"]
+
+
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
 def test_guides_quote_files_as_they_are(guide: Path) -> None:
     quoted = re.findall(r"`([\w/]+\.py)`:\n\n```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
