@@ -211,3 +211,37 @@ def main(net, optim, saved):
     assert ("FSDP311", "info") in levels(body)
     assert levels(body).count(("FSDP311", "info")) == 1
     assert levels("\ndef save(optim):\n    return optim.state_dict()\n") == []
+
+
+def test_a_state_that_was_read_sharded_stays_so_outside_of_the_context() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.checkpoint import FileSystemReader
+        from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+        def load(model, optimizer, path):
+            model = FSDP(model)
+            with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+                state = load_sharded_optimizer_state_dict(
+                    model_state_dict=model.state_dict(), optimizer_key="o", storage_reader=FileSystemReader(path)
+                )
+            flat = FSDP.optim_state_dict_to_load(model, optimizer, state["o"])
+            optimizer.load_state_dict(flat)
+        """,
+        """
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import FileSystemReader
+        from torch.distributed.checkpoint.state_dict import (
+            get_optimizer_state_dict,
+            set_optimizer_state_dict,
+        )
+        from torch.distributed.fsdp import fully_shard
+
+        def load(model, optimizer, path):
+            fully_shard(model)
+            state = {"o": get_optimizer_state_dict(model, optimizer)}
+            dcp.load(state, storage_reader=FileSystemReader(path))
+            set_optimizer_state_dict(model, optimizer, optim_state_dict=state["o"])
+        """,
+    )

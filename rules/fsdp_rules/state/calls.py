@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -121,7 +121,21 @@ def _static(call: cst.Call, name: str, file: File) -> StateCall:
         return StateCall(call, Action.GET_OPTIM, name, call.func, problem="it names no model")
     if name in ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict"):
         return _get(call, name, model, arguments, file)
-    return _set(call, name, model, arguments)
+    found = _set(call, name, model, arguments)
+    if found.kind is None and found.state is not None and _is_read_sharded(found.state, file):
+        return replace(found, kind=Kind.SHARDED)
+    return found
+
+
+def _is_read_sharded(state: cst.BaseExpression, file: File) -> bool:
+    """Whether ``state`` is, or is a part of, what torch read as a sharded state, wherever it is loaded."""
+    while isinstance(state, cst.Subscript):
+        state = state.value
+    value = file.value(state)
+    if isinstance(value, cst.Subscript):
+        return _is_read_sharded(value, file)
+    full = file.resolved(value.func) if isinstance(value, cst.Call) else None
+    return full is not None and full.rpartition(".")[2] == "load_sharded_optimizer_state_dict"
 
 
 def _get(
