@@ -180,3 +180,14 @@ def test_another_coordinator_is_left_for_the_reader() -> None:
         "    dcp.save_state_dict(state, writer, coordinator_rank=1)\n"
     )
     assert [found.level.value for found in findings(body) if found.rule == "FSDP307"] == ["manual"]
+
+
+def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:
+    wrapper = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    wrapper += "class Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
+    script = "def evaluate(x, state):\n    x.model.load_state_dict(state)\n"
+    assert [(found.rule, found.level.value) for found in findings(script, None, trainer=wrapper)] == [
+        ("FSDP309", "info")
+    ]
+    inheriting = "class Mine(Trainer):\n    def save(self):\n        return self.model.state_dict()\n"
+    assert [found.level.value for found in findings(inheriting, None, trainer=wrapper)] == ["review"]

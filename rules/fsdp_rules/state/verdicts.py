@@ -5,6 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.names import canonical
 from fsdp_rules.project import Certainty
 from fsdp_rules.source import File, dotted
 from fsdp_rules.state.blocks import block_problem
@@ -44,6 +46,14 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
         unseen = _is_unseen(state, file) if state.kind is None else ""
         if method and not is_set_before(state.call, state.model, file) and not _is_model(state, file, notes):
             return None
+        if method and _is_a_mere_name(state, file):
+            return Diagnosis(
+                state.call,
+                Level.INFO,
+                f"{file.code(state.model)} is taken for a model that is not sharded: another file keeps its sharded "
+                "model under this name, and nothing in this file has to do with FSDP1",
+                f"if it is the sharded one, use {state.action.value} of torch.distributed.checkpoint.state_dict",
+            )
         if unseen:
             return refuse(state, f"{unseen} may set the kind of state, and does so out of sight")
         sticky = sticky_context(state.call, state.model, file) if state.kind is None else None
@@ -57,6 +67,22 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
     if state.problem:
         return refuse(state, state.problem)
     return Writer(state, context, block, notes, file).diagnosis()
+
+
+def _is_a_mere_name(state: StateCall, file: File) -> bool:
+    """Whether nothing but the name of an attribute says that the receiver is an FSDP1 model.
+
+    An attribute of ``self`` may come from a base class in another file, and is not meant.
+    """
+    root = (dotted(state.model) or "self").partition(".")[0]
+    return (
+        isinstance(state.model, cst.Attribute)
+        and root not in ("self", "cls")
+        and held_at(state.model, file) is Certainty.MAYBE
+        and not is_set_before(state.call, state.model, file)
+        and not file.project.touches(file.path)
+        and not any(canonical(target) is not None for target in file.aliases.values())
+    )
 
 
 def _is_unseen(state: StateCall, file: File) -> str:
