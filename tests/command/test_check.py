@@ -278,6 +278,16 @@ def test_an_interrupt(tmp_path: Path, capsys: Capture, monkeypatch: pytest.Monke
     assert capsys.readouterr().err.strip() == "interrupted: nothing was written"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_an_answer_that_nobody_got_is_a_failure(tmp_path: Path) -> None:
+    for number in range(400):
+        (tmp_path / f"{'a' * 200}{number}.py").symlink_to("absent.py")
+    command = [sys.executable, "-m", "fsdp_migrate", "check", "."]
+    with Path("/dev/full").open("wb") as full:
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (2, "Error: could not write the answer: No space left on device\n")
+
+
 @pytest.mark.parametrize("arguments", [["check", "--help"], ["check", "."]])
 def test_nothing_heavy_is_imported_for_nothing(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -139,8 +140,6 @@ def test_a_checkpoint_costs_its_metadata_only(folder: Path, capsys: Capture) -> 
 
 
 def test_an_unreadable_folder_is_an_error(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     real = os.scandir
 
     def scandir(path: str) -> object:
@@ -151,6 +150,29 @@ def test_an_unreadable_folder_is_an_error(folder: Path, capsys: Capture, monkeyp
     monkeypatch.setattr(os, "scandir", scandir)
     assert main(["check", "."]) == 2
     assert "could not read: Permission denied" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "github", "junit"])
+def test_hostile_names_and_files(form: str, folder: Path, capsys: Capture) -> None:
+    flat = (folder / "out" / "flat.pt").read_bytes()
+    hostile = folder / "new\nline"
+    hostile.mkdir()
+    (hostile / "\x1b[31m\udcff,:%.pt").write_bytes(flat)
+    (hostile / "up").symlink_to("..")
+    (hostile / "gone.pt").symlink_to("absent")
+    (hostile / "x.safetensors").write_bytes(b"\xff" * 7 + b"\x7f{")
+    (hostile / "x.safetensors.index.json").write_bytes(b"[" * 100_000)
+    (hostile / "dcp").mkdir()
+    (hostile / "dcp" / ".metadata").write_bytes(b"\x80\x02" + b"(" * 100_000)
+    os.mkfifo(hostile / "pipe.pt")
+    assert main(["check", "--format", form, str(hostile)]) == 1
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "\x1b" not in out
+    assert out.count("FSDP402") >= 1
+    assert out.count("FSDP405") >= 2
+    assert main(["check", str(hostile / "pipe.pt")]) == 2
+    assert "pipe.pt: error: could not read: not a regular file" in capsys.readouterr().out
 
 
 def test_rules_about_checkpoints_are_explained(capsys: Capture) -> None:
