@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from fsdp_migrate import gitstate
@@ -43,10 +44,12 @@ def sort(paths: Sequence[str]) -> Targets:
     sources: list[str] = []
     found: dict[Path, Found] = {}
     errors: list[tuple[str, str]] = []
+    # Hundreds of files may be named that lie in one folder.
+    within = cache(lambda folder: find(folder, lambda inner: False))
     for name, path in zip(paths, roots, strict=True):
         refused = False
         try:
-            here = _under(path) if path.is_dir() else _around(path)
+            here = _under(path) if path.is_dir() else _around(path, within)
         except (BadCheckpoint, OSError) as error:
             errors.append((path.as_posix(), str(error)))
             here = []
@@ -83,11 +86,11 @@ def _ignored(folder: Path) -> set[Path]:
     return {folder / name for name in names}
 
 
-def _around(file: Path) -> list[Found]:
-    """The checkpoint that ``file`` is a part of; none for a source."""
+def _around(file: Path, within: Callable[[Path], list[Found]]) -> list[Found]:
+    """The checkpoint that ``file`` is a part of; none for a source. ``within`` gives those that lie in a folder."""
     if file.suffix in SUFFIXES and not _begins(file, _STARTS):
         return []
-    beside = find(file.parent, lambda inner: False) if file.parent.is_dir() else []
+    beside = within(file.parent) if file.parent.is_dir() else []
     parts = [found for found in beside if file.name in {part.name for part in found.files}]
     if parts or not _begins(file, _STARTS):
         return parts

@@ -73,6 +73,27 @@ def test_a_part_stands_for_the_whole_checkpoint_once(folder: Path, capsys: Captu
     assert sorted(_told(capsys, "out/model_rank_1.pt", "out")) == [("out/flat.pt", "FSDP402"), *whole]
 
 
+def test_many_files_of_one_folder_are_looked_at_together(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsdp_migrate.check import targets
+
+    looked: list[Path] = []
+    real = targets.find
+
+    def find(path: Path, *more: object) -> object:
+        looked.append(path)
+        return real(path, *more)
+
+    monkeypatch.setattr(targets, "find", find)
+    names = [f"out/model_rank_{rank}.pt" for rank in range(20)]
+    for name in names:
+        (folder / name).write_bytes((folder / "out" / "good.pt").read_bytes())
+    assert main(["check", *names]) == 0
+    assert "0 source files and 1 checkpoint" in capsys.readouterr().out
+    assert looked == [Path("out")]
+
+
 def test_what_runs_code_is_told_and_not_run(folder: Path, capsys: Capture) -> None:
     from os import system
 

@@ -44,7 +44,7 @@ def test_progress_then_table_then_what_is_left_then_the_summary(tmp_path: Path) 
     (tmp_path / "train.py").write_text(SOURCE)
     seen = on_terminal("rewrite", "train.py", cwd=tmp_path, code=1)
     places = [seen.index(text) for text in ("Reading", "Rewriting", "Writing", "File ", "FSDP901  unknown-fsdp1-use")]
-    places += [seen.index(text) for text in ("Left to do by hand", "train.py:", "Next: grep -rn 'TODO(fsdp-migrate'")]
+    places += [seen.rindex(text) for text in ("Left to do by hand", "train.py:", "Next: grep -rn 'TODO(fsdp-migrate'")]
     assert places == sorted(places)
 
 
