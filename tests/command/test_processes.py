@@ -15,10 +15,13 @@ from fsdp_migrate.pool import MIN_BYTES, MIN_ITEMS, Pool, worker_count
 
 # Workers say that they have an item, then wait for a byte that only the test can give.
 BLOCKED = """
-import os, sys
+import os, signal, sys
 from fsdp_migrate import engine, pool
 from fsdp_migrate.cli import main
 from fsdp_rules.finding import Unchanged
+
+# A shell starts what it puts in the background deaf to Ctrl-C, and so are the children of that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Blocking:
     def has_marker(self, data): return True
