@@ -30,6 +30,14 @@ def test_nothing_left(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr() == ("2 source files and 0 checkpoints checked, no findings.\n", "")
 
 
+def test_a_check_of_nothing_says_so(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "notes.txt").write_text("FSDP(model)\n")
+    assert main(["check", "."]) == 0
+    assert capsys.readouterr().out == (
+        "0 source files and 0 checkpoints checked, no findings. Nothing was looked at: is this the right path?\n"
+    )
+
+
 @pytest.mark.usefixtures("word_engine")
 def test_every_level_is_told_in_words_that_fit_a_gate_and_nothing_is_written(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "a.py").write_text(LEVELS)

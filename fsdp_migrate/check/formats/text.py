@@ -25,6 +25,8 @@ def paragraph(result: CheckResult) -> str:
         parts.append(f"{count(result.below, 'finding')} below level {result.min_level.value} not shown.")
     if result.errors:
         parts.append(f"{count(len(result.errors), 'path')} could not be checked.")
+    elif not result.sources and not result.checkpoints:
+        parts.append("Nothing was looked at: is this the right path?")
     return " ".join([*parts, *_next(result)])
 
 
