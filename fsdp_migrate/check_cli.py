@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,5 +171,12 @@ def _show(result: CheckResult, form: str, target: Path | None) -> None:
             writing.replace(target.resolve(), text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
             raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
-        text = render("text", result)
+        form, text = "text", render("text", result)
+    if form == "text" and sys.stdout.isatty():
+        from rich.console import Console
+
+        from fsdp_migrate.check.formats import terminal
+
+        terminal.show(result, Console())
+        return
     click.echo(text, nl=False)

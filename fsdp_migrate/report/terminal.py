@@ -18,7 +18,8 @@ from fsdp_migrate.report.text import error_lines, place
 from fsdp_migrate.together import warning
 from fsdp_rules.finding import Finding, Level
 
-_STYLES = {Level.SAFE: "green", Level.REVIEW: "yellow", Level.MANUAL: "bold red", Level.INFO: "cyan"}
+#: The style of each level.
+STYLES = {Level.SAFE: "green", Level.REVIEW: "yellow", Level.MANUAL: "bold red", Level.INFO: "cyan"}
 _DIFF_STYLES = ((b"+++", "bold"), (b"---", "bold"), (b"@@", "cyan"), (b"+", "green"), (b"-", "red"))
 
 
@@ -64,7 +65,7 @@ def _table(result: RunResult) -> Table:
         shown = printable(file.path)
         for (rule, name, level), number in sorted(counts.items()):
             table.add_row(
-                Text(shown), Text(rule), Text(name), Text(level.value, style=_STYLES[level]), Text(f"{number}")
+                Text(shown), Text(rule), Text(name), Text(level.value, style=STYLES[level]), Text(f"{number}")
             )
             shown = ""
     return table
@@ -76,7 +77,7 @@ def _listing(title: str, findings: list[Finding]) -> Iterator[Text]:
     yield Text()
     yield Text(title, style="bold")
     for finding in findings:
-        style = _STYLES[finding.level]
+        style = STYLES[finding.level]
         yield Text.assemble((place(finding), "bold"), " ", (finding.rule, style), f" {printable(finding.message)}")
         if finding.advice:
             yield Text(f"    {printable(finding.advice)}", style="dim")

@@ -58,3 +58,13 @@ def test_a_diff_in_colour(tmp_path: Path) -> None:
 def test_a_rule_with_its_example(tmp_path: Path) -> None:
     seen = on_terminal("rules", "FSDP901", cwd=tmp_path, code=0)
     assert seen.index("FSDP901 unknown-fsdp1-use") < seen.index("Before") < seen.index("After")
+
+
+def test_check_says_the_same_as_to_a_pipe_but_in_colour(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    (tmp_path / "bad.py").write_text("FSDP(\n")
+    seen = on_terminal("check", ".", cwd=tmp_path, code=2)
+    command = [sys.executable, "-m", "fsdp_migrate", "check", "."]
+    piped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert "FSDP901 manual" in piped
+    assert seen.endswith(piped)

@@ -37,16 +37,21 @@ def place(told: Told) -> str:
     return f"{printable(finding.path)}{where}"
 
 
+def left_out(result: CheckResult) -> Iterator[str]:
+    """One line per path that was left out or could not be done."""
+    for path, reason in result.skipped:
+        yield f"{printable(path)}: skipped: {printable(reason)}"
+    for path, reason in result.errors:
+        yield f"{printable(path)}: error: {printable(reason)}"
+
+
 def _lines(result: CheckResult) -> Iterator[str]:
     for told in result.told:
         finding = told.finding
         yield f"{place(told)}: {finding.rule} {finding.level.value}: {printable(finding.message)}"
         if finding.advice:
             yield f"    {printable(finding.advice)}"
-    for path, reason in result.skipped:
-        yield f"{printable(path)}: skipped: {printable(reason)}"
-    for path, reason in result.errors:
-        yield f"{printable(path)}: error: {printable(reason)}"
+    yield from left_out(result)
     yield paragraph(result)
 
 
