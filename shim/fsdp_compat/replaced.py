@@ -102,12 +102,13 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
             f"longer in it ({_shortened(stale)}): its step would train nothing. Build it after sharding, or call "
             "fsdp_compat.relink_optimizer(optimizer, model)."
         )
-    temporary = torch_internals.unsharded_parameter_ids(filter(_is_sharded, _sharded_modules))
-    if any(id(param) in temporary for param in held):
+    copies = torch_internals.gathered_copies(filter(_is_sharded, _sharded_modules))
+    temporary = [copies[id(param)] for param in held if id(param) in copies]
+    if temporary:
         raise RuntimeError(
             f"this {type(optimizer).__name__} was built between a forward without backward and the next backward and "
-            "holds gathered copies of parameters: its step would train nothing. Build it before that forward, or "
-            "call fsdp_compat.relink_optimizer(optimizer, model)."
+            f"holds gathered copies of parameters ({_shortened(temporary)}): its step would train nothing. Build it "
+            "before that forward, or call fsdp_compat.relink_optimizer(optimizer, model)."
         )
     _checked[optimizer] = version
 

@@ -353,13 +353,14 @@ def prepare(module: nn.Module) -> None:
         group.lazy_init()
 
 
-def unsharded_parameter_ids(units: Iterable[nn.Module]) -> set[int]:
-    """Identities of the temporary full parameters that stand in the modules between a gather and the next free."""
+def gathered_copies(units: Iterable[nn.Module]) -> dict[int, str]:
+    """The temporary full parameters that stand in the modules between a gather and the next free: identity to name."""
     return {
-        id(managed.unsharded)
+        id(copy): param._param_fqn or param._module_info.param_name
         for unit in units
-        for managed in managed_parameters(unit)
-        if managed.unsharded is not None and isinstance(managed.unsharded, torch.Tensor)
+        for group in param_groups(unit)
+        for param in group.fsdp_params
+        if isinstance(copy := getattr(param, "_unsharded_param", None), torch.Tensor)
     }
 
 
