@@ -81,12 +81,21 @@ def test_another_order_than_the_first_is_said_once(pool: Pool, implementation: s
             assert message.endswith("experts.1 runs instead of experts.0.")
 
 
-def hooks(rank: int, world_size: int) -> int:
-    """Worker: how many hooks the forward of a unit has."""
-    policy = fsdp_compat.ModuleWrapPolicy({Expert})
-    model = fsdp_compat.FSDP(Router(), auto_wrap_policy=policy, device_id=DEVICE)
-    return len(model.experts[0]._forward_pre_hooks)
+def hooks(rank: int, world_size: int) -> list[int]:
+    """Worker: how many hooks the forward of a unit has, at the usual level and at that of details."""
+    before = dist.get_debug_level()
+    counts = []
+    try:
+        for level in (dist.DebugLevel.OFF, dist.DebugLevel.DETAIL):
+            dist.set_debug_level(level)
+            policy = fsdp_compat.ModuleWrapPolicy({Expert})
+            model = fsdp_compat.FSDP(Router(), auto_wrap_policy=policy, device_id=DEVICE)
+            counts.append(len(model.experts[0]._forward_pre_hooks))
+    finally:
+        dist.set_debug_level(before)
+    return counts
 
 
 def test_nothing_is_watched_otherwise(pool: Pool) -> None:
-    assert pool.run(hooks, 1) == [1]
+    ((usual, detailed),) = pool.run(hooks, 1)
+    assert detailed == usual + 1
