@@ -36,7 +36,7 @@ Levels, each of which includes the ones below it:
   info    nothing to do, worth knowing; always shown, fails nothing unless asked for
   safe    FSDP1 code that rewrite moves with the same numbers (the default: FSDP1 is left)
   review  FSDP1 code that rewrite moves on an assumption
-  manual  to be done by hand, and checkpoints that must be converted
+  manual  to be done by hand, and checkpoints that must be saved anew
 
 \b
 Formats:

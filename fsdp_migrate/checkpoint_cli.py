@@ -20,7 +20,7 @@ quick as a small one, and a hostile one harmless. torch need not be installed.
 \b
 Exit code:
   0  all of it loads into FSDP2
-  1  something must be converted or found first, or runs code when loaded
+  1  something must be saved anew or found first, or runs code when loaded
   2  it could not be read, or there is no checkpoint
 """
 

@@ -1,4 +1,4 @@
-"""Reading, judging and converting checkpoints, without ever executing what a pickle asks for.
+"""Reading and judging checkpoints, without ever executing what a pickle asks for.
 
 :func:`opened.open_all` gives every checkpoint at or under a path as an :class:`opened.Checkpoint`; what is broken in it
 is told there and not raised. Its ``entries`` map keys to :class:`model.TensorEntry` (shape, dtype and the chunks that

@@ -15,7 +15,8 @@ from fsdp_migrate.checkpoints.unpickle import Global
 from fsdp_rules.finding import Finding, Level
 
 _SHARDED_TENSOR = Global("torch.distributed._shard.sharded_tensor.api", "ShardedTensor")
-_CONVERT = "fsdp-migrate checkpoint convert {path} NEW --to dcp"
+#: What takes what FSDP1 alone can read to a form that FSDP2 reads too.
+_RESAVE = "load it once with FSDP1 and the code that saved it, and save {form}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def _incomplete(checkpoint: Checkpoint) -> Iterator[_Said]:
 
 def _flat(checkpoint: Checkpoint, count: int) -> _Said:
     said = f"{count} flat parameter{'s' * (count > 1)} of FSDP1 (LOCAL_STATE_DICT), whose names no FSDP2 model has"
-    advice = f"{_CONVERT.format(path=checkpoint.path)} --template SHAPES; with strict=False it loads nothing, silently"
+    resave = _RESAVE.format(form="SHARDED_STATE_DICT with torch.distributed.checkpoint")
+    advice = f"{resave}; with strict=False it loads nothing, silently"
     if checkpoint.found.kind is Kind.DCP:
         said += "; tensors beside them under parameters' own names, if any, are one rank's slice"
     return _Said("FSDP402", Level.MANUAL, said, advice, checkpoint.path)
@@ -112,8 +114,9 @@ def _sharded(checkpoint: Checkpoint) -> _Said:
         "FSDP401",
         Level.MANUAL,
         f"ShardedTensor in {ranks} file{'s' * (ranks > 1)} of torch.save: they open only {many} with a process group, "
-        "and load into no FSDP2 model",
-        _CONVERT.format(path=_source(checkpoint)),
+        "and a plain FSDP2 model does not take them",
+        f"load them once {many} through fsdp_compat, which takes them, and save with torch.distributed.checkpoint; "
+        "fsdp-migrate rules FSDP401 has the code",
         checkpoint.path,
     )
 
@@ -125,7 +128,7 @@ def _by_id(checkpoint: Checkpoint) -> _Said:
         "FSDP403",
         Level.MANUAL,
         f"{whose} keyed by parameter id: which parameter an id means is not in the file",
-        f"{_CONVERT.format(path=_source(checkpoint))} --groups GROUPS; "
+        f"{_RESAVE.format(form='FSDP.optim_state_dict(model, optimizer)')}; "
         "loaded as they are, they are lost or fail in step()",
         checkpoint.path,
     )
@@ -144,10 +147,6 @@ def _folder(checkpoint: Checkpoint) -> Iterator[_Said]:
         "loaded into optimizer.state_dict() of a fresh optimizer, its states are skipped without a word",
         checkpoint.path,
     )
-
-
-def _source(checkpoint: Checkpoint) -> Path:
-    return checkpoint.path.parent if checkpoint.found.kind is Kind.RANKS else checkpoint.path
 
 
 def written_by_fsdp1(checkpoint: Checkpoint) -> bool | None:

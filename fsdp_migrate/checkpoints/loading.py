@@ -36,7 +36,7 @@ def root_of_model(checkpoint: Checkpoint) -> Key | None:
 
 
 def line(checkpoint: Checkpoint) -> str:
-    """One line of code for an FSDP2 model, or as a comment why there is none, or the command that is needed first.
+    """One line of code for an FSDP2 model, or as a comment why there is none, or that it has to be saved anew.
 
     It takes the functions of ``torch.distributed.checkpoint.state_dict`` for imported, and ``dist`` and ``dcp``.
     """
@@ -45,8 +45,7 @@ def line(checkpoint: Checkpoint) -> str:
     if checkpoint.problems:
         return "# it is not whole"
     if needs_conversion(checkpoint):
-        source = checkpoint.path.parent if checkpoint.found.kind is Kind.RANKS else checkpoint.path
-        return f"# first: fsdp-migrate checkpoint convert {source} NEW --to dcp"
+        return "# none as it is: the finding says how to save it anew"
     whole = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
     match checkpoint.found.kind:
         case Kind.DCP:

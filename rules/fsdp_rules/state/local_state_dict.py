@@ -14,7 +14,7 @@ from fsdp_rules.source import File
 MESSAGE = "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
 ADVICE = (
     "save sharded state with torch.distributed.checkpoint.save(get_model_state_dict(model), ...); files that "
-    "hold flat parameters have to be converted first"
+    "hold flat parameters have to be loaded once with FSDP1 and saved so"
 )
 
 
@@ -23,7 +23,7 @@ class LocalStateDict(Rule):
 
     FSDP2 shards every parameter by itself, so that there is no flat parameter to save, and files that hold one do not
     load. Sharded states take their place: `get_model_state_dict(model)` written by `torch.distributed.checkpoint`.
-    Old files have to be converted once.
+    Old files have to be loaded once with FSDP1, and saved so.
     """
 
     id = "FSDP310"

@@ -119,7 +119,7 @@ class Writer:
                 self.notes.append("the model's saved buffers lie on the CPU like its offloaded parameters")
         elif is_unpickled(state, self.file):
             self.notes.append(
-                "files of ShardedTensors, as FSDP1 writes them without a device_mesh, are converted first"
+                "files of ShardedTensors, as FSDP1 writes them without a device_mesh, are saved anew first (FSDP401)"
             )
         strict = self.state.strict
         if strict is not None:
