@@ -11,6 +11,11 @@ from torch.distributed.tensor import DTensor
 from .held import Held
 from .modules import clean_name
 
+KEYED_BY_NUMBER = (
+    "optim_state_dict is keyed by number; key it by parameter name, as FSDP.optim_state_dict does, or with "
+    "FSDP.rekey_optim_state_dict(state, OptimStateKeyType.PARAM_NAME, model, optim=optimizer)"
+)
+
 
 def exported_groups(groups: Sequence[Mapping[str, Any]], held: Held) -> list[dict[str, Any]]:
     """``groups`` of a state dict with the names of their parameters, which it numbers or names already.
@@ -41,9 +46,7 @@ def loadable_groups(saved: Sequence[Mapping[str, Any]], held: Held, keys: Mappin
     by_names: dict[frozenset[str], Mapping[str, Any]] = {}
     for group in saved:
         if any(not isinstance(name, str) for name in group["params"]):
-            raise NotImplementedError(
-                "optim_state_dict is keyed by number; key it by parameter name, as FSDP.optim_state_dict does"
-            )
+            raise NotImplementedError(KEYED_BY_NUMBER)
         by_names[frozenset(map(clean_name, group["params"]))] = group
     mentioned = frozenset().union(*by_names)
     optional = {name for param, name in held.names.items() if not isinstance(param, DTensor)} - mentioned

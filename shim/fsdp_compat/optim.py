@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from .agreement import check_agreement
-from .groups import exported_groups, loadable_groups, shortened
+from .groups import KEYED_BY_NUMBER, exported_groups, loadable_groups, shortened
 from .held import Held, OptimInput, held_parameters
 from .modules import clean_name
 from .rank0 import FromFirstRank, is_first_rank, map_tensors, meshes_of
@@ -115,10 +115,7 @@ def optim_state_dict_to_load(
     }
     strangers = sorted(str(key) for key, value in saved.items() if key not in params and isinstance(value, Mapping))
     if strangers and any(isinstance(key, int) for key in saved):
-        raise NotImplementedError(
-            "optim_state_dict is keyed by number; key it by parameter name, as FSDP.optim_state_dict does, or with "
-            "FSDP.rekey_optim_state_dict(state, OptimStateKeyType.PARAM_NAME, model, optim=optimizer)"
-        )
+        raise NotImplementedError(KEYED_BY_NUMBER)
     if strangers:
         raise ValueError(f"optim_state_dict has state for {shortened(strangers)}, which the optimizer does not hold")
     keys: Mapping[str, Any] = held.raw_names if is_named_optimizer else held.numbers()
