@@ -83,3 +83,9 @@ SHARDED = "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n
 )
 def test_files_of_each_rank_change_their_kind(body: str, expected: str) -> None:
     assert said(body, "FSDP309")[-1] == expected
+
+
+def test_an_optimizer_in_a_file_that_has_nothing_to_do_with_fsdp1() -> None:
+    source = "import torch\n\ndef save(optimizer, path):\n    torch.save(optimizer.state_dict(), path)\n"
+    assert findings(source, None, elsewhere=IMPORTS) == ()
+    assert said("torch.save(optimizer.state_dict(), path)", "FSDP311") == ["info"]

@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis
 from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP
+from fsdp_rules.names import FSDP, canonical
 from fsdp_rules.receivers import last_name
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
@@ -51,6 +51,8 @@ def main(net, rank):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """One verdict for each state that FSDP1 does not transform afterwards."""
         if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or not is_raw_state(node, file):
+            return
+        if not file.project.touches(file.path) and not any(map(canonical, file.aliases.values())):
             return
         yield Diagnosis(
             node,
