@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from fsdp_rules.state import local_state_dict
 from fsdp_rules.state.calls import Action, calls_in, state_call
 from fsdp_rules.state.context import Kind, context_items, governing_with, read_context, yields
 from fsdp_rules.state.identity import Same, same_model
+from fsdp_rules.state.nested import called, calls_of, escaping
 from fsdp_rules.wrapping import SUMMON
 
 #: Methods of a model that neither read nor load its state.
@@ -20,6 +22,11 @@ HARMLESS_METHODS = frozenset(
     {"buffers", "children", "cuda", "eval", "modules", "named_buffers", "named_modules", "named_parameters"}
     | {"parameters", "train", "to", "cpu"}
 )
+#: Methods of the project's own that speak of parameters, taken not to touch the state.
+PARAMETER_METHODS = re.compile(r"(^|_)param(eter)?s?(_|$)")
+#: Attributes of a model that are no modules.
+NO_MODULES = frozenset({"config", "generation_config", "image_processor", "processor", "tokenizer"})
+HARMLESS_PACKAGES = ("torch.", "dataclasses.", "json.", "logging.", "os.")
 HARMLESS_FUNCTIONS = frozenset({"getattr", "hasattr", "id", "isinstance", "len", "print", "repr", "str", "type"})
 
 
@@ -48,7 +55,7 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
             "the block hands over to code that is not seen here, which takes the state",
             "let that code pass StateDictOptions(...) to get_model_state_dict and remove this context manager",
         )
-    for inner in calls_in(block.body):
+    for inner in calls_of(block):
         found = state_call(inner, file)
         if found is None or next(governing_with(inner, file))[0] is not block:
             continue
@@ -62,19 +69,42 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
                     f"{file.code(found.model)} may or may not be the model whose kind of state is set",
                     _advice(found.name),
                 )
+        later = escaping(inner, block, file)
+        if later:
+            return Problem(
+                f"{later} is defined here and takes or loads the state whenever it is called, which may be after the "
+                "block",
+                _advice(found.name),
+            )
         if not found.problem:
             continue
         return Problem(f"{found.name} cannot be rewritten: {found.problem}", _advice(found.name))
     for _, call in context_items(block, file):
         context = read_context(call, file)
         if context is not None and context.subject is not None:
-            for user in _opaque(context.subject, block.body, file):
+            for user in _opaque(context.subject, block, file):
                 return Problem(
                     f"{user} gets the model under {context.kind.value}, and what it does with the state is not seen "
                     "here",
                     "let it take the state as an argument: get_model_state_dict(model, options=...)",
                 )
     return None
+
+
+def block_assumption(block: cst.With, file: File) -> str:
+    """What has to be true for ``block`` to be rewritten, which a name alone says; "" where nothing has to."""
+    contexts = [read_context(call, file) for _, call in context_items(block, file)]
+    subjects = [dotted(context.subject) for context in contexts if context is not None and context.subject is not None]
+    taken = [
+        name
+        for call in calls_of(block)
+        if (name := dotted(call.func)) is not None
+        and name.rpartition(".")[2] not in HARMLESS_METHODS
+        and PARAMETER_METHODS.search(name.rpartition(".")[2])
+        and any(subject is not None and _reaches(name.rpartition(".")[0], subject) for subject in subjects)
+        and not _harmless(call, name, file)
+    ]
+    return f"{taken[0]} is taken not to read or load the state" if taken else ""
 
 
 def _context_problem(item: cst.WithItem, call: cst.Call, file: File) -> Problem | None:
@@ -105,22 +135,34 @@ def _advice(name: str) -> str:
     return "use get_model_state_dict and set_model_state_dict of torch.distributed.checkpoint.state_dict"
 
 
-def _opaque(subject: cst.BaseExpression, body: cst.CSTNode, file: File) -> Iterator[str]:
-    """What in ``body`` gets hold of the model ``subject`` in a way that may read or load its state unseen."""
+def _opaque(subject: cst.BaseExpression, block: cst.With, file: File) -> Iterator[str]:
+    """What in ``block`` gets hold of the model ``subject`` in a way that may read or load its state unseen."""
     outer = dotted(subject)
     if outer is None:
         return
-    for call in calls_in(body):
+    for call in calls_of(block):
         if state_call(call, file) is not None or (file.fsdp1(call.func) or "").startswith(FSDP):
             continue
         name = dotted(call.func)
         if _harmless(call, name, file):
             continue
+        if name is not None and _knows_model(call, subject, block, file):
+            yield name
         if name is not None and _reaches(name.rpartition(".")[0], outer):
-            if name.rpartition(".")[2] not in HARMLESS_METHODS and not _names_state(call):
+            last = name.rpartition(".")[2]
+            if last not in HARMLESS_METHODS and not PARAMETER_METHODS.search(last) and not _names_state(call):
                 yield name
         elif any(_reaches(dotted(argument.value) or "", outer) for argument in call.args) and not _names_state(call):
             yield name or file.code(call.func)
+
+
+def _knows_model(call: cst.Call, subject: cst.BaseExpression, block: cst.With, file: File) -> bool:
+    """Whether ``call`` is of a function outside of ``block`` that takes or loads the state of ``subject`` by itself."""
+    function = called(call, file)
+    if function is None or block in file.ancestors(function):
+        return False
+    states = [state_call(call, file) for call in calls_in(function.body)]
+    return any(state is not None and same_model(subject, state.model, file) is Same.YES for state in states)
 
 
 def _reaches(text: str, outer: str) -> bool:
@@ -141,16 +183,11 @@ def _names_state(call: cst.Call) -> bool:
 def _harmless(call: cst.Call, name: str | None, file: File) -> bool:
     if name is None:
         return False
-    if name in HARMLESS_FUNCTIONS or (file.resolved(call.func) or "").startswith("torch."):
+    if (
+        name in HARMLESS_FUNCTIONS
+        or NO_MODULES.intersection(name.split(".")[1:-1])
+        or (file.resolved(call.func) or "").startswith(HARMLESS_PACKAGES)
+    ):
         return True
-    function = _defined(name, file)
+    function = called(call, file)
     return function is not None and "state_dict" not in file.code(function)
-
-
-def _defined(name: str, file: File) -> cst.FunctionDef | None:
-    """The function or method of this file that ``name`` calls, where there is only one of that name."""
-    if "." in name and not name.startswith("self."):
-        return None
-    last = name.rpartition(".")[2]
-    found = [function for function in file.nodes(cst.FunctionDef) if function.name.value == last]
-    return found[0] if len(found) == 1 else None

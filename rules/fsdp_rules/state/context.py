@@ -304,11 +304,12 @@ def _entering(call: cst.Call, file: File) -> cst.With | None:
 
 
 def governing_with(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.With, cst.Call]]:
-    """The ``with`` statements of the same function that set a kind of state around ``node``, innermost first."""
+    """The ``with`` statements that set a kind of state around ``node``, innermost first.
+
+    A function that is defined in a block counts as a part of it, whether or not it is called there.
+    """
     inside: cst.CSTNode = node
     for ancestor in file.ancestors(node):
-        if isinstance(ancestor, cst.FunctionDef | cst.Lambda | cst.ClassDef):
-            return
         if isinstance(ancestor, cst.With) and inside is ancestor.body:
             for _, call in reversed(list(context_items(ancestor, file))):
                 yield ancestor, call

@@ -24,6 +24,8 @@ def same_model(subject: cst.BaseExpression, model: cst.BaseExpression, file: Fil
     """Whether ``model`` is ``subject``, or a part of it."""
     subject, model = _original(subject, file), _original(model, file)
     outer, inner = dotted(subject), dotted(model)
+    if outer is not None and inner is not None and _home(outer, subject, file) != _home(inner, model, file):
+        return Same.UNSURE
     if outer is None or inner is None:
         return Same.YES if file.code(subject) == file.code(model) else Same.UNSURE
     if inner == outer or inner.startswith(f"{outer}.") or outer in (f"{inner}.module", f"{inner}._fsdp_wrapped_module"):
@@ -41,6 +43,15 @@ def _original(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
             return node
         node = found.value
     return node
+
+
+def _home(text: str, place: cst.CSTNode, file: File) -> str:
+    """The scope that binds what ``text`` starts with; "" for an object that means itself everywhere in its class."""
+    root = text.partition(".")[0]
+    scope = "" if root in ("self", "cls") else file.scope(place)
+    while scope and (scope, root) not in file.bindings:
+        scope = scope.rpartition(".")[0]
+    return scope
 
 
 def _is_wrapped_here(node: cst.BaseExpression, file: File) -> bool:

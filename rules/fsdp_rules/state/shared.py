@@ -7,7 +7,7 @@ from collections import Counter
 import libcst as cst
 
 from fsdp_rules.source import File
-from fsdp_rules.state.calls import Action, StateCall, calls_in, state_call
+from fsdp_rules.state.calls import Action, StateCall, state_call
 from fsdp_rules.state.context import (
     Context,
     Kind,
@@ -17,6 +17,7 @@ from fsdp_rules.state.context import (
 )
 from fsdp_rules.state.guards import only_on_rank_zero
 from fsdp_rules.state.identity import Same, same_model
+from fsdp_rules.state.nested import calls_of
 from fsdp_rules.state.options import gathering
 
 
@@ -28,7 +29,7 @@ def is_full(state: StateCall, context: Context) -> Setting:
 def governed(block: cst.With, file: File) -> list[StateCall]:
     """The calls whose kind of state ``block`` sets."""
     found: list[StateCall] = []
-    for call in calls_in(block.body):
+    for call in calls_of(block):
         state = state_call(call, file)
         if state is not None and next(governing_with(call, file))[0] is block:
             found.append(state)

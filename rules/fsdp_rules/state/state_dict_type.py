@@ -12,11 +12,12 @@ from fsdp_rules.diagnosis import Code, Diagnosis, Rebuild
 from fsdp_rules.finding import Level
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
-from fsdp_rules.state.blocks import block_problem
+from fsdp_rules.state.blocks import block_assumption, block_problem
 from fsdp_rules.state.context import context_items, entered, is_context_call, read_context
 from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.state.shared import shared_name, shared_options
 
+CHOSEN = "is chosen by the options of each call"
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -97,10 +98,11 @@ def save(model, path):
             return
         context = read_context(items[0][1], file)
         assert context is not None
+        assumption = block_assumption(block, file)
         yield Diagnosis(
             items[0][1],
-            Level.SAFE,
-            f"the kind of state ({context.kind.value}) is chosen by the options of each call",
+            Level.REVIEW if assumption else Level.SAFE,
+            "; ".join(filter(None, [f"the kind of state ({context.kind.value}) {CHOSEN}", assumption])),
             edits=(Rebuild(block, _unwrapped(block, file)),),
             claims=tuple(call.func for _, call in items),
             consumes=context.consumes,

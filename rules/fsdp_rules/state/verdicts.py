@@ -18,6 +18,7 @@ from fsdp_rules.state.context import (
     unseen_contexts,
 )
 from fsdp_rules.state.identity import Same, same_model
+from fsdp_rules.state.nested import calling_block
 from fsdp_rules.state.sticky import is_set_before, sticky_context
 from fsdp_rules.state.writer import Writer, refuse
 from fsdp_rules.wrapping import held_at
@@ -56,6 +57,10 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
             )
         if unseen:
             return refuse(state, f"{unseen} may set the kind of state, and does so out of sight")
+        setting = calling_block(state.call, file) if state.kind is None else None
+        if setting is not None:
+            line = file.span(setting).line
+            return refuse(state, f"its function is called under the state_dict_type of line {line}, if not there alone")
         sticky = sticky_context(state.call, state.model, file) if state.kind is None else None
         if isinstance(sticky, str):
             return refuse(state, sticky)

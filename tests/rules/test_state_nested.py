@@ -1,0 +1,138 @@
+"""FSDP301 and 309: functions that are defined in a block which sets the kind of state, or are called in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_rewrites, findings
+
+IMPORTS = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+"""
+BLOCK = IMPORTS + "\ndef save(model, path):\n    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n"
+ELSEWHERE = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+def other(model):
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+"""
+
+
+def messages(source: str, rule: str) -> list[str]:
+    """What findings of level manual by ``rule`` say about ``source``."""
+    return [found.message for found in findings(source) if found.rule == rule and found.level.value == "manual"]
+
+
+def test_a_function_that_only_the_block_calls_belongs_to_it() -> None:
+    check_rewrites(
+        f"""{BLOCK}
+        def state():
+            return model.state_dict()
+
+        def write():
+            torch.save(state(), path)
+
+        write()
+""",
+        """\
+import torch
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+def save(model, path):
+
+    def state():
+        return get_model_state_dict(model)
+
+    def write():
+        torch.save(state(), path)
+
+    write()
+""",
+        elsewhere=ELSEWHERE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("        def state():\n            return model.state_dict()\n        run(state)\n", "state"),
+        ("        def state():\n            return model.state_dict()\n        state()\n    state()\n", "state"),
+        ("        @run\n        def state():\n            return model.state_dict()\n        state()\n", "state"),
+        ("        async def state():\n            return model.state_dict()\n        run(state())\n", "state"),
+        ("        state = lambda: model.state_dict()\n        state()\n", "a lambda"),
+        (
+            "        def state():\n            return model.state_dict()\n"
+            "        def all():\n            return [state()]\n        run(all)\n",
+            "state",
+        ),
+        ("        def state():\n            return FSDP.optim_state_dict(model, optim)\n        run(state)\n", "state"),
+    ],
+)
+def test_a_function_that_may_run_after_the_block_keeps_all_of_it(body: str, name: str) -> None:
+    said = messages(BLOCK + body, "FSDP301")
+    assert len(said) == 1 and said[0].startswith(f"{name} is defined here")
+    check_rewrites(
+        BLOCK + body,
+        (BLOCK + body).replace("    with", f"    # TODO(fsdp-migrate FSDP301): {said[0]}\n    with"),
+    )
+
+
+def test_a_model_of_the_function_s_own_is_not_taken_for_the_block_s() -> None:
+    body = "        def write(model):\n            torch.save(model.state_dict(), path)\n        write(net)\n"
+    assert messages(BLOCK + body, "FSDP301") == ["model may or may not be the model whose kind of state is set"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        """
+def save(model, path):
+    def state():
+        return model.state_dict()
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        torch.save(state(), path)
+
+def unrelated(model):
+    def state():
+        return 1
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        torch.save((state(), model.state_dict()), "x")
+
+def main():
+    save(FSDP(Net()), "x")
+""",
+        """
+class Saver:
+    def __init__(self):
+        self.model = FSDP(Net())
+
+    def state(self):
+        return self.model.state_dict()
+
+    def save(self, path):
+        with FSDP.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT):
+            torch.save(self.state(), path)
+""",
+    ],
+)
+def test_a_function_that_the_block_calls_keeps_block_and_state(source: str) -> None:
+    assert len(messages(IMPORTS + source, "FSDP301")) == 1
+    said = messages(IMPORTS + source, "FSDP309")
+    assert len(said) == 1 and "its function is called under the state_dict_type of line" in said[0]
+
+
+def test_methods_about_parameters_are_taken_not_to_touch_the_state() -> None:
+    source = f"{BLOCK}        names = model.trainable_params()\n        torch.save(model.state_dict(), path)\n"
+    found = [(entry.level.value, entry.message) for entry in findings(source) if entry.rule == "FSDP301"]
+    assert len(found) == 1
+    assert found[0][0] == "review" and found[0][1].endswith(
+        "model.trainable_params is taken not to read or load the state"
+    )
+
+
+@pytest.mark.parametrize("call", ["model.tokenizer.save(path)", "json.dump(model.args, path)"])
+def test_what_holds_no_state_may_be_in_the_block(call: str) -> None:
+    assert (
+        messages(f"import json\n{BLOCK}        {call}\n        torch.save(model.state_dict(), path)\n", "FSDP301") == []
+    )
