@@ -68,12 +68,28 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Run:
+    """``count`` elements from the one numbered ``first`` on, of something of one dimension that lies at ``where``."""
+
+    where: Bytes | Item
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Elements in C order that lie in several places, as a parameter's do in the flat parameters of several ranks."""
+
+    parts: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
 class Chunk:
     """The box of a tensor that starts at ``offsets`` and has ``sizes``, and where its elements lie."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    where: Bytes | Item
+    where: Bytes | Item | Runs
 
     @property
     def numel(self) -> int:
@@ -116,6 +132,8 @@ class ValueEntry:
 
 
 Entries: TypeAlias = dict[Key, TensorEntry | ValueEntry]
+#: The keys under which a list or a tuple lies; all others that hold something are dictionaries.
+Sequences: TypeAlias = dict[Key, "type[list[Any]] | type[tuple[Any, ...]]"]
 
 
 def tensors(entries: Entries) -> Iterator[tuple[Key, TensorEntry]]:

@@ -11,7 +11,7 @@ from fsdp_migrate.checkpoints.archive import first_bytes, open_archive, whole
 from fsdp_migrate.checkpoints.danger import dangerous, pickles_in
 from fsdp_migrate.checkpoints.families import together
 from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Found, Kind, find, world_size_in
-from fsdp_migrate.checkpoints.model import BadCheckpoint, Entries, Item, Key, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.model import BadCheckpoint, Entries, Item, Key, Sequences, ValueEntry, spelled, tensors
 from fsdp_migrate.checkpoints.torchfile import TorchFile
 from fsdp_migrate.checkpoints.unpickle import Global, Pickled
 from fsdp_migrate.checkpoints.unpickle import read as read_pickle
@@ -29,6 +29,7 @@ class Checkpoint:
     is rank 0's. ``rankwise``: keys that are not sharded and yet differ between ranks. ``problems``: why it is not
     whole; with any, ``entries`` may be incomplete. ``dangers``: files and what loading them would run. ``metadata``:
     that of a folder of torch.distributed.checkpoint. ``names``: all classes and functions that its pickles name.
+    ``sequences``: which prefixes of keys are lists and tuples, and not dictionaries.
     """
 
     found: Found
@@ -41,6 +42,7 @@ class Checkpoint:
     dangers: tuple[tuple[Path, tuple[Global, ...]], ...] = ()
     metadata: dcp.Metadata | None = None
     names: frozenset[Global] = frozenset()
+    sequences: Sequences = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -74,6 +76,7 @@ class _Opening:
         self._problems: list[str] = []
         self._dangers: dict[Path, set[Global]] = {}
         self._names: set[Global] = set()
+        self._sequences: Sequences = {}
 
     def torch_files(self) -> Checkpoint:
         ranks: dict[int, TorchFile] = {}
@@ -89,6 +92,8 @@ class _Opening:
         except BadCheckpoint as error:
             self._problems.append(str(error))
             return self._made({}, world_size, ranks)
+        for file in ranks.values():
+            self._sequences |= file.sequences
         self._check_ranks(world_size, joined.entries, joined.rankwise)
         return self._made(joined.entries, world_size, ranks, joined.rankwise)
 
@@ -107,6 +112,7 @@ class _Opening:
                 entries |= self._value(key, entry.where)
             else:
                 entries[key] = entry
+            self._note_lists(key)
         self._problems += [f"{path}: it does not say where {name} lies" for name in sorted(set(metadata.unplaced))]
         self._check_coverage(entries, str(path))
         ranks = {int(name[2:].partition("_")[0]) for name in _names(metadata) if name[2:].partition("_")[0].isdigit()}
@@ -174,7 +180,14 @@ class _Opening:
         file = self._torch_file(item)
         if file is None:
             return {key: ValueEntry(where=item)}
+        self._sequences |= {(*key, *inner): kind for inner, kind in file.sequences.items()}
         return {(*key, *inner): entry for inner, entry in file.entries.items()}
+
+    def _note_lists(self, key: Key) -> None:
+        """torch.distributed.checkpoint spells all keys of dictionaries, so a number in a key is a place in a list."""
+        for place, part in enumerate(key):
+            if isinstance(part, int):
+                self._sequences.setdefault(key[:place], list)
 
     def _broken_files(self, metadata: dcp.Metadata) -> set[Path]:
         ends: dict[Path, int] = dict.fromkeys(metadata.files, 0)
@@ -239,7 +252,17 @@ class _Opening:
         problems = tuple(self._problems)
         names = frozenset(self._names)
         return Checkpoint(
-            self._found, entries, world_size, ranks or {}, rankwise, found_ties, problems, dangers, metadata, names
+            self._found,
+            entries,
+            world_size,
+            ranks or {},
+            rankwise,
+            found_ties,
+            problems,
+            dangers,
+            metadata,
+            names,
+            self._sequences,
         )
 
 

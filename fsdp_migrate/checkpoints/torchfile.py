@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fsdp_migrate.checkpoints.model import (
     Entries,
     Item,
     Key,
+    Sequences,
     TensorEntry,
     ValueEntry,
 )
@@ -65,6 +66,7 @@ class TorchFile:
     rank: int | None
     world_size: int | None
     fsdp1: bool
+    sequences: Sequences = field(default_factory=dict)
 
 
 def read(path: Path) -> TorchFile:
@@ -108,6 +110,7 @@ class _TorchFileOf:
         self._rank: int | None = None
         self._world_size: int | None = None
         self._fsdp1 = False
+        self._sequences: Sequences = {}
 
     def made(self) -> TorchFile:
         try:
@@ -122,6 +125,7 @@ class _TorchFileOf:
             self._rank,
             self._world_size,
             self._fsdp1,
+            self._sequences,
         )
 
     def _entries(self, key: Key, value: Any) -> Iterator[tuple[Key, TensorEntry | ValueEntry]]:
@@ -135,6 +139,8 @@ class _TorchFileOf:
             if id(value) in self._around:
                 raise BadCheckpoint(f"{self._where}: a dictionary or list that holds itself")
             self._around.add(id(value))
+            if not isinstance(value, dict):
+                self._sequences[key] = list if isinstance(value, list) else tuple
             for part, inner in value.items() if isinstance(value, dict) else enumerate(value):
                 yield from self._entries((*key, part if isinstance(part, str | int) else _name(part)), inner)
             self._around.discard(id(value))
