@@ -49,8 +49,10 @@ class Names:
             self._by_last[full.rpartition(".")[2]].add(full)
         for path, tree in trees.items():
             for node in tree.body:
-                if isinstance(node, ast.Assign) and (value := text_of(node.value)) is not None:
-                    for target in node.targets:
+                if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                    continue
+                if (value := text_of(node.value)) is not None:
+                    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                         if isinstance(target, ast.Name) and value.partition(".")[0] in self._bound[path]:
                             self._bound[path].setdefault(target.id, set()).update(self._expanded(path, value))
 

@@ -104,6 +104,11 @@ def test_uses_are_found(source: str, expected: list[tuple[int, str, str]]) -> No
         "getattr(model, 'no_sync', default)",
         "strategy == 'FSDP'",
         "m.module.head",
+        "from torch.nn.parallel import DistributedDataParallel as D\nm = D(m)\nm.register_comm_hook(None, hook)",
+        "from torch.nn.parallel import DistributedDataParallel as D\nE: TypeAlias = D\nm = E(m)\nm.no_sync()",
+        "class Backend:\n    def summon_full_params(self, m): ...\n\n"
+        "class Trainer:\n    def __init__(self):\n        self._dist = Backend()\n"
+        "    def step(self):\n        self._dist.summon_full_params(self.m)",
     ],
 )
 def test_other_code_is_not_taken_for_fsdp1(source: str) -> None:
@@ -119,6 +124,55 @@ def test_reexports_are_followed_through_modules() -> None:
 
 def test_modules_that_import_each_other_are_no_endless_road() -> None:
     assert found("from other import a\na.b", other="from example import a\nimport other.a as a") == []
+
+
+OWN = "from base import Base\n\nclass Own(Base):\n    def no_sync(self): ...\n\n"
+SHARDED = "from torch.distributed.fsdp import FullyShardedDataParallel as Base"
+
+
+@pytest.mark.parametrize(
+    ("made", "base", "expected"),
+    [
+        ("m = Own()", "class Base: ...", []),
+        ("m = Own()", SHARDED, ["no_sync"]),
+        ("m = Own() if small else wrap(m)", "class Base: ...", ["no_sync"]),
+        ("m = Own()\nm = wrap(m)", "class Base: ...", ["no_sync"]),
+        ("for m in models: pass", "class Base: ...", ["no_sync"]),
+        ("m = Other()", "class Base: ...", ["no_sync"]),
+    ],
+)
+def test_methods_of_classes_of_the_tree_are_told_apart(made: str, base: str, expected: list[str]) -> None:
+    uses_of_m = [what for _, kind, what in found(f"{OWN}{made}\nm.no_sync()", base=base) if kind == "method"]
+    assert uses_of_m == expected
+
+
+def test_what_a_name_becomes_further_down_does_not_count() -> None:
+    source = f"{OWN}def train(m):\n    m.no_sync()\n    m = Own()"
+    assert [what for _, _, what in found(source, base="class Base: ...")] == ["no_sync"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if hasattr(unit, '_handles') and ready:\n    unit._handles.clear()",
+        "unit._handles if hasattr(unit, '_handles') else []",
+        "hasattr(unit, '_handles') and ready and unit._handles",
+    ],
+)
+def test_a_question_accounts_for_what_only_runs_where_the_answer_is_yes(source: str) -> None:
+    assert found(source) == [(1, "string", "_handles")]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if hasattr(unit, '_handles'):\n    other._handles.clear()",
+        "if hasattr(unit, '_handles'):\n    pass\nelse:\n    unit._handles.clear()",
+        "hasattr(unit, '_handles') or unit._handles",
+    ],
+)
+def test_a_question_about_something_else_accounts_for_nothing(source: str) -> None:
+    assert ("attribute", "_handles") in {(kind, what) for _, kind, what in found(source)}
 
 
 SOURCE = """

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tests.leftovers.made import Owners
 from tests.leftovers.names import ATTRIBUTES, METHODS, OTHERS, PACKAGE, SHARED_METHODS, STRINGS, VALUES, fsdp1
 from tests.leftovers.resolve import Names, text_of
 
@@ -41,14 +42,16 @@ def uses(sources: Mapping[str, str]) -> list[Use]:
         except (SyntaxError, ValueError):
             continue
     names = Names(trees)
-    return sorted({use for path, tree in trees.items() for use in _Scan(path, tree, names).run()})
+    owners = Owners(trees, names)
+    return sorted({use for path, tree in trees.items() for use in _Scan(path, tree, names, owners).run()})
 
 
 class _Scan:
-    def __init__(self, path: str, tree: ast.Module, names: Names) -> None:
+    def __init__(self, path: str, tree: ast.Module, names: Names, owners: Owners) -> None:
         self.path = path
         self.tree = tree
         self.names = names
+        self.owners = owners
         self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self.sharded = self._sharded()
 
@@ -121,7 +124,9 @@ class _Scan:
         text = text_of(node)
         if text is not None and self._known(text) is not None:
             return
-        if node.attr in ATTRIBUTES and isinstance(node.ctx, ast.Load) and text_of(node.value) not in ("self", "cls"):
+        is_own = text_of(node.value) in ("self", "cls")
+        # Behind hasattr, the question is the use: where the answer is no, this does not run.
+        if node.attr in ATTRIBUTES and isinstance(node.ctx, ast.Load) and not is_own and not self._is_asked_for(node):
             yield self._use(node, "attribute", node.attr)
         if node.attr == "module" and isinstance(node.ctx, ast.Load):
             owner = text_of(node.value)
@@ -137,6 +142,8 @@ class _Scan:
                 return
             if method in SHARED_METHODS and (OTHERS.search(owner) or any("." in full for full in meanings)):
                 return
+            if self.owners.is_another(self.path, self._scope(node), node.func.value, method):
+                return
             if method in METHODS | SHARED_METHODS and owner not in ("self", "cls", "super"):
                 yield self._use(node, "method", method)
         elif isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr") and len(node.args) > 1:
@@ -145,6 +152,21 @@ class _Scan:
                 return
             if name.value in METHODS | SHARED_METHODS | ATTRIBUTES and not self._has_default(node):
                 yield self._use(node, "string", str(name.value))
+
+    def _is_asked_for(self, node: ast.Attribute) -> bool:
+        question = f"hasattr({ast.unparse(node.value)}, {node.attr!r})"
+        child: ast.AST = node
+        while (parent := self.parents.get(child)) is not None and not isinstance(child, ast.FunctionDef | ast.Lambda):
+            tests: list[ast.expr] = []
+            if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
+                answered = parent.body if isinstance(parent.body, list) else [parent.body]
+                tests = _conjuncts(parent.test) if child in answered else []
+            elif isinstance(parent, ast.BoolOp) and isinstance(parent.op, ast.And) and isinstance(child, ast.expr):
+                tests = parent.values[: parent.values.index(child)]
+            if any(ast.unparse(test) == question for test in tests):
+                return True
+            child = parent
+        return False
 
     def _has_default(self, call: ast.Call) -> bool:
         """Whether what FSDP2 lacks is asked for with something to take its place."""
@@ -190,6 +212,11 @@ def _asks_a_model(node: ast.AST) -> bool:
         and not CONFIGURATIONS.search(_last_name(side.value))
         for side in (node.left, *node.comparators)
     )
+
+
+def _conjuncts(test: ast.expr) -> list[ast.expr]:
+    """What is all true where ``test`` is."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def _last_name(node: ast.AST) -> str:
