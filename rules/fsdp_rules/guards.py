@@ -85,6 +85,38 @@ def _classes(node: cst.BaseExpression, file: File) -> Guard:
     return Guard.MIXED if any(wrapped) else Guard.OTHER
 
 
+def is_asked_for(node: cst.CSTNode, subject: str, name: str, file: File) -> bool:
+    """Whether ``node`` is only reached where ``hasattr`` has found a ``name`` in the expression of text ``subject``."""
+    child = node
+    for ancestor in file.ancestors(node):
+        test: cst.BaseExpression | None = None
+        if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body:
+            test = ancestor.test
+        elif isinstance(ancestor, cst.BooleanOperation) and child is ancestor.right:
+            test = ancestor.left if isinstance(ancestor.operator, cst.And) else None
+        while isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+            if _has(test.right, subject, name, file):
+                return True
+            test = test.left
+        if test is not None and _has(test, subject, name, file):
+            return True
+        if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
+            return False
+        child = ancestor
+    return False
+
+
+def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
+    if not isinstance(test, cst.Call) or file.code(test.func) != "hasattr" or len(test.args) != 2:
+        return False
+    asked = test.args[1].value
+    return (
+        file.code(test.args[0].value) == subject
+        and isinstance(asked, cst.SimpleString)
+        and asked.evaluated_value == name
+    )
+
+
 def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` is true for DistributedDataParallel alone, by what it is called."""
     child = node

@@ -16,6 +16,8 @@ DIRECT = re.compile(
 LOOP = re.compile(
     r"clip_grad_norm_|\bno_sync\b|\.module\b|state_dict\b|\bFSDP\b|\.generate\(|deepcopy|register_(comm_)?hook"
     r"|\.ndim\b|\.dim\(\)|\.shape\b|checkpoint_wrapper|\.apply\(|\.numel\(|\._handles?\b|\.process_group\b|_checkpointing\("
+    r"|\b_(all_handles|all_fsdp_states|exec_order_data|fully_sharded_module_to_handle|shard_param_infos)\b"
+    r"|\b_(post_backward|unshard)_stream\b"
 )
 #: Entry points of a model besides its call, which only matter where the file surely holds a wrapped one.
 ENTRY = re.compile(

@@ -153,6 +153,12 @@ def test_the_private_attribute_where_nothing_is_wrapped() -> None:
     assert levels("print(block._fsdp_wrapped_module.weight)\n") == ["manual"]
 
 
+def test_the_private_attribute_behind_a_test() -> None:
+    use = "    print(block._fsdp_wrapped_module.weight)\n"
+    assert levels(f"{WRAP}net = FSDP(net)\nif isinstance(block, Kind):\n{use}") == ["manual"]
+    assert levels(f'{WRAP}net = FSDP(net)\nif hasattr(block, "_fsdp_wrapped_module"):\n{use}') == []
+
+
 def test_an_attribute_of_that_name_in_the_project_is_not_guessed_about() -> None:
     source = WRAP + DDP + "class Box:\n    def __init__(self, module):\n        self.module = module\n"
     assert levels(source + "net = FSDP(net)\nprint(net.module.config)\n") == ["manual"]

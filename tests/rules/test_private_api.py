@@ -102,6 +102,8 @@ CLASS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, Sh
         'if hasattr(module, "_handles"): pass',
         'print(getattr(module, "_handle", None))',
         "module.head._streams = None",
+        'if hasattr(module, "_exec_order_data"): pass',
+        "module._exec_order_data._forward_prefetch_limit = 2",
         "if not isinstance(module, FSDP): return\n    module.params.clear()",
         "print(is_fsdp(module) and module.sharding_strategy is not ShardingStrategy.NO_SHARD)",
         "FSDP.set_state_dict_type(module, kind)\n    print(module.process_group)",
@@ -123,3 +125,19 @@ def test_one_comment_stands_above_a_statement_that_uses_an_attribute_twice() -> 
     result = rewrite(f"{CLASS}\ndef copy(a, b):\n    a.flat_param.data = b.flat_param.data\n")
     assert isinstance(result, Changed)
     assert result.source.count(b"TODO") == 1 and len(result.findings) == 3
+
+
+def test_names_of_the_wrapper_alone_need_no_import_where_the_project_wraps() -> None:
+    source = "def look(model):\n    return model.fc._flat_param, model._handle\n"
+    assert [entry.message for entry in findings(source, main=WRAP)] == ["only FSDP1's wrapper has a ._flat_param"]
+    check_noop(source)
+
+
+def test_what_stands_behind_a_question_is_told_of_there() -> None:
+    body = 'if hasattr(unit, "_handles") and unit._handles:\n        unit._handles.clear()'
+    found = findings(f"{CLASS}\ndef free(unit):\n    {body}\n")
+    assert [(entry.rule, entry.line) for entry in found if entry.rule == "FSDP902"] == [("FSDP902", 4)]
+    other = findings(
+        f"{CLASS}\ndef free(unit, other):\n    {body.replace('unit._handles.clear', 'other._handles.clear')}\n"
+    )
+    assert [entry.line for entry in other if entry.rule == "FSDP902"] == [4, 5]

@@ -59,3 +59,22 @@ def test_through_an_instance(owner: str) -> None:
         f"{head}fsdp_compat.summon_full_params(model):\n        pass\n",
         w=f"{wrap}    return FullyShardedDataParallel(model)\n",
     )
+
+
+def test_the_name_alone_gives_it_away_where_the_project_wraps() -> None:
+    wraps = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+    before = (
+        "import fsdp_compat\n\nkept = fsdp_compat\n\n\ndef step(model):\n    with {}(model.module):\n        pass\n"
+    )
+    check_rewrites(before.format("model.module.summon_full_params"), before.format(HELPER), main=wraps)
+    (found,) = findings(before.format("model.module.summon_full_params"), main=wraps)
+    assert found.level.value == "review"
+
+
+@pytest.mark.parametrize("owner", ["self", "trainer.strategy", "backend"])
+def test_noop_for_methods_of_the_project(owner: str) -> None:
+    wraps = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+    own = "class Backend:\n    def summon_full_params(self, model):\n        pass\n" if owner == "backend" else ""
+    check_noop(
+        f"def step(self, model, trainer, backend):\n    {owner}.summon_full_params(model)\n", main=wraps, own=own
+    )

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.finding import Level
-from fsdp_rules.guards import Guard, guard_of, tested
+from fsdp_rules.guards import Guard, guard_of, is_asked_for, tested
 from fsdp_rules.names import FSDP, canonical
 from fsdp_rules.project import Certainty
 from fsdp_rules.rule import Rule
@@ -44,17 +44,25 @@ FUNCTIONS = {
     "clean_tensor_name": NAMES,
 }
 STREAMS = "FSDP2 keeps its streams for itself, and the units of one root share them"
+ORDER = "set_modules_to_forward_prefetch and set_modules_to_backward_prefetch of FSDPModule say what is gathered early"
 #: Advice for private attributes of FSDP1's wrapper, and of what hangs on it.
 ATTRIBUTES = {
+    "_all_fsdp_states": UNITS,
     "_all_handles": PARAMETERS,
+    "_exec_order_data": ORDER,
     "_flat_param": PARAMETERS,
+    "_fully_sharded_module_to_handle": UNITS,
     "_handle": PARAMETERS,
     "_handles": PARAMETERS,
     "_is_flat_param": PARAMETERS,
+    "_post_backward_stream": STREAMS,
     "_shard_param_infos": PARAMETERS,
     "_streams": STREAMS,
+    "_unshard_stream": STREAMS,
     "flat_param": PARAMETERS,
 }
+#: Those of them that other libraries have too; the rest is FSDP1's wherever it stands.
+COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
 #: Advice for attributes of FSDP1's wrapper whose names others use too; asked of wrapped models alone.
 PUBLIC = {
     "_is_root": "the root is the module that fully_shard was called on last: compare with that object",
@@ -133,6 +141,8 @@ def free(model):
         if name in ATTRIBUTES:
             if _is_rewritten(node, file) or not _may_be_fsdp1(node, file):
                 return
+            if is_asked_for(node, file.code(node.value), name, file):
+                return
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:
             sure = held_at(node.value, file) is Certainty.YES
@@ -153,7 +163,7 @@ def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
         inner = inner.value
     if held_at(node.value, file) is not Certainty.NO:
         return True
-    return _has_fsdp1(file)
+    return _has_fsdp1(file) or (node.attr.value not in COMMON and "fsdp1" in file.project.flags)
 
 
 def _has_fsdp1(file: File) -> bool:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.finding import Level
-from fsdp_rules.guards import Guard, guard_of, is_under_another_wrapper, tested
+from fsdp_rules.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
 from fsdp_rules.names import FSDP
 from fsdp_rules.project import Certainty
 from fsdp_rules.receivers import is_repeatable
@@ -68,6 +68,14 @@ def unwrap(model):
             return
         guard = guard_of(node, subject, file)
         held = held_at(receiver, file)
+        if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_asked_for(node, subject, PRIVATE, file):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"only what FSDP1 makes has a {PRIVATE}, and the test above is for another class",
+                f"find out what {subject} is under FSDP2, where a sharded model is the model itself",
+            )
+            return
         if guard is Guard.OTHER or (guard is Guard.NONE and held is Certainty.NO and node.attr.value != PRIVATE):
             return
         if guard is Guard.NONE and held is Certainty.MAYBE and is_under_another_wrapper(node, file):

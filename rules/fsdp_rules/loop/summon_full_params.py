@@ -11,8 +11,11 @@ from fsdp_rules.diagnosis import Diagnosis, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.names import FSDP
 from fsdp_rules.project import Certainty
+from fsdp_rules.receivers import wrapped
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
+
+METHOD = "summon_full_params"
 
 
 class SummonFullParams(Rule):
@@ -47,10 +50,10 @@ def sample(model, tokens):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """The method in any form: called, passed on, or reached through an instance."""
-        if not isinstance(node, cst.Attribute) or node.attr.value != "summon_full_params":
+        if not isinstance(node, cst.Attribute) or node.attr.value != METHOD:
             return
         held = self._held(node, file)
-        if held is Certainty.NO:
+        if held is None:
             return
         if not file.settings.helpers:
             yield Diagnosis(
@@ -63,7 +66,9 @@ def sample(model, tokens):
             return
         helper = file.ref("fsdp_compat.summon_full_params")
         message = "fsdp_compat gathers the parameters, with the same arguments"
-        if held is Certainty.MAYBE:
+        if held is Certainty.NO:
+            message = f"nothing else in torch has a {METHOD}, so {file.code(node.value)} was an FSDP1 model; {message}"
+        elif held is Certainty.MAYBE:
             message = f"{file.code(node.value)} holds the sharded model; {message}"
         yield Diagnosis(
             node,
@@ -72,16 +77,19 @@ def sample(model, tokens):
             edits=(Replace(node, lambda code: helper),),
         )
 
-    def _held(self, node: cst.Attribute, file: File) -> Certainty:
-        """How sure it is that this is FSDP1's method."""
-        if file.fsdp1(node) == f"{FSDP}.summon_full_params":
+    def _held(self, node: cst.Attribute, file: File) -> Certainty | None:
+        """How sure it is that this is FSDP1's method; NO where its name alone says so, None where it is another's."""
+        if file.fsdp1(node) == f"{FSDP}.{METHOD}":
             return Certainty.YES
         call = file.parent(node)
         if not isinstance(call, cst.Call) or call.func is not node or not call.args:
-            return Certainty.NO
+            return None
         owner = node.value
         if isinstance(owner, cst.Call) and m.matches(owner, m.Call(func=m.Name("type"), args=[m.Arg()])):
             owner = owner.args[0].value
         elif isinstance(owner, cst.Attribute) and owner.attr.value == "__class__":
             owner = owner.value
-        return file.holds(owner)
+        held = file.holds(owner)
+        if held is Certainty.NO:
+            return None if METHOD in file.project.methods else wrapped(owner, file)
+        return held
