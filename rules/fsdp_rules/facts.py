@@ -40,6 +40,8 @@ class FileFacts:
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: The functions that return a ``functools.partial(FSDP, ...)``.
     makers: frozenset[str] = field(default=frozenset())
+    #: The context managers that set the kind of state for the code that runs inside them.
+    switchers: frozenset[str] = field(default=frozenset())
 
 
 #: Words whose presence anywhere in the tree changes what a rule may assume.
@@ -92,6 +94,7 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
         reads=_reads(tree) if indexer.starred else frozenset(),
         classes=indexer.classes,
         makers=frozenset(indexer.makers),
+        switchers=frozenset(indexer.switchers),
     )
 
 
@@ -129,6 +132,29 @@ GROUPING = re.compile(r"optim|param_?groups?|weight_decay")
 INNER = (".module", "._fsdp_wrapped_module")
 
 
+def _switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether ``function`` is a context manager that sets the kind of state in one of FSDP1's two ways."""
+    if not any("contextmanager" in ast.unparse(decorator) for decorator in function.decorator_list):
+        return False
+    nodes = list(ast.walk(function))
+    if any(isinstance(node, ast.Attribute) and node.attr == "set_state_dict_type" for node in nodes):
+        return True
+    return any(
+        any(isinstance(node, ast.Attribute) and node.attr == "state_dict_type" for node in ast.walk(setting))
+        for block in nodes
+        for setting in _settings(block)
+    )
+
+
+def _settings(node: ast.AST) -> list[ast.expr]:
+    """What ``node`` enters around a ``yield``, or for the rest of its function."""
+    if isinstance(node, ast.With) and any(isinstance(inner, ast.Yield) for inner in ast.walk(node)):
+        return [item.context_expr for item in node.items]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "enter_context":
+        return node.args
+    return []
+
+
 class _Indexer:
     """Collects flows between places. A place is a string:
 
@@ -152,6 +178,7 @@ class _Indexer:
         self.starred: set[str] = set()
         self.classes: dict[str, tuple[str, ...]] = {}
         self.makers: set[str] = set()
+        self.switchers: set[str] = set()
         self.gated = gated
         self.flags: set[str] = set()
         self.factories: set[str] = set()
@@ -251,6 +278,8 @@ class _Indexer:
             names = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
             self.functions[inner] = tuple(names)
             self._note_wraps(node.body, inner, 0)
+            if _switches(node):
+                self.switchers.add(inner)
             for name in names:
                 self._flow(f"param:{self.path}:{inner}:{name}", self._var(inner, name))
                 if (inner, name) in self.wrapped_from or (inner, name) in self.rebound:

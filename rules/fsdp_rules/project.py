@@ -24,7 +24,7 @@ class Project:
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``modules`` the
     modules that an import path may mean, by that path: an import need not start where the tree does. ``stars`` are the
     star imports: what is imported, the path of the file that does it, and the names that this file reads. ``owners``
-    are the classes.
+    are the classes, ``switchers`` the context managers that set the kind of state, by their whole dotted names.
     """
 
     flags: frozenset[str]
@@ -35,6 +35,7 @@ class Project:
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
+    switchers: frozenset[str] = field(default=frozenset())
 
     @classmethod
     def build(cls, facts: Iterable[FileFacts]) -> Project:
@@ -52,6 +53,7 @@ class Project:
             modules=_by_suffix(exports),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=Owners.build(files),
+            switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
         )
 
     def resolve(self, dotted: str) -> str:
@@ -106,6 +108,10 @@ class Project:
         """Whether some name in the file at ``path`` may hold a wrapped model."""
         prefix = f"var:{place_key(path)}:"
         return any(place.startswith(prefix) for place in self.held)
+
+    def switches(self, dotted: str) -> bool:
+        """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
+        return any(name == dotted or name.endswith(f".{dotted}") for name in self.switchers)
 
     def may_return_wrapped(self, name: str) -> bool:
         """Whether some function of the project called ``name`` may return a wrapped model."""

@@ -11,9 +11,9 @@ from fsdp_rules.finding import Level
 from fsdp_rules.names import FSDP
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
-from fsdp_rules.state import local_state_dict
 from fsdp_rules.state.context import SET_STATE_DICT_TYPE, Kind, is_context_call, read_context
 from fsdp_rules.state.local_state_dict import LocalStateDict
+from fsdp_rules.state.sticky import setting_problem
 
 
 class SetStateDictType(Rule):
@@ -21,7 +21,8 @@ class SetStateDictType(Rule):
 
     The call goes, and each `state_dict`, `load_state_dict` and optimizer state of the same file that it governed gets
     the options that it stood for. Where a file sets several kinds for one model, those of the same function count,
-    and a call that none of them surely precedes is left for you.
+    and a call that none of them surely precedes is left for you. Two calls that switch there and back go together or
+    stay together; they stay where a context manager switches around code that it does not see.
     """
 
     id = "FSDP302"
@@ -54,19 +55,13 @@ def main():
         if not isinstance(node, cst.Call) or not is_context_call(node, file, SET_STATE_DICT_TYPE):
             return
         context = read_context(node, file)
-        statement = file.parent(node)
-        if context is None or context.kind in (Kind.UNKNOWN, Kind.EITHER):
-            problem = "the kind of state is only known at run time"
-        elif context.kind is Kind.LOCAL:
-            problem = local_state_dict.MESSAGE
-        elif not isinstance(statement, cst.Expr):
-            problem = "the settings that it returns have no FSDP2 form"
-        else:
+        problem = setting_problem(node, file)
+        if not problem and context is not None:
             yield Diagnosis(
                 node,
                 Level.SAFE,
                 f"the kind of state ({context.kind.value}) is chosen by the options of each call",
-                edits=(remove(statement),),
+                edits=(remove(file.statement(node)),),
                 claims=(node.func,),
                 consumes=context.consumes,
             )

@@ -16,6 +16,7 @@ from fsdp_rules.state.blocks import block_assumption, block_problem
 from fsdp_rules.state.context import context_items, entered, is_context_call, read_context
 from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.state.shared import shared_name, shared_options
+from fsdp_rules.state.switching import switching
 
 CHOSEN = "is chosen by the options of each call"
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -35,7 +36,7 @@ class StateDictTypeContext(Rule):
     | `SHARDED_STATE_DICT` | none: the tensors are DTensors |
 
     A block that hands the model to code that is not seen, or whose kind of state is only known at run time, is left
-    as it is.
+    as it is, and so is one whose kind is set by a context manager of the project's own.
     """
 
     id = "FSDP301"
@@ -84,6 +85,7 @@ def save(model, path):
     def _block(self, block: cst.With, file: File) -> Iterator[Diagnosis]:
         items = list(context_items(block, file))
         if not items:
+            yield from _switched(block, file)
             return
         problem = block_problem(block, file)
         if problem is not None:
@@ -106,6 +108,17 @@ def save(model, path):
             edits=(Rebuild(block, _unwrapped(block, file)),),
             claims=tuple(call.func for _, call in items),
             consumes=context.consumes,
+        )
+
+
+def _switched(block: cst.With, file: File) -> Iterator[Diagnosis]:
+    for call in switching(block, file):
+        yield Diagnosis(
+            call,
+            Level.MANUAL,
+            f"{file.code(call.func)} sets the kind of state for what this block calls, and FSDP2 has no such setting",
+            "give each state in it its options, get_model_state_dict(model, options=StateDictOptions(...)), and remove "
+            "this context manager",
         )
 
 

@@ -20,6 +20,7 @@ from fsdp_rules.state.context import (
     read_context,
 )
 from fsdp_rules.state.identity import Same, same_model
+from fsdp_rules.state.switching import is_switcher
 from fsdp_rules.values import literal_bool
 
 ELSEWHERE = "set_state_dict_type is called in another file of the project, and may govern this call"
@@ -38,6 +39,40 @@ def settings_calls(file: File) -> list[cst.Call]:
 
     file.module.visit(Collect())
     return found
+
+
+def setting_problem(setting: cst.Call, file: File) -> str:
+    """Why a call of ``set_state_dict_type`` stays, "" where it can go: alone, or with what switches back."""
+    problem = _own_problem(setting, file)
+    subject = _subject(setting, file)
+    if problem or subject is None:
+        return problem
+    for other in settings_calls(file):
+        second = _subject(other, file)
+        if other is setting or second is None or file.function(other) is not file.function(setting):
+            continue
+        if same_model(subject, second, file) is not Same.NO and _own_problem(other, file):
+            line = file.span(other).line
+            return f"the setting of line {line} on the same model stays, and the two belong together"
+    return ""
+
+
+def _own_problem(setting: cst.Call, file: File) -> str:
+    context = read_context(setting, file)
+    if context is None or context.kind in (Kind.UNKNOWN, Kind.EITHER):
+        return "the kind of state is only known at run time"
+    if context.kind is Kind.LOCAL:
+        return local_state_dict.MESSAGE
+    if not isinstance(file.parent(setting), cst.Expr):
+        return "the settings that it returns have no FSDP2 form"
+    if is_switcher(file.function(setting), file):
+        return "it governs code that runs inside of this context manager, and is not seen here"
+    return ""
+
+
+def _subject(setting: cst.Call, file: File) -> cst.BaseExpression | None:
+    context = read_context(setting, file)
+    return context.subject if context is not None else None
 
 
 def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Context | str | None:

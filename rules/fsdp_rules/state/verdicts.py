@@ -20,6 +20,7 @@ from fsdp_rules.state.context import (
 from fsdp_rules.state.identity import Same, same_model
 from fsdp_rules.state.nested import calling_block
 from fsdp_rules.state.sticky import is_set_before, sticky_context
+from fsdp_rules.state.switching import switching
 from fsdp_rules.state.writer import Writer, refuse
 from fsdp_rules.wrapping import held_at
 
@@ -95,6 +96,9 @@ def _is_unseen(state: StateCall, file: File) -> str:
     unseen = unseen_contexts(file)
     if any(file.scope(call) == file.scope(state.call) for call in unseen):
         return "state_dict_type"
+    for ancestor in file.ancestors(state.call):
+        for switch in switching(ancestor, file) if isinstance(ancestor, cst.With) else ():
+            return file.code(switch.func)
     if not unseen and "handed_context" not in file.project.flags:
         return ""
     model = dotted(state.model) or file.code(state.model)

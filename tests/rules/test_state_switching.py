@@ -1,0 +1,133 @@
+"""FSDP301, 302 and 309: settings that switch there and back, and context managers of the project's own that do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_findings, check_rewrites, findings
+
+IMPORTS = """\
+from contextlib import contextmanager
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+"""
+SWITCH = (
+    IMPORTS
+    + """
+@contextmanager
+def full_state(models):
+    for model in models:
+        FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+    try:
+        yield
+    finally:
+        for model in models:
+            FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+"""
+)
+BLOCK = (
+    IMPORTS
+    + """
+@contextmanager
+def full_state(models):
+    with FSDP.state_dict_type(models[0], StateDictType.FULL_STATE_DICT):
+        yield
+"""
+)
+USER = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from tools import full_state
+
+def save(net):
+    model = FSDP(net)
+    with full_state([model]):
+        return model.state_dict()
+"""
+
+
+def test_a_setting_goes_with_the_one_that_takes_it_back() -> None:
+    check_rewrites(
+        IMPORTS.partition("\n")[2]
+        + """
+def save(model):
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+    state = model.state_dict()
+    FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+    return state
+""",
+        """\
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+def save(model):
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    return state
+""",
+    )
+
+
+def test_a_setting_stays_with_the_one_that_takes_it_back() -> None:
+    source = f"""{IMPORTS}
+def save(model, other):
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+    state = model.state_dict()
+    FSDP.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT)
+    return state
+
+def another(model):
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+"""
+    found = [(entry.rule, entry.line, entry.level.value) for entry in findings(source)]
+    assert ("FSDP302", 5, "manual") in found and ("FSDP310", 7, "manual") in found
+    assert ("FSDP302", 11, "safe") in found
+    assert any("the setting of line 7 on the same model stays" in entry.message for entry in findings(source))
+
+
+def test_a_context_manager_keeps_both_settings() -> None:
+    found = [(entry.rule, entry.level.value) for entry in findings(SWITCH) if entry.rule == "FSDP302"]
+    assert found == [("FSDP302", "manual"), ("FSDP302", "manual")]
+
+
+@pytest.mark.parametrize("tools", [SWITCH, BLOCK])
+@pytest.mark.parametrize("entered", ["full_state([model])", "torch.no_grad(), full_state([model])"])
+def test_a_block_of_such_a_context_manager_is_left_for_the_reader(tools: str, entered: str) -> None:
+    source = "import torch" + USER.replace("full_state([model])", entered)
+    found = findings(source, None, tools=tools)
+    assert [entry.message for entry in found if entry.rule == "FSDP301"] == [
+        "full_state sets the kind of state for what this block calls, and FSDP2 has no such setting"
+    ]
+    assert [entry.level.value for entry in found if entry.rule == "FSDP309"] == ["manual"]
+
+
+def test_a_method_of_the_same_file() -> None:
+    source = f"""{IMPORTS}
+class Trainer:
+    @contextmanager
+    def full(self):
+        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
+            yield
+
+    def save(self):
+        with self.full():
+            return self.state()
+"""
+    assert [(entry.line, entry.level.value) for entry in findings(source) if entry.rule == "FSDP301"] == [
+        (7, "manual"),
+        (11, "manual"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        "from contextlib import contextmanager\n\n@contextmanager\ndef full_state(models):\n    yield\n",
+        IMPORTS
+        + """
+@contextmanager
+def full_state(models):
+    with FSDP.state_dict_type(models[0], StateDictType.FULL_STATE_DICT):
+        state = models[0].state_dict()
+    yield state
+""",
+    ],
+)
+def test_other_context_managers(tools: str) -> None:
+    check_findings(USER, {("FSDP101", "safe"), ("FSDP110", "safe"), ("FSDP309", "review")}, None, tools=tools)
