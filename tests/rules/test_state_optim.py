@@ -200,6 +200,19 @@ def test_a_sharded_state_without_a_known_optimizer_is_left_for_the_reader() -> N
     )
 
 
+def test_a_sharded_state_that_is_read_in_a_block_that_stays_has_a_finding_of_its_own() -> None:
+    body = """
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from torch.distributed.fsdp import StateDictType
+
+def load(model, optim, reader):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = load_sharded_optimizer_state_dict(model.state_dict(), "optim", reader)
+        restore(model, optim, state["optim"])
+"""
+    assert levels(body) == [("FSDP301", "manual"), ("FSDP308", "manual")]
+
+
 def test_a_state_that_is_saved_as_it_is() -> None:
     body = """
 def main(net, optim, saved):

@@ -18,6 +18,10 @@ from fsdp_rules.state.loading import find_load
 from fsdp_rules.values import bind
 
 FUNCTION = "load_sharded_optimizer_state_dict"
+ADVICE = (
+    f'state = {{"optimizer": get_optimizer_state_dict(model, optimizer)}}; {DCP}.load(state, storage_reader=...); '
+    'set_optimizer_state_dict(model, optimizer, optim_state_dict=state["optimizer"])'
+)
 
 
 class ShardedOptimizer(Rule):
@@ -63,6 +67,13 @@ def load(model, optimizer, reader):
         if file.resolved(node.func) not in (f"{DCP}.{FUNCTION}", f"{DCP}.optimizer.{FUNCTION}"):
             return
         if any(block_problem(block, file) is not None for block, _ in governing_with(node, file)):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{FUNCTION} reads into ShardedTensors, which FSDP2's optimizers do not have; it stays with the block "
+                "around it",
+                ADVICE,
+            )
             return
         build = _build(node, file)
         if build is None:
@@ -70,8 +81,7 @@ def load(model, optimizer, reader):
                 node,
                 Level.MANUAL,
                 f"{FUNCTION} needs the optimizer under FSDP2, and which one is not certain here",
-                f'state = {{"optimizer": get_optimizer_state_dict(model, optimizer)}}; {DCP}.load(state, '
-                "storage_reader=...)",
+                ADVICE,
             )
             return
         yield Diagnosis(
