@@ -131,6 +131,13 @@ def test_methods_about_parameters_are_taken_not_to_touch_the_state() -> None:
     )
 
 
+def test_a_package_with_functions_of_the_same_names_is_no_model() -> None:
+    source = (
+        f"import torch.distributed.checkpoint as dcp\n{BLOCK}        run(model)\n        dcp.load_state_dict(path)\n"
+    )
+    assert [message.split()[0] for message in messages(source, "FSDP301")] == ["run"]
+
+
 @pytest.mark.parametrize("call", ["model.tokenizer.save(path)", "json.dump(model.args, path)"])
 def test_what_holds_no_state_may_be_in_the_block(call: str) -> None:
     assert (

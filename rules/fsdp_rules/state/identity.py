@@ -24,12 +24,10 @@ def same_model(subject: cst.BaseExpression, model: cst.BaseExpression, file: Fil
     """Whether ``model`` is ``subject``, or a part of it."""
     subject, model = _original(subject, file), _original(model, file)
     outer, inner = dotted(subject), dotted(model)
-    if outer is not None and inner is not None and _home(outer, subject, file) != _home(inner, model, file):
-        return Same.UNSURE
     if outer is None or inner is None:
         return Same.YES if file.code(subject) == file.code(model) else Same.UNSURE
     if inner == outer or inner.startswith(f"{outer}.") or outer in (f"{inner}.module", f"{inner}._fsdp_wrapped_module"):
-        return Same.YES
+        return Same.YES if _home(outer, subject, file) == _home(inner, model, file) else Same.UNSURE
     if file.holds(model) is Certainty.NO or (_is_wrapped_here(subject, file) and _is_wrapped_here(model, file)):
         return Same.NO
     return Same.UNSURE
