@@ -15,7 +15,7 @@ from fsdp_rules.construction.imports import Imports
 from fsdp_rules.diagnosis import Diagnosis, Edit, remove
 from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
 from fsdp_rules.imports import tidy_imports
-from fsdp_rules.leftovers import unclaimed
+from fsdp_rules.leftovers import staying, unclaimed
 from fsdp_rules.names import PUBLIC_MODULES
 from fsdp_rules.project import Project
 from fsdp_rules.registry import all_rules
@@ -62,13 +62,15 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     if not file.left_alone:
         module, said = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
         diagnoses += _imports(file, said)
+    output = module.code
+    if settings.to != "shim":
+        diagnoses += staying(file, [diagnosis for _, diagnosis in diagnoses], output)
     findings = tuple(
         sorted(
             (_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses),
             key=lambda found: (found.line, found.column, found.rule),
         )
     )
-    output = module.code
     if output == text:
         return Unchanged(findings)
     try:

@@ -186,8 +186,8 @@ for step in range(3):
 """
 
 
-def finding(line: int, level: str) -> dict[str, Any]:
-    return {"path": "a.py", "line": line, "end_line": 8, "level": level}
+def finding(line: int, level: str, message: str = "") -> dict[str, Any]:
+    return {"path": "a.py", "line": line, "end_line": 8, "level": level, "message": message}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,26 @@ def finding(line: int, level: str) -> dict[str, Any]:
 )
 def test_only_what_is_said_at_the_statement_counts(findings: list[dict[str, Any]], lines: list[int]) -> None:
     assert [use.line for use in left({"a.py": SOURCE}, findings)] == lines
+
+
+@pytest.mark.parametrize(
+    ("entry", "lines"),
+    [
+        (finding(1, "info", "ShardingStrategy, CPUOffload: still torch's"), [3, 4]),
+        (finding(1, "safe", "ShardingStrategy, CPUOffload: still torch's"), [2, 3, 4]),
+        (finding(1, "info", "CPUOffload: still torch's"), [2, 3, 4]),
+        ({**finding(1, "info", "ShardingStrategy"), "path": "b.py"}, [2, 3, 4]),
+        (finding(1, "info", "FullyShardedDataParallel"), [2, 3, 4]),
+    ],
+)
+def test_values_are_told_of_once_in_a_file_by_name(entry: dict[str, Any], lines: list[int]) -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy\n"
+        "KINDS = {'full': ShardingStrategy.FULL_SHARD}\n"
+        "PRECISION = MixedPrecision()\n"
+        "WRAPPER = FullyShardedDataParallel\n"
+    )
+    assert [use.line for use in left({"a.py": source}, [entry])] == lines
 
 
 def test_a_todo_above_the_statement_counts() -> None:

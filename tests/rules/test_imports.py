@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.finding import Changed, Settings
-from tests.rules.helpers import check_rewrites, rewrite
+from tests.rules.helpers import check_rewrites, findings, rewrite
 
 SHIM = Settings(to="shim")
 
@@ -178,3 +178,29 @@ def test_a_lazy_import_in_a_branch_goes_with_its_use() -> None:
             return torch.amp.GradScaler("cuda")
         """,
     )
+
+
+STAYS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy\n"
+VALUES = "half = MixedPrecision()\nkinds = {'full': ShardingStrategy.FULL_SHARD}\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (STAYS + "\n" + VALUES + "wrapper = FSDP\n", ["MixedPrecision, ShardingStrategy"]),
+        ("import torch.distributed.fsdp as f\nkind = f.ShardingStrategy.FULL_SHARD\n", ["ShardingStrategy"]),
+        ("try:\n    " + STAYS + "except ImportError:\n    pass\n" + VALUES, ["MixedPrecision, ShardingStrategy"]),
+        (STAYS + VALUES, []),
+        (STAYS + VALUES + "model = FSDP(model, mixed_precision=half)\n", []),
+        (STAYS + "wrapper = FSDP\n", []),
+        (STAYS + "wrapper = [FSDP, MixedPrecision]\n", []),
+    ],
+)
+def test_configurations_that_stay_are_named_once(source: str, named: list[str]) -> None:
+    found = [entry for entry in findings(source) if entry.rule == "FSDP100" and entry.level.value == "info"]
+    assert [entry.message.partition(":")[0] for entry in found] == named
+
+
+def test_configurations_may_be_ignored_by_a_comment() -> None:
+    source = STAYS + "wrapper = FSDP\nhalf = MixedPrecision()  # fsdp-migrate: ignore[FSDP100]\n"
+    assert [entry.level.value for entry in findings(source) if entry.rule == "FSDP100"] == ["safe"]

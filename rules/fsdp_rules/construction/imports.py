@@ -21,9 +21,10 @@ class Imports(Rule):
     """Where FSDP1 names come from.
 
     After a native rewrite an import keeps exactly the names that are still used, and what FSDP2 needs stands beside
-    them. With `--to shim` the imports are all that changes: every public FSDP1 name comes from `fsdp_compat`. A star
-    import hides which names are meant, so it is reported. Imports under `try` or a version test are left alone by the
-    native rewrite, since they belong to code for another torch.
+    them. Configurations that stay torch's, beside FSDP1 code that stays, are named once in a file. With `--to shim`
+    the imports are all that changes: every public FSDP1 name comes from `fsdp_compat`. A star import hides which names
+    are meant, so it is reported. Imports under `try` or a version test are left alone by the native rewrite, since
+    they belong to code for another torch.
     """
 
     id = "FSDP100"
