@@ -38,6 +38,8 @@ class FileFacts:
     reads: frozenset[str] = field(default=frozenset())
     #: The last names of the bases of each class, by the class's qualified name.
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: The methods of its bases that each class calls, through ``super()`` or by their class, by its qualified name.
+    supers: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The functions that return a ``functools.partial(FSDP, ...)``.
     makers: frozenset[str] = field(default=frozenset())
     #: The context managers that set the kind of state for the code that runs inside them.
@@ -93,6 +95,7 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
         starred=frozenset(indexer.starred),
         reads=_reads(tree) if indexer.starred else frozenset(),
         classes=indexer.classes,
+        supers=indexer.supers,
         makers=frozenset(indexer.makers),
         switchers=frozenset(indexer.switchers),
     )
@@ -130,6 +133,26 @@ def place_key(path: str) -> str:
 GROUPING = re.compile(r"optim|param_?groups?|weight_decay")
 #: Attributes of a wrapped model that give the model inside, which under FSDP2 is the same object.
 INNER = (".module", "._fsdp_wrapped_module")
+
+
+def _supers(owner: ast.ClassDef) -> frozenset[str]:
+    """The methods that ``owner`` calls as those of a base."""
+    if not owner.bases:
+        return frozenset()
+    bases = {ast.dump(base) for base in owner.bases}
+    return frozenset(
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute)
+        and (
+            (
+                isinstance(node.value, ast.Call)
+                and isinstance(node.value.func, ast.Name)
+                and node.value.func.id == "super"
+            )
+            or ast.dump(node.value) in bases
+        )
+    )
 
 
 def _switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -177,6 +200,7 @@ class _Indexer:
         self.imported: set[str] = set()
         self.starred: set[str] = set()
         self.classes: dict[str, tuple[str, ...]] = {}
+        self.supers: dict[str, frozenset[str]] = {}
         self.makers: set[str] = set()
         self.switchers: set[str] = set()
         self.gated = gated
@@ -289,6 +313,7 @@ class _Indexer:
         if isinstance(node, ast.ClassDef):
             inner = f"{scope}.{node.name}" if scope else node.name
             self.classes[inner] = tuple(text.rpartition(".")[2] for base in node.bases if (text := self._text(base)))
+            self.supers[inner] = _supers(node)
             for base in node.bases:
                 if self._known(base) == FSDP:
                     self._found(base)

@@ -72,6 +72,21 @@ def test_a_class_shares_its_attributes_with_its_bases_and_subclasses() -> None:
     assert rules(PLAIN.format(base="(Sharded)"), other=TRAINER.format(base="")) == ["FSDP309"]
 
 
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("    def save(self):\n        pass\n", []),
+        ("    def save(self):\n        super().save()\n", ["FSDP309"]),
+        ("    def save(self):\n        pass\n\n    def step(self):\n        Plain.save(self)\n", ["FSDP309"]),
+        ("    def step(self):\n        pass\n", ["FSDP309"]),
+    ],
+)
+def test_a_subclass_with_a_method_of_its_own_does_not_run_that_of_its_base(method: str, expected: list[str]) -> None:
+    assert rules(PLAIN.format(base=""), other=f"{TRAINER.format(base='(Plain)')}\n{method}") == expected
+    further = f"{TRAINER.format(base='(Between)')}\nclass Between(Plain):\n{method}"
+    assert rules(PLAIN.format(base=""), other=further) == expected
+
+
 def test_an_attribute_that_is_set_from_outside_may_be_of_any_class() -> None:
     outside = WRAP + "\ndef shard(trainer):\n    trainer.model = FSDP(trainer.model)\n"
     assert rules(PLAIN.format(base=""), other=outside) == ["FSDP309"]
