@@ -47,7 +47,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         return Failed(str(error))
     except RecursionError:
         return Failed("is nested too deeply to be parsed")
-    if file.module.code != text:
+    if not file.prints_back:
         return Failed("does not print back as it was parsed; it is left alone")
 
     diagnoses = _diagnose(file)

@@ -8,16 +8,16 @@ import re
 import textwrap
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from fsdp_rules.finding import Settings, Span
 from fsdp_rules.gates import gated_lines
+from fsdp_rules.layout import Layout
 from fsdp_rules.names import FSDP, canonical, expand
 from fsdp_rules.project import INNER, Certainty, Project, module_name
 
@@ -50,26 +50,6 @@ def dotted(node: cst.CSTNode) -> str | None:
     return ".".join([node.value, *reversed(parts)])
 
 
-class _Index(cst.CSTVisitor):
-    """Parents and nodes by type, from one walk: libcst's providers would take a walk each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        self.by_type: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
-        self._stack: list[cst.CSTNode] = []
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if self._stack:
-            self.parents[node] = self._stack[-1]
-        self._stack.append(node)
-        self.by_type[type(node)].append(node)
-        return True
-
-    def on_leave(self, original_node: cst.CSTNode) -> None:
-        self._stack.pop()
-
-
 class File:
     """A parsed file and its facts. ``path`` is as the user named it, with forward slashes."""
 
@@ -79,37 +59,35 @@ class File:
         self.settings = settings
         self.text = source
         self.module = cst.parse_module(source)
-        index = _Index()
-        self.module.visit(index)
-        self._parents = index.parents
-        self._nodes = index.by_type
+        self._layout = Layout(self.module)
         self.wanted_imports: dict[str, str] = {}
 
     # Places
 
     def nodes(self, kind: type[Node]) -> list[Node]:
         """All nodes of exactly the type ``kind``, in the order of the text."""
-        return cast("list[Node]", self._nodes.get(kind, []))
+        return self._layout.nodes(kind)
 
-    @cached_property
-    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
-        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+    def inside(self, node: cst.CSTNode, kind: type[Node]) -> list[Node]:
+        """The nodes of exactly the type ``kind`` in ``node``, itself included, in the order of the text."""
+        return self._layout.inside(node, kind)
+
+    @property
+    def prints_back(self) -> bool:
+        """Whether the tree prints as the text that it was parsed from."""
+        return self._layout.code == self.text
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node that ``node`` stands in, None for the module."""
-        return self._parents.get(node)
+        return self._layout.parent(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """All nodes around ``node``, innermost first."""
-        current = self.parent(node)
-        while current is not None:
-            yield current
-            current = self.parent(current)
+        return self._layout.ancestors(node)
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where ``node`` stands: lines from 1, columns from 0."""
-        place = self._positions[node]
-        return Span(place.start.line, place.start.column, place.end.line, place.end.column)
+        return self._layout.span(node)
 
     def statement(self, node: cst.CSTNode) -> cst.CSTNode:
         """The small or compound statement that ``node`` belongs to, ``node`` itself included."""
@@ -144,7 +122,7 @@ class File:
 
     def code(self, node: cst.CSTNode) -> str:
         """The source text of ``node`` as it stands in the file."""
-        return self.module.code_for_node(node).strip()
+        return self._layout.printed(node).strip()
 
     # Names
 
