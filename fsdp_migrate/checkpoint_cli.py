@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -25,9 +28,43 @@ Exit code:
 """
 
 
-@click.group(short_help="Look into checkpoints.")
+_CONVERT_HELP = """Write the checkpoint SRC anew at DST, in a format that FSDP2 loads.
+
+One process does it, without a process group, a GPU or the model's code: it reads one tensor after the other, so that
+memory for two of the largest is enough. No pickle is run. SRC is only read. DST must not be there yet; it appears when
+all of it has been written, read again and compared with SRC, and not before.
+
+\b
+  --to dcp          a folder of torch.distributed.checkpoint (needs torch)
+  --to safetensors  the model alone, as Hugging Face's libraries store it
+  --to full         one file, for torch.load (needs torch)
+
+\b
+  fsdp-migrate checkpoint convert out/rank_files new --to dcp
+  fsdp-migrate checkpoint convert out/step_1000 model --to safetensors
+  fsdp-migrate checkpoint convert --dry-run out/step_1000 all.pt --to full
+
+What differs from the source, wrappers in names for one, is printed. What cannot be carried over stops it with the
+reason, and --leave-out goes on without that.
+
+\b
+Exit code:
+  0  written, or with --dry-run: could be
+  2  not written
+"""
+_SIZES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def _nbytes(context: click.Context, option: click.Parameter, value: str) -> int:
+    number, unit = value[:-2].strip(), value[-2:].upper()
+    if unit not in _SIZES or not number.isdecimal() or not int(number):
+        raise click.BadParameter(f"{value!r} is no size: write it as 5GB, 500MB or 100KB", context, option)
+    return int(number) * _SIZES[unit]
+
+
+@click.group(short_help="Look into checkpoints, and convert them.")
 def checkpoint() -> None:
-    """Look into checkpoints, without loading them."""
+    """Look into checkpoints without loading them, and write them anew in a format that FSDP2 loads."""
 
 
 @checkpoint.command(help=_INSPECT_HELP, short_help="Say what a checkpoint holds and how it loads.")
@@ -56,3 +93,70 @@ def inspect(path: Path, form: str, everything: bool) -> int:
         # Without a terminal there is no width to fit into, and a name cut in two cannot be searched for.
         report.show(found, Console(width=None if sys.stdout.isatty() else 200), everything)
     return int(any(finding.level is Level.MANUAL for one in found for finding in judge(one)))
+
+
+@checkpoint.command(help=_CONVERT_HELP, short_help="Write a checkpoint anew in another format.")
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(["dcp", "safetensors", "full"]), required=True, help="The format of DST.")
+@click.option(
+    "--leave-out", metavar="KEY", multiple=True, help="Do not carry over KEY and what is under it. Repeatable."
+)
+@click.option("--adamw", "decoupled", flag_value="adamw", help="Param groups are AdamW's: fill decoupled_weight_decay.")
+@click.option("--adam", "decoupled", flag_value="adam", help="Param groups are Adam's: fill decoupled_weight_decay.")
+@click.option(
+    "--shard-size",
+    callback=_nbytes,
+    metavar="SIZE",
+    default="5GB",
+    show_default=True,
+    help="The most that a safetensors file takes.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+def convert(
+    source: Path,
+    target: Path,
+    to: str,
+    leave_out: tuple[str, ...],
+    decoupled: str | None,
+    shard_size: int,
+    dry_run: bool,
+) -> int:
+    from fsdp_migrate.checkpoints.convert import run
+    from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
+    from fsdp_migrate.checkpoints.convert.state import CannotConvert
+    from fsdp_migrate.checkpoints.model import BadCheckpoint
+    from fsdp_migrate.progress import bytes_shown
+    from fsdp_migrate.report.conversion import converted, prepared
+    from fsdp_migrate.report.summary import printable
+
+    wanted = Wanted(Target(to), leave_out, None if decoupled is None else decoupled == "adamw")
+    try:
+        if dry_run:
+            click.echo(prepared(run.prepare(source, target, wanted), target))
+            return 0
+        with bytes_shown() as progress, _stopped_by_signals():
+            done = run.convert(source, target, wanted, progress, shard_size)
+    except (BadCheckpoint, CannotConvert) as error:
+        raise click.ClickException(printable(str(error))) from error
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"--to {to} needs {error.name}: pip install 'fsdp-migrate[torch]'") from error
+    except OSError as error:
+        raise click.ClickException(printable(f"{error.filename or target}: {error.strerror or error}")) from error
+    click.echo(converted(done))
+    return 0
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """What ends the process by default ends it by way of ``finally``, which clears up."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

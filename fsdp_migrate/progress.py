@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,21 @@ def shown() -> Iterator[Progress]:
             yield bar
     else:
         yield NoProgress()
+
+
+@contextlib.contextmanager
+def bytes_shown() -> Iterator[Callable[[str, int], Callable[[int], object]]]:
+    """As :func:`shown`, for work on so many bytes: called with what is done and how many, it gives what to advance."""
+    if not sys.stderr.isatty():
+        yield lambda label, nbytes: lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True))
+    rates = (TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *rates, console=Console(stderr=True), transient=True) as bar:
+        yield lambda label, nbytes: functools.partial(bar.advance, bar.add_task(label, total=nbytes))
 
 
 class NoProgress:

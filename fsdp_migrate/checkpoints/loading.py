@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.folders import Kind, split_at_rank
-from fsdp_migrate.checkpoints.model import Key, tensors
+from fsdp_migrate.checkpoints.model import Entries, Key, tensors
 from fsdp_migrate.checkpoints.opened import Checkpoint
 
 
@@ -22,12 +22,12 @@ class Trap:
     sentence: str
 
 
-def root_of_model(checkpoint: Checkpoint) -> Key | None:
+def root_of_model(entries: Entries) -> Key | None:
     """The key under which the model lies, ``()`` where it is the root; None for an optimizer alone."""
-    prefixes = [optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)]
+    prefixes = [optimizer.prefix for optimizer in traits.optimizers(entries)]
     roots = Counter(
         key[:-1]
-        for key, entry in tensors(checkpoint.entries)
+        for key, entry in tensors(entries)
         if key
         and "float" in entry.dtype
         and not any(key[: len((*prefix, "state"))] == (*prefix, "state") for prefix in prefixes)
@@ -115,7 +115,7 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
 
 
 def _from_folder(checkpoint: Checkpoint) -> str:
-    root = root_of_model(checkpoint)
+    root = root_of_model(checkpoint.entries)
     targets: dict[Key, str] = {}
     after = []
     if root is not None:
@@ -139,7 +139,7 @@ def _nested(targets: Mapping[Key, str]) -> str:
 
 
 def _from_value(checkpoint: Checkpoint, loaded: str, options: str) -> str:
-    root = root_of_model(checkpoint)
+    root = root_of_model(checkpoint.entries)
     optimizers = traits.optimizers(checkpoint.entries)[:1]
     prefixes = [*([root] if root is not None else []), *(optimizer.prefix for optimizer in optimizers)]
     if not prefixes:

@@ -12,7 +12,8 @@ import safetensors
 from fsdp_migrate.checkpoints.archive import first_bytes, whole
 from fsdp_migrate.checkpoints.model import BadCheckpoint, Bytes, Chunk, Entries, TensorEntry
 
-_DTYPES = {
+#: dtypes by the names that safetensors has for them.
+DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
     "I8": "int8",
@@ -86,7 +87,7 @@ def _checked_header(path: Path, length: int) -> bytes:
 
 
 def _entry(path: Path, start: int, told: dict[str, object]) -> TensorEntry:
-    shape, dtype = told["shape"], _DTYPES[str(told["dtype"])]
+    shape, dtype = told["shape"], DTYPES[str(told["dtype"])]
     offsets = told["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list):
         raise ValueError("a header that says nothing of shapes")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from fsdp_migrate.checkpoints.model import Entries, Sequences
+from fsdp_migrate.checkpoints.model import Entries, Key, Sequences, TensorEntry, ValueEntry, spelled
 
 
 class CannotConvert(Exception):
@@ -24,4 +26,45 @@ class State:
     notes: tuple[str, ...] = ()
 
     def noting(self, *notes: str) -> State:
+        """The same with more notes."""
         return replace(self, notes=(*self.notes, *notes))
+
+    def without(self, keys: Iterable[Key]) -> State:
+        """The same but for these keys."""
+        gone = set(keys)
+        return replace(self, entries={key: entry for key, entry in self.entries.items() if key not in gone})
+
+    def renamed(self, rename: Callable[[Key], Key]) -> State:
+        """The same under other keys. Raises :class:`CannotConvert` where two become one."""
+        entries: Entries = {}
+        before: dict[Key, Key] = {}
+        for key, entry in self.entries.items():
+            new = rename(key)
+            if new in entries:
+                raise CannotConvert(f"{spelled(before[new])} and {spelled(key)} would both be called {spelled(new)}")
+            entries[new], before[new] = entry, key
+        return replace(self, entries=entries, sequences={rename(key): kind for key, kind in self.sequences.items()})
+
+
+def nested(state: State, leaf: Callable[[Key, TensorEntry | ValueEntry], Any]) -> Any:
+    """The dictionaries, lists and tuples that the keys describe, with what ``leaf`` makes of each entry in them."""
+    if list(state.entries) == [()]:
+        return leaf((), state.entries[()])
+    root: dict[Any, Any] = {}
+    for key, entry in state.entries.items():
+        held = root
+        for part in key[:-1]:
+            held = held.setdefault(part, {})
+        held[key[-1]] = leaf(key, entry)
+    for key in sorted(state.sequences, key=len, reverse=True):
+        _make_sequence(root, key, state.sequences[key])
+    return root
+
+
+def _make_sequence(root: dict[Any, Any], key: Key, kind: type[Any]) -> None:
+    held: Any = root
+    for part in key[:-1]:
+        held = held.get(part) if isinstance(held, dict) else None
+    if isinstance(held, dict) and key and isinstance(held.get(key[-1]), dict):
+        inner = held[key[-1]]
+        held[key[-1]] = kind(inner[place] for place in sorted(inner))

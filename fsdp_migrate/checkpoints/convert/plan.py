@@ -1,0 +1,139 @@
+"""What is to be written, decided from a checkpoint's keys and shapes before anything is."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fsdp_migrate.checkpoints import traits
+from fsdp_migrate.checkpoints.convert import adam, names, ties
+from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
+from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Kind
+from fsdp_migrate.checkpoints.loading import root_of_model
+from fsdp_migrate.checkpoints.model import Key, TensorEntry, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.opened import Checkpoint
+
+
+class Target(str, enum.Enum):
+    """What a checkpoint is converted to."""
+
+    DCP = "dcp"
+    SAFETENSORS = "safetensors"
+    FULL = "full"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person asks for. ``leave_out`` are keys with dots; all under them is not written.
+
+    ``decoupled_weight_decay``: what to put into param groups of Adam that lack it; None to leave them as they are.
+    """
+
+    to: Target
+    leave_out: Sequence[str] = ()
+    decoupled_weight_decay: bool | None = None
+
+
+def plan(checkpoint: Checkpoint, wanted: Wanted) -> State:
+    """The state to write.
+
+    Raises :class:`CannotConvert` with what is in the way.
+    """
+    _refuse_broken(checkpoint)
+    state = _leaving_out(State(checkpoint.entries, checkpoint.sequences), wanted.leave_out)
+    if traits.flat_parameters(state.entries):
+        raise CannotConvert(f"{checkpoint.path}: flat parameters of FSDP1, whose names and shapes are not in it")
+    _refuse_ids(checkpoint, state, wanted)
+    state = adam.with_decoupled_weight_decay(names.cleaned(state), wanted.decoupled_weight_decay)
+    if wanted.to is Target.SAFETENSORS:
+        state = _model_alone(state)
+        state = ties.once(state)
+    _refuse_rest(checkpoint, state)
+    if any(file.name == LIGHTNING_FILE for file in checkpoint.found.files):
+        state = state.noting(
+            f"left out {LIGHTNING_FILE}, in which Lightning keeps epochs and settings: copy it yourself"
+        )
+    return state
+
+
+def _refuse_broken(checkpoint: Checkpoint) -> None:
+    path = checkpoint.path
+    if checkpoint.dangers:
+        shown = ", ".join(map(str, checkpoint.dangers[0][1][:3]))
+        raise CannotConvert(f"{path}: loading it would run {shown}; ask whoever made it, and do not load it")
+    if checkpoint.problems:
+        raise CannotConvert(
+            f"{checkpoint.problems[0]}: find what is missing or cut short, or take an earlier checkpoint"
+        )
+    if checkpoint.found.kind is Kind.PICKLE:
+        raise CannotConvert(
+            f"{path}: the format of torch before 1.6, or a plain pickle: load it with weights_only=True and "
+            "save it again with a torch of today"
+        )
+
+
+def _leaving_out(state: State, left_out: Sequence[str]) -> State:
+    for name in left_out:
+        gone = [key for key in state.entries if spelled(key) == name or spelled(key).startswith(f"{name}.")]
+        if not gone:
+            raise CannotConvert(f"--leave-out {name}: there is nothing of that name; checkpoint inspect shows all keys")
+        many = f"{len(gone)} entr{'y' if len(gone) == 1 else 'ies'}"
+        state = state.without(gone).noting(f"left out {name} ({many}), as asked")
+    return state
+
+
+def _refuse_ids(checkpoint: Checkpoint, state: State, wanted: Wanted) -> None:
+    by_id = [one for one in traits.optimizers(state.entries) if one.keyed_by == "id"]
+    if not by_id or (wanted.to is Target.SAFETENSORS and root_of_model(state.entries) is not None):
+        return
+    at = spelled(by_id[0].prefix)
+    raise CannotConvert(
+        f"{checkpoint.path}: the optimizer{f' at {at}' if at else ''} is keyed by parameter id, and which parameter an "
+        "id means is not in the file" + (f": --leave-out {at}" if at else "")
+    )
+
+
+def _model_alone(state: State) -> State:
+    """The model's tensors under their names; of the rest safetensors keeps nothing, which is said."""
+    root = root_of_model(state.entries)
+    if root is None:
+        raise CannotConvert("there is no model in it, and safetensors keep no optimizer: use --to dcp or --to full")
+    kept = {
+        key
+        for key, entry in state.entries.items()
+        if isinstance(entry, TensorEntry) and len(key) == len(root) + 1 and key[: len(root)] == root
+    }
+    rest = sorted({spelled(key[: _differs_at(key, root)]) for key in state.entries if key not in kept})
+    model = state.without([key for key in state.entries if key not in kept]).renamed(
+        lambda key: key[len(root) :] or key
+    )
+    model = replace(model, sequences={})
+    if not rest:
+        return model
+    shown = ", ".join(rest[:5]) + (", …" if len(rest) > 5 else "")
+    return model.noting(f"left out {shown}: safetensors keep the tensors of a model alone")
+
+
+def _differs_at(key: Key, root: Key) -> int:
+    place = next((place for place, (one, other) in enumerate(zip(key, root, strict=False)) if one != other), len(root))
+    return place + 1
+
+
+def _refuse_rest(checkpoint: Checkpoint, state: State) -> None:
+    for key, entry in state.entries.items():
+        name = spelled(key)
+        if isinstance(entry, ValueEntry) and (entry.made_by or entry.where is not None):
+            what = entry.made_by or "a value in a file of its own that could not be read"
+            raise CannotConvert(
+                f"{checkpoint.path}: {name} is {what}, which only running code would make: --leave-out {name}"
+            )
+    for key in checkpoint.rankwise:
+        if key in state.entries and state.entries[key] is checkpoint.entries.get(key):
+            name = spelled(key)
+            raise CannotConvert(
+                f"{checkpoint.path}: {name} is not sharded and differs from rank to rank, so that no one value "
+                f"stands for all: --leave-out {name}"
+            )
+    if not any(True for _ in tensors(state.entries)):
+        raise CannotConvert(f"{checkpoint.path}: no tensor is left to write")

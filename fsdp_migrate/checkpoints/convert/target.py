@@ -1,0 +1,100 @@
+"""Where a converted checkpoint goes: written beside its name, and put there once it is known to be whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
+from fsdp_migrate.checkpoints.model import tensors
+
+#: Headers, pickles and padding, for each tensor and for all.
+_OVERHEAD_EACH = 4096
+_OVERHEAD = 2**20
+
+
+def nbytes_of(state: State) -> int:
+    """What the elements of all tensors take, without headers."""
+    return sum(entry.nbytes for _, entry in tensors(state.entries))
+
+
+def refuse(source: Path, target: Path) -> None:
+    """Raise :class:`CannotConvert` where ``target`` is taken, lies in ``source``, or has no folder to lie in."""
+    if os.path.lexists(target):
+        raise CannotConvert(f"{target}: it is there already, and nothing is written over: name another")
+    if not target.parent.is_dir():
+        raise CannotConvert(f"{target.parent}: there is no such folder to write into")
+    if source.is_dir() and source.resolve() in target.resolve().parents:
+        raise CannotConvert(f"{target}: it lies in the checkpoint that is read: name a place outside of {source}")
+
+
+def refuse_small_disk(state: State, target: Path) -> None:
+    """Raise :class:`CannotConvert` where the disk has less free than what is to be written."""
+    needed = nbytes_of(state) + _OVERHEAD_EACH * len(state.entries) + _OVERHEAD
+    free = shutil.disk_usage(target.parent).free
+    if free < needed:
+        raise CannotConvert(f"{target}: it takes {needed:,} bytes, and the disk has {free:,} left; nothing was written")
+
+
+def left_behind(target: Path) -> list[Path]:
+    """What runs that were killed have left beside ``target``."""
+    return sorted(target.parent.glob(f".{_escaped(target.name)}.partial-*"))
+
+
+@contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """A path beside ``target`` to write to. It becomes ``target`` when the block ends, and goes when it fails.
+
+    Raises :class:`CannotConvert` for a disk that fills up meanwhile, and for a name that was taken meanwhile.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    path = folder / target.name
+    try:
+        yield path
+        _move(path, target)
+        _sync(target.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise CannotConvert(
+                f"{target}: {error.strerror}, while it was written; what was there of it is gone again, and the "
+                "source is as it was"
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(path: Path, target: Path) -> None:
+    """As ``os.rename``, which for files writes over what is there."""
+    if path.is_dir():
+        try:
+            path.rename(target)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise CannotConvert(f"{target}: somebody else has put something there meanwhile") from error
+            raise
+        return
+    try:
+        os.link(path, target)
+    except FileExistsError as error:
+        raise CannotConvert(f"{target}: somebody else has put something there meanwhile") from error
+    except OSError:
+        # Some file systems have no links.
+        path.rename(target)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

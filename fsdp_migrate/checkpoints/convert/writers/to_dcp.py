@@ -1,0 +1,105 @@
+"""A folder of torch.distributed.checkpoint, written by torch itself with a planner that reads tensors when it must."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from fsdp_migrate.checkpoints import traits
+from fsdp_migrate.checkpoints.convert.state import CannotConvert, State, nested
+from fsdp_migrate.checkpoints.convert.stream import TensorStream
+from fsdp_migrate.checkpoints.model import Chunk, Key, TensorEntry, ValueEntry, tensors
+
+
+def write(state: State, target: Path, stream: TensorStream) -> None:
+    """Write the folder ``target``. Tensors keep the chunks of the source where these cover them exactly once.
+
+    Keys are spelled as torch does: numbers are places in lists, and those of dictionaries become text.
+    """
+    if () in state.entries:
+        raise CannotConvert("a single tensor has no name that torch.distributed.checkpoint could keep it under")
+    planner = _Planner(_with_lists(state), stream)
+    writer = FileSystemWriter(target, thread_count=1)
+    try:
+        with warnings.catch_warnings():
+            # It says that there is no process group, which is what was asked for.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+            save(planner.skeleton, storage_writer=writer, planner=planner, no_dist=True)
+    except CheckpointException as error:
+        # It is no Exception, and hides the error of the disk that a reader of its message has to know.
+        for cause, _ in error.failures.values():
+            raise cause from error
+        raise
+
+
+def _with_lists(state: State) -> State:
+    """Lists in place of tuples that hold tensors: torch would write such a tuple as one pickle."""
+    holding = {key[:place] for key, _ in tensors(state.entries) for place in range(len(key))}
+    return replace(state, sequences={key: list if key in holding else kind for key, kind in state.sequences.items()})
+
+
+class _Planner(DefaultSavePlanner):
+    """Plans from shapes alone; a tensor in the state dictionary is a stand-in on the meta device."""
+
+    def __init__(self, state: State, stream: TensorStream) -> None:
+        super().__init__(flatten_state_dict=True)
+        self._stream = stream
+        self._held: dict[int, tuple[Key, TensorEntry]] = {}
+        self._chunks: dict[MetadataIndex, tuple[Key, TensorEntry, Chunk | None]] = {}
+        self.skeleton: dict[str, Any] = nested(state, self._stand_in)
+
+    def create_local_plan(self) -> SavePlan:
+        items = [item for name, value in self.state_dict.items() for item in self._items(name, value)]
+        self.plan = SavePlan(items, planner_data=self.mappings)
+        return self.plan
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        if write_item.type is WriteItemType.BYTE_IO:
+            return super().resolve_data(write_item)
+        key, entry, chunk = self._chunks[write_item.index]
+        held = self._stream.whole(key) if chunk is None else self._stream.chunk(key, chunk)
+        shape = entry.shape if chunk is None else chunk.sizes
+        return torch.from_numpy(held).view(getattr(torch, entry.dtype)).reshape(shape)
+
+    def _stand_in(self, key: Key, entry: TensorEntry | ValueEntry) -> Any:
+        if isinstance(entry, ValueEntry):
+            return entry.value
+        stand_in = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="meta")
+        self._held[id(stand_in)] = key, entry
+        return stand_in
+
+    def _items(self, name: str, value: Any) -> Iterator[WriteItem]:
+        if id(value) not in self._held:
+            yield WriteItem(MetadataIndex(name), WriteItemType.BYTE_IO)
+            return
+        key, entry = self._held[id(value)]
+        for place, chunk in enumerate(_chunks(entry)):
+            offsets = chunk.offsets if chunk is not None else (0,) * len(entry.shape)
+            sizes = chunk.sizes if chunk is not None else entry.shape
+            data = TensorWriteData(
+                ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)),
+                TensorProperties(dtype=value.dtype),
+                torch.Size(entry.shape),
+            )
+            index = MetadataIndex(name, torch.Size(offsets), place)
+            self._chunks[index] = key, entry, chunk
+            yield WriteItem(index, WriteItemType.SHARD, tensor_data=data)
+
+
+def _chunks(entry: TensorEntry) -> list[Chunk | None]:
+    """Those of the source, or None for the tensor as one."""
+    held = [chunk for chunk in entry.chunks if chunk.numel]
+    exactly = sum(chunk.numel for chunk in held) == entry.numel and not traits.missing(entry)
+    return [*held] if held and exactly else [None]
