@@ -308,9 +308,10 @@ def run(self, model, state, whole, a, b):
 """
     result = rewrite(source(body))
     assert isinstance(result, Changed)
-    text = result.source.decode()
+    text = "".join(result.source.decode().split()).replace(",)", ")")
+    full = full.replace(" ", "")
     assert f"StateDictOptions(full_state_dict={full})" in text
-    assert f"full_state_dict={full}, broadcast_from_rank0={full})" in text
+    assert f"full_state_dict={full},broadcast_from_rank0={full})" in text
     assert set(levels(body, "FSDP309")) == {level, "review"}
 
 

@@ -152,6 +152,47 @@ def test_the_first_names_of_save_and_load(call: str, expected: str | None) -> No
     assert f"    {expected or known[call]}\n" in text
 
 
+def test_a_call_over_several_lines_keeps_them() -> None:
+    check_rewrites(
+        """
+        import torch.distributed.checkpoint as dist_cp
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+        def save(model, path):
+            with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+                dist_cp.save_state_dict(
+                    {"model": model.state_dict()},  # all of it
+                    Writer(
+                        path,
+                        overwrite=True,
+                    ),
+                    None,
+                    0,
+                )
+                dist_cp.load_state_dict(model.state_dict(),
+                                        Reader(path), None, 0,
+                                        no_dist=True)
+        """,
+        """
+        import torch.distributed.checkpoint as dist_cp
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        def save(model, path):
+            dist_cp.save(
+                {"model": get_model_state_dict(model)},  # all of it
+                storage_writer=Writer(
+                    path,
+                    overwrite=True,
+                ),
+                process_group=None,
+            )
+            dist_cp.load(get_model_state_dict(model),
+                                    storage_reader=Reader(path), process_group=None,
+                                    no_dist=True)
+        """,
+    )
+
+
 def test_imported_functions_are_replaced_with_their_import() -> None:
     check_rewrites(
         """
@@ -180,6 +221,44 @@ def test_another_coordinator_is_left_for_the_reader() -> None:
         "    dcp.save_state_dict(state, writer, coordinator_rank=1)\n"
     )
     assert [found.level.value for found in findings(body) if found.rule == "FSDP307"] == ["manual"]
+
+
+BASE = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Base:
+    def __init__(self, model):
+        self.model = model
+
+    def load(self, path):
+        {load}
+
+class Sharded(Base):
+    def __init__(self, model):
+        self.model = {wrap}(model)
+"""
+
+
+def test_a_class_that_shards_only_sometimes_loads_without_a_process_group_too() -> None:
+    check_rewrites(
+        BASE.format(load="self.model.load_state_dict(torch.load(path))", wrap="FSDP"),
+        BASE.replace(
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP",
+            "from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict\n"
+            "from torch.distributed.fsdp import fully_shard",
+        ).format(
+            load="""set_model_state_dict(
+            self.model,
+            torch.load(path),
+            options=StateDictOptions(
+                full_state_dict=torch.distributed.is_initialized(),
+                broadcast_from_rank0=torch.distributed.is_initialized(),
+            ),
+        )""",
+            wrap="fully_shard",
+        ),
+    )
 
 
 def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:

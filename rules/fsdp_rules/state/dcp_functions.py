@@ -74,7 +74,7 @@ def save(model, writer):
         edit = (
             Replace(node.func, lambda code: spelled)
             if len(positional) <= 1 and "coordinator_rank" not in arguments
-            else Replace(node, _call(spelled, arguments))
+            else Replace(node, _call(spelled, node, names, file))
         )
         yield Diagnosis(node, Level.SAFE, f"{name} is {new} today", edits=(edit,))
 
@@ -92,13 +92,19 @@ def _function(node: cst.Call, file: File) -> str | None:
     return None
 
 
-def _call(function: str, arguments: dict[str, cst.BaseExpression]) -> Build:
+def _call(function: str, call: cst.Call, names: tuple[str, ...], file: File) -> Build:
+    """``call`` of another function, all but its first argument by keyword, on the lines that it had."""
+
     def build(code: Code) -> str:
-        parts = [
-            code(value) if name == "state_dict" else f"{name}={code(value)}"
-            for name, value in arguments.items()
-            if name != "coordinator_rank"
-        ]
-        return f"{function}({', '.join(parts)})"
+        parts = [f"{function}({file.module.code_for_node(call.whitespace_before_args)}"]
+        behind = ""
+        for position, argument in enumerate(call.args):
+            name = argument.keyword.value if argument.keyword is not None else names[position]
+            if name != "coordinator_rank":
+                by_keyword = argument.keyword is not None or position > 0
+                parts += [behind, f"{name}=" if by_keyword else "", code(argument.value)]
+            marks = (argument.whitespace_after_arg, argument.comma)
+            behind = "".join(file.module.code_for_node(mark) for mark in marks if isinstance(mark, cst.CSTNode))
+        return "".join([*parts, behind, ")"])
 
     return build

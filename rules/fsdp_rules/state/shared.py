@@ -20,6 +20,9 @@ from fsdp_rules.state.identity import Same, same_model
 from fsdp_rules.state.nested import calls_of
 from fsdp_rules.state.options import gathering
 
+#: What a variable for options is called, the first that is free.
+OPTION_NAMES = ("options", "state_dict_options", "checkpoint_options")
+
 
 def is_full(state: StateCall, context: Context) -> Setting:
     """Whether the state is a full one."""
@@ -49,7 +52,7 @@ def shared_options(block: cst.With, file: File) -> str:
 
 def shared_name(block: cst.With, file: File) -> str:
     """The variable that holds the shared options of ``block``."""
-    return file.fresh(block, "options", "state_dict_options", "checkpoint_options")
+    return file.fresh(block, *OPTION_NAMES)
 
 
 def _gathered_options(state: StateCall, block: cst.With, file: File) -> str:

@@ -6,18 +6,19 @@ import re
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
+from fsdp_rules.diagnosis import Build, Code, Diagnosis, Edit, InsertBefore, Replace, ReplaceStatement, remove
 from fsdp_rules.finding import Level
-from fsdp_rules.source import File
-from fsdp_rules.state.calls import Action, StateCall
+from fsdp_rules.project import Certainty
+from fsdp_rules.source import File, dotted
+from fsdp_rules.state.calls import Action, StateCall, state_call
 from fsdp_rules.state.context import Config, Context
 from fsdp_rules.state.files import is_pickled, is_unpickled
 from fsdp_rules.state.guards import only_on_rank_zero
+from fsdp_rules.state.layout import LINE_LENGTH, broken, depth, is_embedded, line_with
 from fsdp_rules.state.loading import find_load, result_is_read
 from fsdp_rules.state.options import Gathered, gathering, options_text, setting_text
-from fsdp_rules.state.shared import is_full, shared_name, shared_options
+from fsdp_rules.state.shared import OPTION_NAMES, is_full, shared_name, shared_options
 
-LINE_LENGTH = 100
 HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
 
@@ -79,7 +80,32 @@ class Writer:
         if self.state.action is Action.GET_OPTIM and not self._is_saved():
             self.notes.append("it is saved before training goes on, since step counts in it are the live ones")
         get = self._function()
-        return self._replace(lambda code: self._call(get, arguments, gathered.options, code))
+        if not is_embedded(self.state.call, self.file):
+            return self._replace(lambda code: self._call(get, arguments, gathered.options, code))
+        name = self._named(get, arguments, gathered.options)
+        options: Build = (lambda code: f"options={name}") if name else gathered.options
+        edits: list[Edit] = [
+            Replace(self.state.call, lambda code: self._one_line(get, self._parts(arguments, options, code)))
+        ]
+        if name:
+            first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
+            edits.append(InsertBefore(self.file.statement(self.state.call), first))
+        return self._done(edits)
+
+    def _named(self, function: str, arguments: list[Build], options: Build) -> str:
+        """The name that the options get in a statement of their own, "" where they stay in the call."""
+        file, call = self.file, self.state.call
+        statement = file.statement(call)
+        text = self._one_line(function, self._parts(arguments, options, file.code))
+        if not options(file.code) or line_with(text, call, self.block is not None, file) <= LINE_LENGTH:
+            return ""
+        if self.block is not None and shared_options(self.block, file):
+            return ""
+        states = [state_call(entry, file) for entry in file.nodes(cst.Call) if file.statement(entry) is statement]
+        taken = [state for state in states if state is not None and state.action is not Action.SET_MODEL]
+        if len(taken) > 1 or not isinstance(statement, cst.BaseSmallStatement):
+            return ""
+        return file.fresh(statement, *OPTION_NAMES)
 
     def _is_saved(self) -> bool:
         """Whether the function around the call looks as if it wrote the state to a file."""
@@ -103,7 +129,7 @@ class Writer:
         text = f"{{{' '.join(parts)}}}"
         if self.file.span(self.state.call).column + len(text) <= LINE_LENGTH and "\n" not in text:
             return text
-        margin = " " * _depth(self.state.call, self.file)
+        margin = " " * depth(self.state.call, self.file)
         lines = [f"{margin}    {line}" for part in parts for line in part.split("\n")]
         return "{\n" + "\n".join(lines) + f"\n{margin}}}"
 
@@ -112,7 +138,7 @@ class Writer:
         assert state is not None
         settings: dict[str, Build] = {}
         if self.full is not False:
-            full: Build = lambda code: setting_text(self.full, code)  # noqa: E731
+            full = self._full_load()
             settings = {"full_state_dict": full, "broadcast_from_rank0": full}
             self.notes.append("rank 0 sends its state to the others, which passed the same one")
             if "offload" in self.file.project.flags:
@@ -129,6 +155,20 @@ class Writer:
         function = self._function()
         arguments: list[Build] = [self.model, lambda code: f"dict({code(state)})" if copied else code(state)]
         return self._replace(lambda code: self._call(function, arguments, self._options(settings), code))
+
+    def _full_load(self) -> Build:
+        """Whether a full state is sent from rank 0 and cut up.
+
+        In a class that shards its model only sometimes, there may be no ranks; a plain load then takes its place, which
+        also looks for missing names.
+        """
+        name = dotted(self.state.model) or ""
+        if self.block is not None or not name.startswith("self.") or self.file.holds(self.state.model) is Certainty.YES:
+            return lambda code: setting_text(self.full, code)
+        initialized = f"{self.file.ref('torch.distributed.is_initialized')}()"
+        if self.full is True:
+            return lambda code: initialized
+        return lambda code: f"{setting_text(self.full, code)} and {initialized}"
 
     def _options(self, settings: dict[str, Build]) -> Build:
         options_text(self.file, full_state_dict="True")
@@ -226,17 +266,24 @@ class Writer:
     def _function(self) -> str:
         return self.file.ref(self.state.action.full_name)
 
-    def _call(self, function: str, arguments: list[Build], options: Build, code: Code) -> str:
+    def _parts(self, arguments: list[Build], options: Build, code: Code) -> list[str]:
         given = options(code)
         if given and self.block is not None and given == shared_options(self.block, self.file):
             given = f"options={shared_name(self.block, self.file)}"
-        parts = [argument(code) for argument in arguments] + ([given] if given else [])
-        text = f"{function}({', '.join(parts)})"
-        column = self.file.span(self.state.call).column - (4 if self.block is not None else 0)
-        if column + len(text) <= LINE_LENGTH or "\n" in text:
+        return [argument(code) for argument in arguments] + ([given] if given else [])
+
+    @staticmethod
+    def _one_line(function: str, parts: list[str]) -> str:
+        return f"{function}({', '.join(parts)})"
+
+    def _call(self, function: str, arguments: list[Build], options: Build, code: Code) -> str:
+        parts = self._parts(arguments, options, code)
+        text = self._one_line(function, parts)
+        call, file = self.state.call, self.file
+        removed = 4 if self.block is not None else 0
+        if file.span(call).column - removed + len(text) <= LINE_LENGTH or "\n" in text:
             return text
-        margin = " " * _depth(self.state.call, self.file)
-        return f"{function}(\n" + "".join(f"{margin}    {part},\n" for part in parts) + f"{margin})"
+        return broken(function, parts, depth(call, file), file.span(file.statement(call)).column - removed)
 
     def _replace(self, build: Build, level: Level | None = None) -> Diagnosis:
         return self._done([Replace(self.state.call, build)], level)
@@ -258,9 +305,3 @@ class Writer:
             claims=(self.state.call.func,),
             consumes=self.context.consumes,
         )
-
-
-def _depth(call: cst.Call, file: File) -> int:
-    """By how much the line of ``call`` is indented inside its own statement."""
-    line = file.text.splitlines()[file.span(call).line - 1]
-    return max(0, len(line) - len(line.lstrip()) - file.span(file.statement(call)).column)
