@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import enum
 import os
 import re
@@ -44,6 +45,9 @@ LIGHTNING_FILE = "meta.pt"
 _TORCH = (".pt", ".pth", ".ckpt")
 _OFTEN_TORCH = (".bin", ".tar", ".pkl", ".pickle")
 _TORCH_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+#: How the file begins that git has in place of one in its large file storage.
+LFS_START = b"version https://git-lfs"
+_TOLD_BY = 512
 _RANK = re.compile(r"(?P<before>.*?rank[-_.]?)(?P<rank>\d+)(?P<after>\D*)", re.IGNORECASE)
 _NUMBER = re.compile(r"(?P<before>.*?[-_.])(?P<rank>\d+)(?P<after>\.\w+)")
 _DCP_FILE = re.compile(r"__(\d+)_\d+\.distcp")
@@ -206,8 +210,19 @@ def _file(path: Path) -> Found:
 
 
 def _is_torch(path: Path) -> bool:
-    """By content; a name alone counts where it is torch's own, so that an empty or broken file is not passed over."""
+    """By content; for what is no text, a name of torch's own counts too, so that a broken file is not passed over."""
     if not path.is_file():
         return False
-    start = archive.first_bytes(archive.whole(path), 4)
-    return start.startswith(_TORCH_STARTS) or path.name.endswith(_TORCH)
+    start = archive.first_bytes(archive.whole(path), _TOLD_BY)
+    if start.startswith(_TORCH_STARTS) or not path.name.endswith(_TORCH):
+        return start.startswith(_TORCH_STARTS)
+    return start.startswith(LFS_START) or not _is_text(start)
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether it looks like a text, as corpora in Portuguese are called ``.pt``; an empty file does not."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and all(letter.isprintable() or letter.isspace() for letter in text)

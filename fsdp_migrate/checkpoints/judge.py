@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from fsdp_rules.finding import Finding, Level
 
 _SHARDED_TENSOR = Global("torch.distributed._shard.sharded_tensor.api", "ShardedTensor")
 #: What takes what FSDP1 alone can read to a form that FSDP2 reads too.
-_RESAVE = "load it once with FSDP1 and the code that saved it, and save {form}"
+_CONVERT = "fsdp-migrate checkpoint convert {source} NEW --to dcp{options}"
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,14 @@ def _incomplete(checkpoint: Checkpoint) -> Iterator[_Said]:
 
 def _flat(checkpoint: Checkpoint, count: int) -> _Said:
     said = f"{count} flat parameter{'s' * (count > 1)} of FSDP1 (LOCAL_STATE_DICT), whose names no FSDP2 model has"
-    resave = _RESAVE.format(form="SHARDED_STATE_DICT with torch.distributed.checkpoint")
-    advice = f"{resave}; with strict=False it loads nothing, silently"
+    advice = f"{_convert(checkpoint, ' --template FILE')}; with strict=False it loads nothing, silently"
     if checkpoint.found.kind is Kind.DCP:
         said += "; tensors beside them under parameters' own names, if any, are one rank's slice"
     return _Said("FSDP402", Level.MANUAL, said, advice, checkpoint.path)
+
+
+def _convert(checkpoint: Checkpoint, options: str = "") -> str:
+    return _CONVERT.format(source=shlex.quote(checkpoint.path.as_posix()), options=options)
 
 
 def _holds_sharded_tensors(checkpoint: Checkpoint) -> bool:
@@ -115,21 +119,23 @@ def _sharded(checkpoint: Checkpoint) -> _Said:
         Level.MANUAL,
         f"ShardedTensor in {ranks} file{'s' * (ranks > 1)} of torch.save: they open only {many} with a process group, "
         "and a plain FSDP2 model does not take them",
-        f"load them once {many} through fsdp_compat, which takes them, and save with torch.distributed.checkpoint; "
-        "fsdp-migrate rules FSDP401 has the code",
+        _convert(checkpoint),
         checkpoint.path,
     )
 
 
 def _by_id(checkpoint: Checkpoint) -> _Said:
-    slices = bool(checkpoint.rankwise) or traits.are_slices([checkpoint.entries])
-    whose = "the slices of one rank" if slices else "optimizer states"
+    if checkpoint.rankwise:
+        whose = "the slices of each rank"
+    elif traits.are_slices([checkpoint.entries]):
+        whose = "optimizer states, all of one dimension like the slices of a rank,"
+    else:
+        whose = "optimizer states"
     return _Said(
         "FSDP403",
         Level.MANUAL,
         f"{whose} keyed by parameter id: which parameter an id means is not in the file",
-        f"{_RESAVE.format(form='FSDP.optim_state_dict(model, optimizer)')}; "
-        "loaded as they are, they are lost or fail in step()",
+        f"{_convert(checkpoint, ' --groups FILE')}; loaded as they are, they are lost or fail in step()",
         checkpoint.path,
     )
 

@@ -36,7 +36,7 @@ def root_of_model(entries: Entries) -> Key | None:
 
 
 def line(checkpoint: Checkpoint) -> str:
-    """One line of code for an FSDP2 model, or as a comment why there is none, or that it has to be saved anew.
+    """One line of code for an FSDP2 model, or as a comment why there is none, or that it has to be converted.
 
     It takes the functions of ``torch.distributed.checkpoint.state_dict`` for imported, and ``dist`` and ``dcp``.
     """
@@ -45,7 +45,7 @@ def line(checkpoint: Checkpoint) -> str:
     if checkpoint.problems:
         return "# it is not whole"
     if needs_conversion(checkpoint):
-        return "# none as it is: the finding says how to save it anew"
+        return "# none as it is: the finding has the command that converts it"
     whole = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
     match checkpoint.found.kind:
         case Kind.DCP:

@@ -10,7 +10,7 @@ from fsdp_migrate.checkpoints import dcp, safetensors, torchfile, traits
 from fsdp_migrate.checkpoints.archive import first_bytes, open_archive, whole
 from fsdp_migrate.checkpoints.danger import dangerous, pickles_in
 from fsdp_migrate.checkpoints.families import together
-from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Found, Kind, find, world_size_in
+from fsdp_migrate.checkpoints.folders import LFS_START, LIGHTNING_FILE, Found, Kind, find, world_size_in
 from fsdp_migrate.checkpoints.model import BadCheckpoint, Entries, Item, Key, Sequences, ValueEntry, spelled, tensors
 from fsdp_migrate.checkpoints.torchfile import TorchFile
 from fsdp_migrate.checkpoints.unpickle import Global, Pickled
@@ -145,10 +145,14 @@ class _Opening:
         """Pickles one after the other; torch wrote five, and then the storages, before it wrote archives."""
         path = self._found.path
         try:
-            found = self._scan(path, first_bytes(whole(path), _OLD_LIMIT))
+            data = first_bytes(whole(path), _OLD_LIMIT)
         except BadCheckpoint as error:
             self._problems.append(str(error))
             return self._made({}, None)
+        if data.startswith(LFS_START):
+            self._problems.append(f"{path}: git LFS has put a pointer here, and not fetched the file (git lfs pull)")
+            return self._made({}, None)
+        found = self._scan(path, data)
         needed = 5 if found and found[0].value == _OLD_MAGIC else 1
         broken = next((pickled.error for pickled in found[:needed] if pickled.error is not None), None)
         if broken is not None or len(found) < needed:

@@ -21,20 +21,11 @@ Each file opens only in a process group of the size that saved it, since a `Shar
 is unpickled, and a plain FSDP2 model does not take what comes out. No tensor is lost: the files of all ranks together
 hold each one whole.
 
-What to do: load them once, in as many processes as saved them, through `fsdp_compat`, which takes them, and save a
-folder that loads anywhere. Reading them runs their pickles, so only files without a finding FSDP406.
+What to do: write them anew as a folder that loads anywhere; that takes one process, runs no pickle and holds two
+tensors in memory at most.
 
-```python
-from fsdp_compat import FSDP, StateDictType
-
-model = FSDP(model, ...)
-optimizer = torch.optim.AdamW(model.parameters())
-saved = torch.load(f"out/step_1000/rank_{dist.get_rank()}.pt", weights_only=False)
-with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, saved["optim"]))
-    state = {"model": model.state_dict(), "optim": FSDP.optim_state_dict(model, optimizer)}
-    dcp.save(state, checkpoint_id="out/step_1000_dcp")
+```console
+$ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp
 ```
 
 The `ShardedTensor` names that stand in the `.metadata` of every folder of `torch.distributed.checkpoint`, those that
@@ -47,8 +38,14 @@ The names and shapes of the parameters inside are not in the file, and no FSDP2 
 `torch.distributed.checkpoint`; what stands beside them under a parameter's own name is the slice of one rank, saved as
 if it were the whole.
 
-What to do: load it once with FSDP1, the code and the number of processes that saved it, and save
-`SHARDED_STATE_DICT` with `torch.distributed.checkpoint`.""",
+What to do: convert it, and say which parameters there are, of which shapes and in which order: by a file of
+`torch.save` with a state dictionary of the same model, or a JSON of name and shape in the order of
+`model.named_parameters()`. With `use_orig_params=True` the files of the ranks tell the order by themselves, and a
+safetensors index or an optimizer keyed by name is enough.
+
+```console
+$ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --template shapes.json
+```""",
     "FSDP403": """\
 Optimizer states keyed by the number of a parameter, as `optimizer.state_dict()` has them.
 
@@ -56,8 +53,12 @@ Which parameter a number means depends on the order in which the optimizer was g
 Under FSDP1 the states are moreover the slices of one rank: put into an FSDP2 optimizer they are lost, or fail in
 `step()` for their shapes.
 
-What to do: load it once with the code and the number of processes that saved it, and save it by name: with FSDP1
-`FSDP.optim_state_dict(model, optimizer)`, elsewhere `get_optimizer_state_dict`.""",
+What to do: convert it, and say which names each param group was given, in order: a JSON of one list of names per group.
+For slices the shapes are wanted as well (`--template`, as for FSDP402).
+
+```console
+$ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --groups groups.json
+```""",
     "FSDP404": """\
 A folder of `torch.distributed.checkpoint` that FSDP1 wrote, and that loads into FSDP2 as it is.
 

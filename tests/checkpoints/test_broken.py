@@ -210,3 +210,17 @@ def test_the_command_tells_of_it_and_how_it_ends(
     assert "FSDP405 manual: not whole: " in out
     assert out.endswith("  load: # it is not whole\n")
     assert err == ""
+
+
+def test_a_text_is_no_checkpoint_whatever_it_is_called(tmp_path: Path) -> None:
+    """Corpora in Portuguese are called so; a file of zeros, or an empty one, was a checkpoint once."""
+    (tmp_path / "train.pt").write_text("O rato roeu a rolha da garrafa do rei da Rússia.\n" * 20, encoding="utf-8")
+    assert findings(tmp_path) == []
+    for broken in (b"", b"\0" * 600, b"\xff\xfe\xfd"):
+        (tmp_path / "train.pt").write_bytes(broken)
+        assert [finding.rule for finding in findings(tmp_path)] == ["FSDP405"], broken
+
+
+def test_a_pointer_of_git_lfs_is_told(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n")
+    assert _only_problem(tmp_path).endswith("and not fetched the file (git lfs pull)")

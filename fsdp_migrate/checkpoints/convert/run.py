@@ -13,8 +13,9 @@ from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, plan
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
 from fsdp_migrate.checkpoints.convert.verify import Differs, verify
+from fsdp_migrate.checkpoints.folders import Kind, find
 from fsdp_migrate.checkpoints.model import BadCheckpoint, tensors
-from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
+from fsdp_migrate.checkpoints.opened import Checkpoint, open_all, open_found
 
 #: What Hugging Face's libraries cut at by default.
 SHARD_SIZE = 5 * 10**9
@@ -82,7 +83,10 @@ def _write(state: State, path: Path, stream: TensorStream, to: Target, shard_siz
 
 
 def _only(source: Path) -> Checkpoint:
-    found = open_all(source)
+    """The one checkpoint at or under ``source``; a rank's file stands for those of all ranks beside it."""
+    beside = find(source.parent, lambda folder: False) if source.is_file() else []
+    families = [found for found in beside if found.kind is Kind.RANKS and source in found.files]
+    found = [open_found(one) for one in families] or open_all(source)
     if not found:
         raise CannotConvert(f"{source}: there is no checkpoint in it")
     if len(found) > 1:

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
-from fsdp_migrate.checkpoints.convert.run import SHARD_SIZE, Converted, convert
+from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.model import Key
 from fsdp_migrate.checkpoints.opened import open_all
+from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.written import expected, flattened
 
 TWO = (
@@ -42,10 +42,6 @@ TWO = (
 FOUR = ("full_orig.pt", "sharded_orig", "sharded_orig_dcp", "hybrid", "hybrid_dcp", "hybrid_mesh", "fsdp2_hybrid")
 ALL = [("two_ranks", name) for name in TWO] + [("four_ranks", name) for name in FOUR]
 OPTIMIZERS_ALONE = ("sharded_optim_orig", "sharded_optim_flat", "accelerate/optimizer_0")
-
-
-def converted(source: Path, target: Path, to: Target, shard_size: int = SHARD_SIZE, **wanted: Any) -> Converted:
-    return convert(source, target, Wanted(to, **wanted), lambda label, nbytes: lambda count: None, shard_size)
 
 
 @pytest.mark.parametrize(("fixture", "name"), ALL)
@@ -143,3 +139,8 @@ def _plain(key: Key) -> Key:
 
 def _is_empty(value: Any) -> bool:
     return isinstance(value, dict | list) and not value
+
+
+def test_a_file_of_a_rank_stands_for_those_of_all(two_ranks: Path, tmp_path: Path) -> None:
+    converted(two_ranks / "sharded_orig" / "rank_1.pt", tmp_path / "all.pt", Target.FULL)
+    _assert_same(torch.load(tmp_path / "all.pt", weights_only=True), expected(two_ranks, "sharded_orig"))
