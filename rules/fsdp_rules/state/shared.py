@@ -22,6 +22,7 @@ from fsdp_rules.state.options import gathering
 
 #: What a variable for options is called, the first that is free.
 OPTION_NAMES = ("options", "state_dict_options", "checkpoint_options")
+OPTIM_OPTION_NAMES = ("optim_options", "optimizer_options")
 
 
 def is_full(state: StateCall, context: Context) -> Setting:

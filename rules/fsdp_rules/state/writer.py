@@ -17,7 +17,7 @@ from fsdp_rules.state.guards import only_on_rank_zero
 from fsdp_rules.state.layout import LINE_LENGTH, broken, depth, is_embedded, line_with
 from fsdp_rules.state.loading import find_load, result_is_read
 from fsdp_rules.state.options import Gathered, gathering, options_text, setting_text
-from fsdp_rules.state.shared import OPTION_NAMES, is_full, shared_name, shared_options
+from fsdp_rules.state.shared import OPTIM_OPTION_NAMES, OPTION_NAMES, is_full, shared_name, shared_options
 
 HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
@@ -80,32 +80,28 @@ class Writer:
         if self.state.action is Action.GET_OPTIM and not self._is_saved():
             self.notes.append("it is saved before training goes on, since step counts in it are the live ones")
         get = self._function()
-        if not is_embedded(self.state.call, self.file):
-            return self._replace(lambda code: self._call(get, arguments, gathered.options, code))
         name = self._named(get, arguments, gathered.options)
-        options: Build = (lambda code: f"options={name}") if name else gathered.options
-        edits: list[Edit] = [
-            Replace(self.state.call, lambda code: self._one_line(get, self._parts(arguments, options, code)))
-        ]
-        if name:
-            first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
-            edits.append(InsertBefore(self.file.statement(self.state.call), first))
-        return self._done(edits)
+        if not name:
+            return self._replace(lambda code: self._call(get, arguments, gathered.options, code))
+        call = Replace(self.state.call, lambda code: self._call(get, arguments, lambda _: f"options={name}", code))
+        first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
+        return self._done([InsertBefore(self.file.statement(self.state.call), first), call])
 
     def _named(self, function: str, arguments: list[Build], options: Build) -> str:
         """The name that the options get in a statement of their own, "" where they stay in the call."""
         file, call = self.file, self.state.call
         statement = file.statement(call)
-        text = self._one_line(function, self._parts(arguments, options, file.code))
-        if not options(file.code) or line_with(text, call, self.block is not None, file) <= LINE_LENGTH:
+        if not is_embedded(call, file) or not options(file.code) or not isinstance(statement, cst.BaseSmallStatement):
+            return ""
+        text = self._call(function, arguments, options, file.code)
+        if line_with(text, call, self.block is not None, file) <= LINE_LENGTH:
             return ""
         if self.block is not None and shared_options(self.block, file):
             return ""
         states = [state_call(entry, file) for entry in file.nodes(cst.Call) if file.statement(entry) is statement]
-        taken = [state for state in states if state is not None and state.action is not Action.SET_MODEL]
-        if len(taken) > 1 or not isinstance(statement, cst.BaseSmallStatement):
+        if [state.action for state in states if state is not None].count(self.state.action) > 1:
             return ""
-        return file.fresh(statement, *OPTION_NAMES)
+        return file.fresh(statement, *(OPTION_NAMES if self.state.action is Action.GET_MODEL else OPTIM_OPTION_NAMES))
 
     def _is_saved(self) -> bool:
         """Whether the function around the call looks as if it wrote the state to a file."""
@@ -266,22 +262,17 @@ class Writer:
     def _function(self) -> str:
         return self.file.ref(self.state.action.full_name)
 
-    def _parts(self, arguments: list[Build], options: Build, code: Code) -> list[str]:
+    def _call(self, function: str, arguments: list[Build], options: Build, code: Code) -> str:
         given = options(code)
         if given and self.block is not None and given == shared_options(self.block, self.file):
             given = f"options={shared_name(self.block, self.file)}"
-        return [argument(code) for argument in arguments] + ([given] if given else [])
-
-    @staticmethod
-    def _one_line(function: str, parts: list[str]) -> str:
-        return f"{function}({', '.join(parts)})"
-
-    def _call(self, function: str, arguments: list[Build], options: Build, code: Code) -> str:
-        parts = self._parts(arguments, options, code)
-        text = self._one_line(function, parts)
+        parts = [argument(code) for argument in arguments] + ([given] if given else [])
+        text = f"{function}({', '.join(parts)})"
         call, file = self.state.call, self.file
         removed = 4 if self.block is not None else 0
         if file.span(call).column - removed + len(text) <= LINE_LENGTH or "\n" in text:
+            return text
+        if self.state.action in (Action.GET_MODEL, Action.GET_OPTIM) and is_embedded(call, file):
             return text
         return broken(function, parts, depth(call, file), file.span(file.statement(call)).column - removed)
 
