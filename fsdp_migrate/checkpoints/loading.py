@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.checkpoints import traits
@@ -35,10 +35,11 @@ def root_of_model(entries: Entries) -> Key | None:
     return roots.most_common(1)[0][0] if roots else None
 
 
-def line(checkpoint: Checkpoint) -> str:
+def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str:
     """One line of code for an FSDP2 model, or as a comment why there is none, or that it has to be converted.
 
     It takes the functions of ``torch.distributed.checkpoint.state_dict`` for imported, and ``dist`` and ``dcp``.
+    ``aliases``: names that the model has and its safetensors lack, each with the name of the same elements in them.
     """
     if checkpoint.dangers:
         return "# it runs code when loaded: do not"
@@ -53,7 +54,8 @@ def line(checkpoint: Checkpoint) -> str:
         case Kind.RANKS:
             return _from_value(checkpoint, f"torch.load({_name_of_rank(checkpoint)}, weights_only=True)", "")
         case Kind.SAFETENSORS:
-            return _from_value(checkpoint, _from_safetensors(checkpoint), whole)
+            loaded = _from_safetensors(checkpoint)
+            return _tied(loaded, aliases, whole) if aliases else _from_value(checkpoint, loaded, whole)
         case Kind.PICKLE:
             return "# save it again with a torch that writes archives (1.6 or later)"
         case Kind.FILE:
@@ -148,6 +150,11 @@ def _from_value(checkpoint: Checkpoint, loaded: str, options: str) -> str:
     calls = [f"set_model_state_dict(model, {_at(value, root)}{options})"] if root is not None else []
     calls += [f"set_optimizer_state_dict(model, optimizer, {_at(value, one.prefix)}{options})" for one in optimizers]
     return "; ".join(calls if value != "sd" else [f"sd = {loaded}", *calls])
+
+
+def _tied(loaded: str, aliases: Sequence[tuple[str, str]], options: str) -> str:
+    ties = [f"{_at('sd', (name,))} = {_at('sd', (first,))}" for name, first in aliases]
+    return "; ".join([f"sd = {loaded}", *ties, f"set_model_state_dict(model, sd{options})"])
 
 
 def _from_safetensors(checkpoint: Checkpoint) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +11,18 @@ from safetensors.torch import save_file
 
 from fsdp_migrate.checkpoints.loading import line
 from fsdp_migrate.checkpoints.opened import open_all
+from tests.checkpoints import fsdp2
 from tests.checkpoints.written import expected
 from tests.pool import Pool
 
 
 def _load(rank: int, world_size: int, code: str) -> dict[str, Any]:
     """Run ``code`` on a fresh FSDP2 model and optimizer; the state that they then have, whole."""
-    import safetensors.torch
-    import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
-    import torch.distributed.tensor
-    from torch.distributed.checkpoint import state_dict as functions
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
-    from fixtures.checkpoints.model import build, optimizer_for
-
-    torch.manual_seed(1)
-    model = build()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    mesh = init_device_mesh("cpu", (world_size,))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer = optimizer_for(model)
-    names = {name: getattr(functions, name) for name in functions.__all__}
-    names |= {"dcp": dcp, "dist": dist, "torch": torch, "safetensors": safetensors, "glob": glob}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exec(code, {**names, "model": model, "optimizer": optimizer})
-        options = functions.StateDictOptions(full_state_dict=True, cpu_offload=True)
-        states, optimizer_states = functions.get_state_dict(model, optimizer, options=options)
-    return {"model": states, "optim": optimizer_states}
+    model, optimizer = fsdp2.fresh(init_device_mesh("cpu", (world_size,)))
+    fsdp2.load(code, model, optimizer)
+    return fsdp2.gathered(model, optimizer)
 
 
 @pytest.mark.parametrize(

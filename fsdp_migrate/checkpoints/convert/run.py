@@ -62,7 +62,7 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     notes = (*state.notes, *(f"{path}: left by a run that was killed; it can go" for path in place.left_behind(target)))
     (written,) = open_all(target)
     count = len(list(tensors(state.entries)))
-    return Converted(source, target, count, nbytes, notes, loading.line(written))
+    return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
 
 
 def _write(state: State, path: Path, stream: TensorStream, to: Target, shard_size: int) -> None:

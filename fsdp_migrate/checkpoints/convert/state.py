@@ -18,12 +18,14 @@ class State:
     """``entries`` as they are to be written, under their new keys; their chunks still lie in the files of the source.
 
     ``sequences``: which of the keys' prefixes are lists and tuples. ``notes``: what was changed on the way, and what
-    was left out, as sentences for the person who asked.
+    was left out, as sentences for the person who asked. ``aliases``: names that were left out, and the name in
+    ``entries`` of the same elements, which a model that is loaded strictly wants under both.
     """
 
     entries: Entries
     sequences: Sequences
     notes: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
 
     def noting(self, *notes: str) -> State:
         """The same with more notes."""

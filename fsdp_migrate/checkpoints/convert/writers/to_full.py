@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State, nested
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
 from fsdp_migrate.checkpoints.elements import strides_of
@@ -78,7 +79,9 @@ class _Pickler(pickle.Pickler):
 def write(state: State, target: Path, stream: TensorStream) -> None:
     """Write the file ``target``, as ``torch.load`` reads it, with ``mmap=True`` and ``weights_only=True`` as well.
 
-    Keys that name the same elements of the source are tensors on one storage, as they were.
+    Keys of a model that name the same elements of the source are tensors on one storage, as they were. Counters and the
+    states of an optimizer never are: FSDP1 saves one ``step`` for all parameters of a flat parameter, and an optimizer
+    that loads it so counts every step once for each of them.
     """
     numbers = _storages(state)
     stand_ins = {number: _Storage(number, _tensor(state, key)) for number, key in _first_keys(numbers).items()}
@@ -105,10 +108,12 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
 
 def _storages(state: State) -> dict[Key, int]:
     """The number of the storage that each tensor lies in."""
+    states = [(*optimizer.prefix, "state") for optimizer in traits.optimizers(state.entries)]
     numbers: dict[Key, int] = {}
     known: dict[object, int] = {}
     for key, entry in tensors(state.entries):
-        elements = (entry.shape, entry.dtype, entry.chunks) if entry.numel else key
+        own = not entry.shape or not entry.numel or any(key[: len(start)] == start for start in states)
+        elements = key if own else (entry.shape, entry.dtype, entry.chunks)
         numbers[key] = known.setdefault(elements, len(known))
     return numbers
 
