@@ -84,6 +84,12 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
             "dcp.load into optimizer.state_dict() of a fresh optimizer loads no state and says nothing; "
             "load into get_optimizer_state_dict(model, optimizer)",
         )
+    if any(_shares_states(checkpoint.entries, optimizer.prefix) for optimizer in found):
+        yield Trap(
+            "shared-step",
+            "several parameters share one step, as those of a flat parameter of FSDP1 do; loaded as it is, the "
+            "optimizer counts each step once for each of them: fsdp-migrate checkpoint convert sets them apart",
+        )
     if checkpoint.metadata is not None and checkpoint.metadata.by_rank:
         yield Trap(
             "by-rank",
@@ -114,6 +120,13 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
         yield Trap("compiled", "keys with _orig_mod. come from torch.compile and fit a compiled model alone")
     if any(name.startswith("module.") for name in names):
         yield Trap("module-prefix", "keys start with module., as DistributedDataParallel leaves them")
+
+
+def _shares_states(entries: Entries, prefix: Key) -> bool:
+    """Whether states of several parameters are one tensor, which optimizers change in place."""
+    start = (*prefix, "state")
+    chunks = [entry.chunks for key, entry in tensors(entries) if key[: len(start)] == start and entry.numel]
+    return len(set(chunks)) < len(chunks)
 
 
 def _from_folder(checkpoint: Checkpoint) -> str:

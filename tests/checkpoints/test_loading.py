@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fsdp_migrate.checkpoints.loading import line
+from fsdp_migrate.checkpoints.loading import line, traps
 from fsdp_migrate.checkpoints.opened import open_all
 from tests.checkpoints import fsdp2
 from tests.checkpoints.written import expected
@@ -60,6 +60,14 @@ def test_safetensors(shards: int, two_ranks: Path, pool: Pool, tmp_path: Path) -
     loaded = pool.run(_load, 2, line(found))[0]["model"]
     for name, value in whole.items():
         assert torch.equal(loaded[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"), [("full_flat.pt", True), ("full_orig.pt", False), ("sharded_flat_dcp", False)]
+)
+def test_a_step_that_parameters_share_is_told(name: str, shared: bool, two_ranks: Path) -> None:
+    (found,) = open_all(two_ranks / name)
+    assert ("shared-step" in [trap.name for trap in traps(found)]) is shared
 
 
 def _model_and_optimizer(whole: dict[tuple[Any, ...], Any]) -> dict[tuple[Any, ...], torch.Tensor]:
