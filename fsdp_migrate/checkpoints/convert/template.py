@@ -2,10 +2,10 @@
 
 A template is one of
 
-- JSON with an object of names and shapes, ``{"tok.weight": [17, 6], ...}``, all parameters and nothing else, in the
-  order of ``model.named_parameters()``. A parameter that is another one too has the name of that one instead of a
-  shape: ``"head.weight": "tok.weight"``. :data:`RECIPE` writes it, for a model built on the meta device too (but not
-  for one moved there, which unties parameters).
+- JSON with an object of names and shapes, ``{"tok.weight": [17, 6], ...}``, of all parameters in the order of
+  ``model.named_parameters()``. A parameter that is another one too has the name of that one instead of a shape:
+  ``"head.weight": "tok.weight"``; a buffer, if it is there, ``null``. :data:`RECIPE` writes it, for a model built on
+  the meta device too (but not for one moved there, which unties parameters).
 - a file of ``torch.save`` with a state dict of the model, in the order in which ``model.state_dict()`` gave it.
 - safetensors, with or without an index, or a folder of torch.distributed.checkpoint. These sort names as they like.
 - an optimizer keyed by parameters' names, which has their shapes and an order that may be another.
@@ -34,11 +34,12 @@ from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
 
 #: Writes the JSON of a model, before FSDP wraps it.
 RECIPE = (
-    "first = {}; pathlib.Path('template.json').write_text(json.dumps({"
-    "n: list(p.shape) if first.setdefault(p, n) == n else first[p] "
-    "for n, p in model.named_parameters(remove_duplicate=False)}))"
+    "first = {}; told = {n: list(p.shape) if first.setdefault(p, n) == n else first[p] "
+    "for n, p in model.named_parameters(remove_duplicate=False)}; told |= dict.fromkeys(dict(model.named_buffers())); "
+    "pathlib.Path('template.json').write_text(json.dumps(told))"
 )
-_ADVICE = f"write one from the model before FSDP wraps it: {RECIPE}"
+#: How to get one that tells all.
+ADVICE = f"write one from the model before FSDP wraps it: {RECIPE}"
 #: States that have the shape of their parameter, in the optimizers of torch and those made like them.
 LIKE_THE_PARAMETER = (
     *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "exp_inf"),
@@ -52,8 +53,9 @@ class Template:
 
     ``ordered``: the order of ``shapes`` is that of the parameters in the model. ``where`` is what to call it.
     ``ties``: names of a parameter that has another name before, and that name; ``alike``: the same for names whose
-    elements are equal, which may be tied. ``parameters_only``: no buffers are among the names. ``strided``: names whose
-    elements do not lie in the order of their indices, as those of ``channels_last``.
+    elements are equal, which may be tied. ``parameters_only``: no buffers are among ``shapes``; ``buffers``: those that
+    are known as such. ``strided``: names whose elements do not lie in the order of their indices, as those of
+    ``channels_last``.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -62,6 +64,7 @@ class Template:
     ties: Mapping[str, str] = field(default_factory=dict)
     alike: Mapping[str, str] = field(default_factory=dict)
     parameters_only: bool = False
+    buffers: frozenset[str] = frozenset()
     strided: frozenset[str] = frozenset()
 
 
@@ -74,7 +77,7 @@ def read_template(path: Path) -> Template:
                 return _of_json(told, str(path))
         found = open_all(path)
     except BadCheckpoint as error:
-        raise CannotConvert(f"the template cannot be read: {error}; {_ADVICE}") from error
+        raise CannotConvert(f"the template cannot be read: {error}; {ADVICE}") from error
     if len(found) != 1:
         names = ", ".join(str(one.path) for one in found[:4]) + (", …" if len(found) > 4 else "")
         raise CannotConvert(f"{path}: a template is one file or checkpoint, there are {len(found)} here: {names}")
@@ -98,7 +101,7 @@ def template_of_optimizer(checkpoint: Checkpoint) -> Template | None:
             if shapes.setdefault(name, entry.shape) != entry.shape:
                 raise CannotConvert(
                     f"{checkpoint.path}: {spelled(key)} has the shape {entry.shape} where other states of it have "
-                    f"{shapes[name]}, so nothing tells the shape of {name}; pass a template. {_ADVICE}"
+                    f"{shapes[name]}, so nothing tells the shape of {name}; pass a template. {ADVICE}"
                 )
     where = f"the optimizer in {checkpoint.path}"
     return _without_ddp(Template(shapes, False, where, parameters_only=True)) if shapes else None
@@ -108,15 +111,15 @@ def _json(path: Path) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
         if twice:
-            raise CannotConvert(f"{path}: {twice[0]} is in it twice; {_ADVICE}")
+            raise CannotConvert(f"{path}: {twice[0]} is in it twice; {ADVICE}")
         return dict(pairs)
 
     try:
         told = json.loads(path.read_bytes(), object_pairs_hook=once)
     except (OSError, ValueError, RecursionError) as error:
-        raise CannotConvert(f"{path}: not JSON that can be read: {error}; {_ADVICE}") from error
+        raise CannotConvert(f"{path}: not JSON that can be read: {error}; {ADVICE}") from error
     if not isinstance(told, dict):
-        raise CannotConvert(f"{path}: a template is an object of names and shapes; {_ADVICE}")
+        raise CannotConvert(f"{path}: a template is an object of names and shapes; {ADVICE}")
     return told
 
 
@@ -124,44 +127,47 @@ def _of_json(told: dict[str, Any], where: str) -> Template:
     shapes: dict[str, tuple[int, ...]] = {}
     ties: dict[str, str] = {}
     for name, shape in told.items():
+        if shape is None:
+            continue
         if isinstance(shape, str):
             if shape not in told or isinstance(told[shape], str) or clean(shape) not in shapes:
-                raise CannotConvert(f"{where}: {name} is said to be {shape}, which has no shape before it; {_ADVICE}")
+                raise CannotConvert(f"{where}: {name} is said to be {shape}, which has no shape before it; {ADVICE}")
             new, made = clean(name), shapes[clean(shape)]
             ties[new] = clean(shape)
         elif isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
             new, made = clean(name), tuple(shape)
         else:
-            raise CannotConvert(f"{where}: {name} has {json.dumps(shape)[:80]} where a shape belongs; {_ADVICE}")
+            raise CannotConvert(f"{where}: {name} has {json.dumps(shape)[:80]} where a shape belongs; {ADVICE}")
         if new in shapes:
-            raise CannotConvert(f"{where}: two names in it are {new} without what wrappers put into them; {_ADVICE}")
+            raise CannotConvert(f"{where}: two names in it are {new} without what wrappers put into them; {ADVICE}")
         shapes[new] = made
     if not shapes:
-        raise CannotConvert(f"{where}: there is no name in it; {_ADVICE}")
-    return _without_ddp(Template(shapes, True, where, ties, parameters_only=True))
+        raise CannotConvert(f"{where}: there is no name in it; {ADVICE}")
+    buffers = frozenset(clean(name) for name, shape in told.items() if shape is None)
+    return _without_ddp(Template(shapes, True, where, ties, parameters_only=True, buffers=buffers))
 
 
 def _of_checkpoint(checkpoint: Checkpoint) -> Template:
     where = str(checkpoint.path)
     if checkpoint.dangers:
         path, run = checkpoint.dangers[0]
-        raise CannotConvert(f"{path}: loading it would run {run[0]}; do not use it, not even as a template. {_ADVICE}")
+        raise CannotConvert(f"{path}: loading it would run {run[0]}; do not use it, not even as a template. {ADVICE}")
     if checkpoint.problems:
-        raise CannotConvert(f"{where}: it is not whole ({checkpoint.problems[0]}); {_ADVICE}")
+        raise CannotConvert(f"{where}: it is not whole ({checkpoint.problems[0]}); {ADVICE}")
     if traits.flat_parameters(checkpoint.entries):
-        raise CannotConvert(f"{where}: it has flat parameters itself, which tell no names and shapes; {_ADVICE}")
+        raise CannotConvert(f"{where}: it has flat parameters itself, which tell no names and shapes; {ADVICE}")
     root = root_of_model(checkpoint.entries)
     if root is None:
         of_optimizer = template_of_optimizer(checkpoint)
         if of_optimizer is None:
-            raise CannotConvert(f"{where}: no tensors of a model are in it; {_ADVICE}")
+            raise CannotConvert(f"{where}: no tensors of a model are in it; {ADVICE}")
         return of_optimizer
     shapes: dict[str, tuple[int, ...]] = {}
     names: dict[Key, str] = {}
     for key, entry in _parameters(checkpoint.entries, root):
         name = clean(str(key[-1]))
         if name in shapes:
-            raise CannotConvert(f"{where}: two names in it are {name} without what wrappers put into them; {_ADVICE}")
+            raise CannotConvert(f"{where}: two names in it are {name} without what wrappers put into them; {ADVICE}")
         shapes[name], names[key] = entry.shape, name
     tied = [[names[key] for key in keys if key in names] for keys in checkpoint.ties]
     held = {key: entry for key, entry in tensors(checkpoint.entries) if key in names}
@@ -217,5 +223,6 @@ def _without_ddp(template: Template) -> Template:
         shapes={name[start:]: shape for name, shape in template.shapes.items()},
         ties=names(template.ties),
         alike=names(template.alike),
+        buffers=frozenset(name.removeprefix(DDP) if start else name for name in template.buffers),
         strided=frozenset(name[start:] for name in template.strided),
     )

@@ -41,6 +41,7 @@ def test_the_recipe_writes_names_shapes_and_ties(tmp_path: Path, monkeypatch: py
     assert dict(told.ties) == {"head.weight": "tok.weight"}
     assert told.ordered
     assert told.parameters_only
+    assert told.buffers == {"blocks.0.calls", "blocks.1.calls", "count", "mean", "scratch"}
 
 
 def test_a_state_dict_tells_the_order_and_ties(model: Net, tmp_path: Path) -> None:
@@ -124,7 +125,8 @@ def test_elements_in_another_order_are_told(tmp_path: Path) -> None:
         ({"a": [1.5]}, "a has \\[1.5\\] where a shape belongs"),
         ({"a": [-1]}, "where a shape belongs"),
         ({"a": [True]}, "where a shape belongs"),
-        ({"a": None}, "a has null"),
+        ({"a": None}, "no name"),
+        ({"a": "b", "b": None}, "a is said to be b"),
         ({"a": {"b": [1]}}, "where a shape belongs"),
         ({"b": "a", "a": [1]}, "b is said to be a"),
         ({"a": [1], "b": "a", "c": "b"}, "c is said to be b"),
