@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 import libcst as cst
 
 from fsdp_rules.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
+from fsdp_rules.layout import find
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Line = TypeVar("Line", bound=cst.CSTNode)
@@ -61,14 +62,7 @@ def is_removed(entry: cst.CSTNode, what: str = "") -> bool:
 
 def comments(node: cst.CSTNode) -> list[str]:
     """The comments anywhere in ``node``, in order."""
-    found: list[str] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Comment(self, node: cst.Comment) -> None:
-            found.append(node.value)
-
-    node.visit(Collect())
-    return found
+    return [comment.value for comment in find(node, cst.Comment)]
 
 
 class _Editor(cst.CSTTransformer):

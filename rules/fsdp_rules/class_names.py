@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import libcst as cst
-from libcst import matchers as m
 
 from fsdp_rules.diagnosis import Code
 from fsdp_rules.names import FSDP
 from fsdp_rules.receivers import is_repeatable
-from fsdp_rules.values import elements
+from fsdp_rules.values import calls_plainly, elements
 
-TYPE_CALL = m.Call(func=m.Name("type"), args=[m.Arg(keyword=None, star="")])
 NEGATIVE = (cst.NotEqual, cst.IsNot, cst.NotIn)
 
 
 def subject_of_class(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """``x`` in ``type(x)`` and ``x.__class__``."""
-    if isinstance(node, cst.Call) and m.matches(node, TYPE_CALL):
-        return node.args[0].value
+    if isinstance(node, cst.Call) and calls_plainly(node, ("type",), 1):
+        argument = node.args[0]
+        return argument.value if argument.keyword is None and not argument.star else None
     if isinstance(node, cst.Attribute) and node.attr.value == "__class__":
         return node.value
     return None
@@ -29,7 +28,7 @@ def subject_of_name(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """``x`` in ``type(x).__name__``, ``str(type(x))`` and the like."""
     if isinstance(node, cst.Attribute) and node.attr.value in ("__name__", "__qualname__"):
         return subject_of_class(node.value)
-    if isinstance(node, cst.Call) and m.matches(node, m.Call(func=m.Name("str") | m.Name("repr"), args=[m.Arg()])):
+    if isinstance(node, cst.Call) and calls_plainly(node, ("str", "repr"), 1):
         return subject_of_class(node.args[0].value)
     return None
 

@@ -154,15 +154,7 @@ def is_factory(node: cst.BaseExpression, file: File) -> bool:
 
 
 def _wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:
-    found: list[cst.Call] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            if wraps(node, file):
-                found.append(node)
-
-    where.visit(Collect())
-    return found
+    return [call for call in file.inside(where, cst.Call) if wraps(call, file)]
 
 
 def _modules(call: cst.Call, file: File) -> list[cst.BaseExpression]:
@@ -221,14 +213,7 @@ def _parameters(call: cst.Call, file: File) -> cst.BaseExpression | None:
 
 def _read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]:
     """The models, by dotted name, whose parameters ``node`` gives, itself or by names that it reads."""
-    calls: list[cst.Call] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            calls.append(node)
-
-    node.visit(Collect())
-    for call in calls:
+    for call in file.inside(node, cst.Call):
         direct = model_of_parameters(call, file)
         texts = [dotted(direct)] if direct is not None else [dotted(argument.value) for argument in call.args]
         if direct is None and isinstance(call.func, cst.Attribute):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
@@ -136,6 +136,27 @@ class Layout(CodegenState):
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(found.end() for found in _NEWLINE.finditer("".join(self.tokens)))]
+
+
+def find(node: cst.CSTNode, kind: type[Node]) -> list[Node]:
+    """The nodes of exactly the type ``kind`` in ``node``, itself included, in the order of the text.
+
+    For any tree, edited ones included; :meth:`Layout.inside` need not walk.
+    """
+    finder: _Finder[Node] = _Finder(kind)
+    node._codegen(finder)
+    return finder.found
+
+
+class _Finder(CodegenState, Generic[Node]):
+    def __init__(self, kind: type[Node]) -> None:
+        super().__init__(default_indent="", default_newline="")
+        self.kind = kind
+        self.found: list[Node] = []
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        if type(node) is self.kind:
+            self.found.append(node)
 
 
 class _Place:

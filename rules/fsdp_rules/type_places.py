@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import libcst as cst
-from libcst import matchers as m
 
 from fsdp_rules.source import File
+from fsdp_rules.values import calls_plainly
 
-ISINSTANCE = m.Call(func=m.Name("isinstance") | m.Name("issubclass"), args=[m.Arg(), m.Arg()])
+TESTS = ("isinstance", "issubclass")
 
 
 def is_read(node: cst.BaseExpression, file: File) -> bool:
@@ -44,7 +44,7 @@ def whole_of(node: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, 
 
 def is_tested(whole: cst.BaseExpression, parent: cst.CSTNode | None, file: File) -> bool:
     call = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    return isinstance(call, cst.Call) and m.matches(call, ISINSTANCE) and call.args[1].value is whole
+    return isinstance(call, cst.Call) and calls_plainly(call, TESTS, 2) and call.args[1].value is whole
 
 
 def is_alias(whole: cst.BaseExpression, parent: cst.CSTNode | None, file: File) -> bool:
@@ -105,8 +105,8 @@ def other_tests(call: cst.Call, subject: str, file: File) -> Iterator[cst.Call]:
         else:
             break
     for test in tests:
-        for other in m.findall(test, ISINSTANCE):
-            if other is not call and isinstance(other, cst.Call) and file.code(other.args[0].value) == subject:
+        for other in file.inside(test, cst.Call):
+            if other is not call and calls_plainly(other, TESTS, 2) and file.code(other.args[0].value) == subject:
                 yield other
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
+from fsdp_rules.layout import find
 from fsdp_rules.source import File
 
 
@@ -65,13 +64,16 @@ def is_partial(node: cst.BaseExpression, file: File) -> bool:
     return isinstance(node, cst.Call) and file.resolved(node.func) == "functools.partial"
 
 
-def names_in(node: cst.CSTNode) -> Iterator[cst.Name]:
+def names_in(node: cst.CSTNode) -> list[cst.Name]:
     """Every name inside ``node``."""
-    found: list[cst.Name] = []
+    return find(node, cst.Name)
 
-    class Collect(cst.CSTVisitor):
-        def visit_Name(self, node: cst.Name) -> None:
-            found.append(node)
 
-    node.visit(Collect())
-    yield from found
+def calls_plainly(node: cst.CSTNode | None, names: tuple[str, ...], arguments: int) -> bool:
+    """Whether ``node`` is a call of one of the plain ``names`` with that many arguments."""
+    return (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Name)
+        and node.func.value in names
+        and len(node.args) == arguments
+    )

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
-from libcst import matchers as m
 
 from fsdp_rules.diagnosis import Diagnosis, InsertAfter, Replace
 from fsdp_rules.finding import Level
@@ -21,7 +20,6 @@ COMPUTES = re.compile(
     r"|(generate|sample|encode|decode|predict|forward|infer|embed|compute|score)_\w+"
     r"|get_(loss|logits|embeddings?|log_?probs?|\w+_features)|\w+_(forward|loss|step)"
 )
-SUMMON = m.Attribute(attr=m.Name("summon_full_params"))
 
 
 class ForwardMethods(Rule):
@@ -122,8 +120,11 @@ def _inspected(node: cst.Attribute, file: File) -> bool:
 
 def _summoned(call: cst.Call, file: File) -> bool:
     return any(
-        isinstance(ancestor, cst.With) and any(m.findall(item, SUMMON) for item in ancestor.items)
+        entry.attr.value == "summon_full_params"
         for ancestor in file.ancestors(call)
+        if isinstance(ancestor, cst.With)
+        for item in ancestor.items
+        for entry in file.inside(item, cst.Attribute)
     )
 
 
@@ -134,10 +135,8 @@ def _wrapping(model: cst.BaseExpression, file: File) -> cst.Assign | None:
     if target.startswith("self."):
         owner = owner.rpartition(".")[0]
     found = []
-    for entry in m.findall(file.module, m.Assign(value=m.Call())):
-        statement = cst.ensure_type(entry, cst.Assign)
-        value = cst.ensure_type(statement.value, cst.Call)
-        if file.fsdp1(value.func) != FSDP or len(statement.targets) != 1:
+    for statement in file.nodes(cst.Assign):
+        if not file.calls(statement.value, FSDP) or len(statement.targets) != 1:
             continue
         scope = file.scope(statement)
         if target.startswith("self."):
@@ -150,8 +149,10 @@ def _wrapping(model: cst.BaseExpression, file: File) -> cst.Assign | None:
 def _first(node: cst.Attribute, model: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is the first place of its scope that calls this method of ``model``."""
     name, target, wrapping = node.attr.value, file.code(model), _wrapping(model, file)
-    for entry in m.findall(file.module, m.Call(func=m.Attribute(attr=m.Name(name)))):
-        other = cst.ensure_type(cst.ensure_type(entry, cst.Call).func, cst.Attribute).value
+    for entry in file.nodes(cst.Call):
+        if not isinstance(entry.func, cst.Attribute) or entry.func.attr.value != name:
+            continue
+        other = entry.func.value
         if isinstance(other, cst.Attribute) and other.attr.value == "module":
             other = other.value
         if file.code(other) == target and _wrapping(other, file) is wrapping:

@@ -128,26 +128,17 @@ def _guards_removal(node: cst.CSTNode, file: File) -> bool:
     child = node
     for ancestor in file.ancestors(node):
         if isinstance(ancestor, cst.If) and child is ancestor.test:
-            return ancestor.orelse is None and len(ancestor.body.body) == 1 and _removes(ancestor.body)
+            return ancestor.orelse is None and len(ancestor.body.body) == 1 and _removes(ancestor.body, file)
         if isinstance(ancestor, cst.While) and child is ancestor.test:
-            return _removes(ancestor.body)
+            return _removes(ancestor.body, file)
         if isinstance(ancestor, cst.IfExp) and child is ancestor.test:
-            return _removes(ancestor.body)
+            return _removes(ancestor.body, file)
         if isinstance(ancestor, cst.BaseStatement):
             return False
         child = ancestor
     return False
 
 
-def _removes(node: cst.CSTNode) -> bool:
-    found: list[str] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Attribute(self, node: cst.Attribute) -> None:
-            found.append(node.attr.value)
-
-        def visit_Slice(self, node: cst.Slice) -> None:
-            found.append("removeprefix")
-
-    node.visit(Collect())
-    return any(name in REMOVING for name in found)
+def _removes(node: cst.CSTNode, file: File) -> bool:
+    attributes = file.inside(node, cst.Attribute)
+    return bool(file.inside(node, cst.Slice)) or any(entry.attr.value in REMOVING for entry in attributes)

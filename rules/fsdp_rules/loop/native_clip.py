@@ -99,12 +99,9 @@ def _other_arm_is_fsdp1(call: cst.Call, file: File) -> bool:
 
 
 def _calls_method(node: cst.CSTNode, file: File) -> bool:
-    found: list[cst.Call] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            if isinstance(node.func, cst.Attribute) and node.func.attr.value == "clip_grad_norm_":
-                found.append(node)
-
-    node.visit(Collect())
-    return any(file.resolved(call.func) is None for call in found)
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "clip_grad_norm_"
+        and file.resolved(call.func) is None
+        for call in file.inside(node, cst.Call)
+    )

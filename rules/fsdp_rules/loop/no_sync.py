@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
-from libcst import matchers as m
 
 from fsdp_rules.diagnosis import Code, Diagnosis, Rebuild, Replace
 from fsdp_rules.finding import Level
@@ -18,9 +17,16 @@ from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 
 FSDP_WORD = re.compile(r"fsdp|FullySharded", re.IGNORECASE)
-NO_SYNC = m.Attribute(attr=m.Name("no_sync"))
-SYNC_FLAG = m.Attribute(attr=m.Name("set_requires_gradient_sync"))
-BINDING = m.AssignTarget() | m.NamedExpr() | m.For() | m.AugAssign() | m.AnnAssign() | m.AsName()
+NO_SYNC = "no_sync"
+SYNC_FLAG = "set_requires_gradient_sync"
+BINDINGS: tuple[type[cst.CSTNode], ...] = (
+    cst.AssignTarget,
+    cst.NamedExpr,
+    cst.For,
+    cst.AugAssign,
+    cst.AnnAssign,
+    cst.AsName,
+)
 Statements = list[cst.SimpleStatementLine | cst.BaseCompoundStatement]
 
 
@@ -163,7 +169,7 @@ def _item(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Item | No
     position = list(block.items).index(parent)
     if any(item.asname is not None for item in block.items[:position]):
         return None
-    if sum(len(m.findall(item, NO_SYNC)) for item in block.items) > 1:
+    if sum(_count(item, file, NO_SYNC) for item in block.items) > 1:
         return None
     if not is_repeatable(receiver) or _rebinds(block, receiver, file) or _nested(block, file):
         return None
@@ -173,9 +179,9 @@ def _item(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Item | No
 def _rebinds(block: cst.With, receiver: cst.BaseExpression, file: File) -> bool:
     """Whether a binding inside the block may make ``receiver`` mean another object behind it."""
     parts = {file.code(receiver)}
-    for node in m.findall(receiver, m.Name() | m.Attribute() | m.Subscript()):
-        parts.add(file.code(node))
-    for entry in m.findall(block.body, BINDING):
+    for kind in (cst.Name, cst.Attribute, cst.Subscript):
+        parts.update(file.code(node) for node in file.inside(receiver, kind))
+    for entry in (entry for kind in BINDINGS for entry in file.inside(block.body, kind)):
         pending = [getattr(entry, "name" if isinstance(entry, cst.AsName) else "target")]
         while pending:
             target = pending.pop()
@@ -188,14 +194,19 @@ def _rebinds(block: cst.With, receiver: cst.BaseExpression, file: File) -> bool:
 
 def _nested(block: cst.With, file: File) -> bool:
     """Whether another ``no_sync`` or its flag lies around ``block`` or in it, whose state a plain True would undo."""
-    if m.findall(block.body, NO_SYNC | SYNC_FLAG):
+    if _count(block.body, file, NO_SYNC, SYNC_FLAG):
         return True
     for ancestor in file.ancestors(block):
-        if isinstance(ancestor, cst.With) and any(m.findall(item, NO_SYNC) for item in ancestor.items):
+        if isinstance(ancestor, cst.With) and any(_count(item, file, NO_SYNC) for item in ancestor.items):
             return True
-        if isinstance(ancestor, cst.Try) and m.findall(ancestor.finalbody or cst.Pass(), SYNC_FLAG):
+        if isinstance(ancestor, cst.Try) and ancestor.finalbody and _count(ancestor.finalbody, file, SYNC_FLAG):
             return True
     return False
+
+
+def _count(node: cst.CSTNode, file: File, *attributes: str) -> int:
+    """How many of ``attributes`` are named in ``node``."""
+    return sum(entry.attr.value in attributes for entry in file.inside(node, cst.Attribute))
 
 
 def _flagged(

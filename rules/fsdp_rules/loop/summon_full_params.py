@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import libcst as cst
-from libcst import matchers as m
 
 from fsdp_rules.diagnosis import Diagnosis, Replace
 from fsdp_rules.finding import Level
@@ -14,6 +13,7 @@ from fsdp_rules.project import Certainty
 from fsdp_rules.receivers import wrapped
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
+from fsdp_rules.values import calls_plainly
 
 METHOD = "summon_full_params"
 
@@ -85,7 +85,7 @@ def sample(model, tokens):
         if not isinstance(call, cst.Call) or call.func is not node or not call.args:
             return None
         owner = node.value
-        if isinstance(owner, cst.Call) and m.matches(owner, m.Call(func=m.Name("type"), args=[m.Arg()])):
+        if isinstance(owner, cst.Call) and calls_plainly(owner, ("type",), 1):
             owner = owner.args[0].value
         elif isinstance(owner, cst.Attribute) and owner.attr.value == "__class__":
             owner = owner.value

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
-from libcst import matchers as m
 
 from fsdp_rules.class_names import name_test, negation, subject_of_class
 from fsdp_rules.diagnosis import Code, Diagnosis, Edit, Replace
@@ -176,10 +175,15 @@ def _skips(call: cst.Call, file: File) -> bool:
     branch = file.parent(call)
     if not isinstance(branch, cst.If) or branch.test is not call:
         return False
-    skip = m.Continue() | m.Pass() | m.Return(value=None) | m.Return(value=m.Name("False") | m.Name("None"))
     inner = branch.body.body
     lines = inner[0].body if len(inner) == 1 and isinstance(inner[0], cst.SimpleStatementLine) else inner
-    return len(lines) == 1 and m.matches(lines[0], skip)
+    return len(lines) == 1 and _is_a_skip(lines[0])
+
+
+def _is_a_skip(line: cst.CSTNode) -> bool:
+    if isinstance(line, cst.Return):
+        return line.value is None or (isinstance(line.value, cst.Name) and line.value.value in ("False", "None"))
+    return isinstance(line, cst.Continue | cst.Pass)
 
 
 def _replaced(node: cst.BaseExpression, level: Level, message: str, file: File) -> Diagnosis:

@@ -10,6 +10,8 @@ from fsdp_rules.source import File
 from fsdp_rules.state.calls import Action, StateCall, state_call
 
 BRANCHING = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.Match)
+#: Statements that leave what stands around them.
+LEAVING: tuple[type[cst.CSTNode], ...] = (cst.Return, cst.Raise, cst.Break, cst.Continue)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,16 +122,9 @@ def _may_be_skipped(load: cst.Call, maker: cst.Call, file: File) -> bool:
         if isinstance(ancestor, BRANCHING) and ancestor not in around:
             return True
     function = file.function(load)
-    exits: list[cst.CSTNode] = []
-
-    class Collect(cst.CSTVisitor):
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            if isinstance(node, cst.Return | cst.Raise | cst.Break | cst.Continue):
-                exits.append(node)
-            return True
-
-    if function is not None:
-        function.visit(Collect())
+    if function is None:
+        return False
+    exits = [entry for kind in LEAVING for entry in file.inside(function, kind)]
     return any(_line(maker, file) < _line(entry, file) < _line(load, file) for entry in exits)
 
 

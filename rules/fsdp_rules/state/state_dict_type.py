@@ -124,15 +124,7 @@ def _switched(block: cst.With, file: File) -> Iterator[Diagnosis]:
 
 def _references(block: cst.With, file: File) -> Iterator[cst.CSTNode]:
     """Everything of FSDP1 in ``block``: one verdict speaks for all of it."""
-    found: list[cst.CSTNode] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Attribute(self, node: cst.Attribute) -> None:
-            if file.fsdp1(node) is not None:
-                found.append(node)
-
-    block.visit(Collect())
-    yield from found
+    return (node for node in file.inside(block, cst.Attribute) if file.fsdp1(node) is not None)
 
 
 def _unwrapped(block: cst.With, file: File) -> Callable[[cst.BaseCompoundStatement, Code], Sequence[Statement]]:

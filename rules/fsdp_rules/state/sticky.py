@@ -30,15 +30,7 @@ def settings_calls(file: File) -> list[cst.Call]:
     """Every call of ``set_state_dict_type`` in the file, in order."""
     if "set_state_dict_type" not in file.text:
         return []
-    found: list[cst.Call] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:
-            if is_context_call(node, file, SET_STATE_DICT_TYPE):
-                found.append(node)
-
-    file.module.visit(Collect())
-    return found
+    return [call for call in file.nodes(cst.Call) if is_context_call(call, file, SET_STATE_DICT_TYPE)]
 
 
 def setting_problem(setting: cst.Call, file: File) -> str:
