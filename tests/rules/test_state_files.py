@@ -1,4 +1,4 @@
-"""FSDP312 and 313, and what FSDP309 says of files: states of another kind, and loads that ask for nothing."""
+"""FSDP312, 313 and 314, and what FSDP309 says of files: states of another kind, and loads that load nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ def main(net, path, rank):
     model = FSDP(net)
     optimizer = torch.optim.AdamW(model.parameters())
 """
+
+
+OPTIONS = "from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict"
 
 
 def said(body: str, rule: str) -> list[str]:
@@ -54,8 +57,50 @@ def test_a_load_that_asks_for_something(body: str) -> None:
     assert said(body, "FSDP313") == []
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "model.load_state_dict(torch.load(path), strict=False)",
+        "model.load_state_dict(torch.load(path), False)",
+        "with FSDP.state_dict_type(net, StateDictType.FULL_STATE_DICT):\n"
+        "    net.load_state_dict(torch.load(path), strict=False)",
+        "dcp.load(rank, planner=dcp.DefaultLoadPlanner(allow_partial_load=True))",
+        "return dcp.default_planner.DefaultLoadPlanner(True, True, True)",
+        "set_model_state_dict(model, rank, options=StateDictOptions(strict=False))",
+        "options = StateDictOptions(strict=False, full_state_dict=True)\nreturn options",
+    ],
+)
+def test_a_load_that_may_skip_everything(body: str) -> None:
+    assert said(f"{OPTIONS}\n{body}", "FSDP314") == ["info"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "net.load_state_dict(torch.load(path), strict=False)\nmodel = FSDP(net)",
+        "rank.model.load_state_dict(torch.load(path), strict=False)",
+        "model.load_state_dict(torch.load(path), strict=rank)",
+        "model.load_state_dict(torch.load(path))",
+        "result = model.load_state_dict(torch.load(path), strict=False)",
+        "print(set_model_state_dict(model, rank, options=StateDictOptions(strict=False)))",
+        "dcp.load(rank, planner=dcp.DefaultLoadPlanner(allow_partial_load=False))",
+        "dcp.load(rank, planner=dcp.DefaultLoadPlanner())",
+    ],
+)
+def test_a_load_that_tells_what_it_skips(body: str) -> None:
+    assert said(f"{OPTIONS}\n{body}", "FSDP314") == []
+
+
+def test_missing_keys_that_are_read_are_empty_from_now_on() -> None:
+    source = IMPORTS + "    {}model.load_state_dict(torch.load(path), strict={})\n"
+    for before, strict, told in [("", "False", False), ("keys = ", "False", True), ("keys = ", "True", False)]:
+        messages = [found.message for found in findings(source.format(before, strict)) if found.rule == "FSDP309"]
+        assert len(messages) == 1 and ("the missing_keys that it returns" in messages[0]) is told
+
+
 def test_loads_outside_of_fsdp1_projects() -> None:
     source = "import torch.distributed.checkpoint as dcp\ndcp.load({}, checkpoint_id='x')\n"
+    source += "planner = dcp.DefaultLoadPlanner(allow_partial_load=True)\n"
     assert findings(source) == ()
 
 

@@ -75,6 +75,16 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
     return Writer(state, context, block, notes, file).diagnosis()
 
 
+def is_sharded(state: StateCall, file: File) -> bool:
+    """Whether ``state`` is that of an FSDP1 model, for all that is known."""
+    for _, call in governing_with(state.call, file):
+        context = read_context(call, file)
+        if context is not None and context.subject is not None:
+            return same_model(context.subject, state.model, file) is Same.YES
+    known = is_set_before(state.call, state.model, file) or _is_model(state, file, [])
+    return known and not _is_a_mere_name(state, file)
+
+
 def _is_a_mere_name(state: StateCall, file: File) -> bool:
     """Whether nothing but the name of an attribute says that the receiver is an FSDP1 model.
 

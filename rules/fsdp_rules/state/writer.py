@@ -146,6 +146,8 @@ class Writer:
         strict = self.state.strict
         if strict is not None:
             settings["strict"] = lambda code: code(strict)
+            if self.full is not False and not isinstance(self.file.parent(self.state.call), cst.Expr):
+                self.notes.append("nothing depends on the missing_keys that it returns, which are empty from now on")
         # set_model_state_dict leaves the shards in the dictionary that it is given.
         copied = self.full is not False and not self._is_temporary(state)
         function = self._function()

@@ -1,0 +1,102 @@
+"""Rule for loads that skip what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.state.calls import state_call
+from fsdp_rules.state.dcp import DCP
+from fsdp_rules.state.options import OPTIONS
+from fsdp_rules.state.verdicts import is_sharded
+from fsdp_rules.values import bind, literal_bool
+
+PLANNERS = (f"{DCP}.DefaultLoadPlanner", f"{DCP}.default_planner.DefaultLoadPlanner")
+ADVICE = "compare the names once: what only the model or only the file has is left out"
+
+
+class PartialLoad(Rule):
+    """Loads that are told to skip names: `strict=False`, and `allow_partial_load=True` of a planner.
+
+    Where no name fits at all, they load nothing and say nothing: files of flat parameters (`LOCAL_STATE_DICT`), names
+    with a `module.` or `_orig_mod.` in front, names of another version of the model. It is so under FSDP1 as well, but
+    a migration is when such files come together with new code. A call whose result the program reads is not meant. Of a
+    full state, the `missing_keys` of that result are always empty under FSDP2, and only `unexpected_keys` tells.
+    """
+
+    id = "FSDP314"
+    name = "partial-load"
+    visits = (cst.Call,)
+    shim = True
+    before = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+def resume(net, path):
+    model = FSDP(net)
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = model.state_dict()
+        dcp.load(state, checkpoint_id=path, planner=dcp.DefaultLoadPlanner(allow_partial_load=True))
+        model.load_state_dict(state)
+"""
+    after = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+def resume(net, path):
+    model = fully_shard(net)
+    state = get_model_state_dict(model)
+    dcp.load(state, checkpoint_id=path, planner=dcp.DefaultLoadPlanner(allow_partial_load=True))
+    set_model_state_dict(model, state)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Look for the two settings where they are written as literals."""
+        if not isinstance(node, cst.Call) or not file.may_trap:
+            return
+        full = file.resolved(node.func)
+        if full in PLANNERS:
+            arguments = bind(node, ("flatten_state_dict", "flatten_sharded_tensors", "allow_partial_load")) or {}
+            if literal_bool(arguments.get("allow_partial_load")) is True:
+                yield Diagnosis(
+                    node,
+                    Level.INFO,
+                    "names that the checkpoint lacks keep their values without a word, all of them where none fits",
+                    ADVICE,
+                )
+        elif _skips(node, full, file):
+            yield Diagnosis(
+                node,
+                Level.INFO,
+                "names that do not fit are skipped without a word, all of them where none fits",
+                ADVICE,
+            )
+
+
+def _skips(call: cst.Call, full: str | None, file: File) -> bool:
+    if full == OPTIONS:
+        strict = next((entry.value for entry in call.args if entry.keyword and entry.keyword.value == "strict"), None)
+        return literal_bool(strict) is False and not _is_read(call, file)
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "load_state_dict":
+        return False
+    state = state_call(call, file)
+    return (
+        state is not None
+        and literal_bool(state.strict) is False
+        and isinstance(file.parent(call), cst.Expr)
+        and is_sharded(state, file)
+    )
+
+
+def _is_read(options: cst.Call, file: File) -> bool:
+    """Whether ``options`` go straight into a call whose result the program reads."""
+    argument = file.parent(options)
+    taker = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    return isinstance(taker, cst.Call) and not isinstance(file.parent(taker), cst.Expr)
