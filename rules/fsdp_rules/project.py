@@ -58,20 +58,20 @@ class Project:
 
     def resolve(self, dotted: str) -> str:
         """``dotted`` with re-exports of this project followed to where they come from."""
-        seen: set[str] = set()
-        while dotted not in seen:
-            seen.add(dotted)
-            if dotted.startswith("torch."):
-                break
+        # Each import is followed once: a package that takes a name from its module of that name would never end.
+        followed: set[str] = set()
+        while not dotted.startswith("torch."):
             head, _, name = dotted.rpartition(".")
             tail: list[str] = []
-            while head:
-                target = self._exported(head, name)
-                if target is not None:
-                    dotted = ".".join([target, *tail])
-                    break
+            target = self._exported(head, name)
+            while target is None and head and head not in self.modules:
                 tail.insert(0, name)
                 head, _, name = head.rpartition(".")
+                target = self._exported(head, name)
+            if target is None or target in followed:
+                break
+            followed.add(target)
+            dotted = ".".join([target, *tail])
         return dotted
 
     def _exported(self, module: str, name: str) -> str | None:

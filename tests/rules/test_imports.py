@@ -204,3 +204,17 @@ def test_configurations_that_stay_are_named_once(source: str, named: list[str]) 
 def test_configurations_may_be_ignored_by_a_comment() -> None:
     source = STAYS + "wrapper = FSDP\nhalf = MixedPrecision()  # fsdp-migrate: ignore[FSDP100]\n"
     assert [entry.level.value for entry in findings(source) if entry.rule == "FSDP100"] == ["safe"]
+
+
+@pytest.mark.parametrize(
+    ("module", "rules"),
+    [
+        ({}, set()),
+        ({"package/shard": "def shard(model):\n    return model\n"}, set()),
+        ({"package/shard": STAYS.replace(" as FSDP", " as shard")}, {"FSDP101", "FSDP110", "FSDP121"}),
+    ],
+)
+def test_a_name_that_a_package_takes_from_its_module_of_that_name(module: dict[str, str], rules: set[str]) -> None:
+    others = {"package/__init__": "from .shard import shard\n", **module}
+    source = "from package import shard\n\n\ndef build(model):\n    return shard(model)\n"
+    assert {entry.rule for entry in findings(source, **others)} == rules
