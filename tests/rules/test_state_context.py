@@ -204,6 +204,54 @@ def test_configurations_in_variables_go_once_nothing_reads_them() -> None:
     )
 
 
+def test_a_configuration_is_the_one_assigned_last() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, StateDictType
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def states(model, optimizer):
+            config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+            with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, state_dict_config=config):
+                first = model.state_dict()
+            config = FullOptimStateDictConfig(offload_to_cpu=False, rank0_only=False)
+            with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, optim_state_dict_config=config):
+                return first, FSDP.optim_state_dict(model, optimizer)
+        """,
+        """
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_model_state_dict,
+            get_optimizer_state_dict,
+        )
+
+        def states(model, optimizer):
+            first = get_model_state_dict(
+                model,
+                options=StateDictOptions(full_state_dict=True, cpu_offload=True),
+            )
+            return first, get_optimizer_state_dict(
+                model,
+                optimizer,
+                options=StateDictOptions(full_state_dict=True),
+            )
+        """,
+    )
+
+
+def test_a_configuration_that_a_branch_may_have_changed_is_asked_when_the_program_runs() -> None:
+    body = """
+def state(model, fast):
+    config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    if fast:
+        config = FullStateDictConfig(offload_to_cpu=False, rank0_only=False)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):
+        return model.state_dict()
+"""
+    result = rewrite(source(body))
+    assert isinstance(result, Changed) and b"cpu_offload=config.offload_to_cpu" in result.source
+
+
 def test_a_local_name_that_hides_the_setting_keeps_the_configuration() -> None:
     body = """
 CPU = True

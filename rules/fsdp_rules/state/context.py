@@ -12,6 +12,7 @@ from fsdp_rules.diagnosis import Code
 from fsdp_rules.names import FSDP, canonical
 from fsdp_rules.receivers import is_repeatable
 from fsdp_rules.source import File
+from fsdp_rules.state.order import latest_binding
 from fsdp_rules.values import bind, is_none, literal_bool, names_in
 
 STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
@@ -209,7 +210,8 @@ def _config(
 ) -> Config:
     if node is None or is_none(node):
         return default
-    value = file.value(node)
+    latest = latest_binding(node, call, file)
+    value = file.value(latest.value) if latest is not None and latest.value is not None else node
     known = file.fsdp1(value.func) if isinstance(value, cst.Call) else None
     arguments = bind(value, ("offload_to_cpu", "rank0_only")) if isinstance(value, cst.Call) else None
     if known is None or not known.endswith("Config") or arguments is None:
@@ -225,7 +227,9 @@ def _config(
         settings[name] = Expression(argument) if literal is None else literal
         if isinstance(argument, cst.Name) and _is_constant(file.value(argument), file):
             _consume(argument, file, consumes)
-    _consume(node, file, consumes)
+    if latest is not None and isinstance(node, cst.Name):
+        consumes.append((latest.statement, node.value))
+        _consume(latest.value or node, file, consumes)
     return Config(settings["offload_to_cpu"], settings["rank0_only"])
 
 

@@ -20,6 +20,7 @@ from fsdp_rules.state.context import (
     read_context,
 )
 from fsdp_rules.state.identity import Same, same_model
+from fsdp_rules.state.order import runs_before
 from fsdp_rules.state.switching import is_switcher
 from fsdp_rules.values import literal_bool
 
@@ -79,7 +80,7 @@ def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Con
     if not own:
         return ELSEWHERE if "sticky_state" in file.project.flags else None
     if len({_meaning(context, file) for context in own}) > 1:
-        own = [context for context in own if _runs_before(context.call, call, file)]
+        own = [context for context in own if context.call and runs_before(file.statement(context.call), call, file)]
         if not own:
             return "set_state_dict_type sets different kinds of state in this file"
     chosen = own[-1]
@@ -96,7 +97,7 @@ def is_set_before(call: cst.Call, model: cst.BaseExpression, file: File) -> bool
         context = read_context(setting, file)
         if context is None or context.subject is None or same_model(context.subject, model, file) is not Same.YES:
             continue
-        if _runs_before(setting, call, file) or file.code(model).startswith("self."):
+        if runs_before(file.statement(setting), call, file) or file.code(model).startswith("self."):
             return True
     return False
 
@@ -106,7 +107,7 @@ def _moved(context: Context, call: cst.Call, model: cst.BaseExpression, file: Fi
     setting, subject = context.call, context.subject
     assert setting is not None and subject is not None
     notes: list[str] = []
-    if not _runs_before(setting, call, file):
+    if not runs_before(file.statement(setting), call, file):
         line = file.span(setting).line
         notes.append(f"set_state_dict_type in line {line} is taken to have run before, on the same model")
     elif same_model(subject, model, file) is not Same.YES:
@@ -138,19 +139,3 @@ def _portable(config: Config, call: cst.Call, file: File, notes: list[str]) -> C
 def _meaning(context: Context, file: File) -> tuple[str, ...]:
     assert context.call is not None
     return tuple(file.code(argument.value) for argument in context.call.args[1:])
-
-
-def _runs_before(setting: cst.Call | None, call: cst.Call, file: File) -> bool:
-    """Whether ``setting`` has run whenever ``call`` runs, in the same function."""
-    if setting is None or file.scope(setting) != file.scope(call):
-        return False
-    around = {file.statement(call), *file.ancestors(call)}
-    for ancestor in around:
-        if not isinstance(ancestor, cst.BaseSmallStatement | cst.BaseCompoundStatement):
-            continue
-        for sibling in file.block(ancestor):
-            if sibling in around:
-                break
-            if sibling is file.statement(setting):
-                return True
-    return False
