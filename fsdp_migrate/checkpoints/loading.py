@@ -139,6 +139,8 @@ def _from_folder(checkpoint: Checkpoint) -> str:
     for optimizer in traits.optimizers(checkpoint.entries)[:1]:
         targets[optimizer.prefix] = "get_optimizer_state_dict(model, optimizer)"
         after.append(f"set_optimizer_state_dict(model, optimizer, {_at('sd', optimizer.prefix)})")
+    if not targets:
+        return "# neither a model nor an optimizer"
     return f"sd = {_nested(targets)}; dcp.load(sd, checkpoint_id={_quoted(checkpoint.path)}); " + "; ".join(after)
 
 

@@ -153,7 +153,7 @@ class _TorchFileOf:
         try:
             match value.function.name:
                 case "_rebuild_tensor_v2" | "_rebuild_tensor_v3" | "_rebuild_tensor":
-                    return self._ordinary(value)
+                    return None if _is_lazy(value) else self._ordinary(value)
                 case "_rebuild_parameter" | "_rebuild_parameter_with_state":
                     inner = self._tensor(value.arguments[0])
                     return inner and replace(inner, requires_grad=bool(value.arguments[1]))
@@ -243,6 +243,11 @@ class _TorchFileOf:
 def _wrapped_by_fsdp1(attributes: Any) -> bool:
     versions = attributes.get("_metadata") if isinstance(attributes, dict) else None
     return isinstance(versions, dict) and any("_fsdp_wrapped_module" in str(path) for path in versions)
+
+
+def _is_lazy(call: Call) -> bool:
+    """Whether its elements are other than the bytes: torch marks conjugated and negated ones, in the last argument."""
+    return isinstance(call.arguments[-1], dict) and any(call.arguments[-1].get(mark) for mark in ("conj", "neg"))
 
 
 def _plain(value: Any) -> ValueEntry:

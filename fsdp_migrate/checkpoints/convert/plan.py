@@ -99,6 +99,7 @@ def _model_alone(state: State) -> State:
     root = root_of_model(state.entries)
     if root is None:
         raise CannotConvert("there is no model in it, and safetensors keep no optimizer: use --to dcp or --to full")
+    _refuse_other_models(state, root)
     kept = {
         key
         for key, entry in state.entries.items()
@@ -113,6 +114,25 @@ def _model_alone(state: State) -> State:
         return model
     shown = ", ".join(rest[:5]) + (", …" if len(rest) > 5 else "")
     return model.noting(f"left out {shown}: safetensors keep the tensors of a model alone")
+
+
+def _refuse_other_models(state: State, root: Key) -> None:
+    """Refuse to leave out what may be another model, or a part of this one, as if it were an epoch or an optimizer."""
+    optimizers = [(*optimizer.prefix, "state") for optimizer in traits.optimizers(state.entries)]
+    for key, entry in state.entries.items():
+        if any(key[: len(start)] == start for start in optimizers):
+            continue
+        if isinstance(entry, ValueEntry) and "._rebuild_" in entry.made_by and key[:-1] == root:
+            raise CannotConvert(
+                f"{spelled(key)} is a tensor of a kind that safetensors have no place for ({entry.made_by}): "
+                f"--leave-out {spelled(key)}"
+            )
+        if isinstance(entry, TensorEntry) and key[:-1] != root and "float" in entry.dtype and len(entry.shape) > 1:
+            other = spelled(key[: _differs_at(key, root)])
+            raise CannotConvert(
+                f"{spelled(key)} looks like another model than that under {spelled(root) or 'the root'}, and "
+                f"safetensors keep one: --leave-out {other}" + (f", or --leave-out {spelled(root)}" if root else "")
+            )
 
 
 def _differs_at(key: Key, root: Key) -> int:

@@ -60,7 +60,7 @@ def nested(state: State, leaf: Callable[[Key, TensorEntry | ValueEntry], Any]) -
         held[key[-1]] = leaf(key, entry)
     for key in sorted(state.sequences, key=len, reverse=True):
         _make_sequence(root, key, state.sequences[key])
-    return root
+    return _sequence(state.sequences[()], root) if () in state.sequences else root
 
 
 def _make_sequence(root: dict[Any, Any], key: Key, kind: type[Any]) -> None:
@@ -68,5 +68,8 @@ def _make_sequence(root: dict[Any, Any], key: Key, kind: type[Any]) -> None:
     for part in key[:-1]:
         held = held.get(part) if isinstance(held, dict) else None
     if isinstance(held, dict) and key and isinstance(held.get(key[-1]), dict):
-        inner = held[key[-1]]
-        held[key[-1]] = kind(inner[place] for place in sorted(inner))
+        held[key[-1]] = _sequence(kind, held[key[-1]])
+
+
+def _sequence(kind: type[Any], parts: dict[Any, Any]) -> Any:
+    return kind(parts[place] for place in sorted(parts))

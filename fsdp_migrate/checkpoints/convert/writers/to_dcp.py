@@ -30,6 +30,8 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
     """
     if () in state.entries:
         raise CannotConvert("a single tensor has no name that torch.distributed.checkpoint could keep it under")
+    if () in state.sequences:
+        raise CannotConvert("a list has no names that torch.distributed.checkpoint could keep its parts under")
     planner = _Planner(_with_lists(state), stream)
     writer = FileSystemWriter(target, thread_count=1)
     try:
@@ -71,7 +73,9 @@ class _Planner(DefaultSavePlanner):
         key, entry, chunk = self._chunks[write_item.index]
         held = self._stream.whole(key) if chunk is None else self._stream.chunk(key, chunk)
         shape = entry.shape if chunk is None else chunk.sizes
-        return torch.from_numpy(held).view(getattr(torch, entry.dtype)).reshape(shape)
+        # No view of no bytes has elements of more than one.
+        dtype = getattr(torch, entry.dtype)
+        return torch.from_numpy(held).view(dtype).reshape(shape) if held.size else torch.empty(shape, dtype=dtype)
 
     def _stand_in(self, key: Key, entry: TensorEntry | ValueEntry) -> Any:
         if isinstance(entry, ValueEntry):
