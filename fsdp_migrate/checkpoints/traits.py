@@ -28,7 +28,12 @@ class Optimizer:
 
 def flat_parameters(entries: Entries) -> list[Key]:
     """The keys of flat parameters, which hold all parameters of an FSDP unit end to end."""
-    return [key for key, _ in tensors(entries) if key and isinstance(key[-1], str) and _FLAT.search(key[-1])]
+    return [key for key, _ in tensors(entries) if key and isinstance(key[-1], str) and is_flat(key[-1])]
+
+
+def is_flat(name: str) -> bool:
+    """Whether it is the name of a flat parameter."""
+    return _FLAT.search(name) is not None
 
 
 def optimizers(entries: Entries) -> list[Optimizer]:
