@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-gpu matrix parity lint docs bench-shim clean help
+.PHONY: demo test test-gpu matrix old-checkpoints parity lint docs bench-shim clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the losses"
 	@echo "make test        run the tests"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
+	@echo "make old-checkpoints  write checkpoints with torch 2.2 and 2.4, and read and convert them"
 	@echo "make parity      run the whole differential matrix and write docs/parity.md"
 	@echo "make lint        ruff and mypy --strict"
 	@echo "make docs        regenerate the pages under docs/ that come from the rules"
@@ -32,6 +33,9 @@ test-gpu: $(STAMP)
 
 matrix: $(STAMP)
 	$(BIN)/python scripts/matrix.py $(VERSIONS)
+
+old-checkpoints: $(STAMP)
+	$(BIN)/python scripts/old_checkpoints.py $(VERSIONS)
 
 parity: $(STAMP)
 	$(BIN)/python scripts/parity.py

@@ -44,6 +44,10 @@ all of it has been written, read again and compared with SRC, and not before.
   fsdp-migrate checkpoint convert out/step_1000 model --to safetensors
   fsdp-migrate checkpoint convert --dry-run out/step_1000 all.pt --to full
 
+Flat parameters (LOCAL_STATE_DICT) need --template, as neither names nor shapes are in them: a state dict of the model,
+or a JSON of name and shape in the order of model.named_parameters(). Where rank files tell the order themselves, any
+safetensors of the model, or an optimizer keyed by name beside them, is enough.
+
 What differs from the source, wrappers in names for one, is printed. What cannot be carried over stops it with the
 reason, and --leave-out goes on without that.
 
@@ -100,6 +104,12 @@ def inspect(path: Path, form: str, everything: bool) -> int:
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Choice(["dcp", "safetensors", "full"]), required=True, help="The format of DST.")
 @click.option(
+    "--template",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Names and shapes of the parameters in flat parameters: a JSON, a state dict or safetensors.",
+)
+@click.option(
     "--leave-out", metavar="KEY", multiple=True, help="Do not carry over KEY and what is under it. Repeatable."
 )
 @click.option("--adamw", "decoupled", flag_value="adamw", help="Param groups are AdamW's: fill decoupled_weight_decay.")
@@ -117,6 +127,7 @@ def convert(
     source: Path,
     target: Path,
     to: str,
+    template: Path | None,
     leave_out: tuple[str, ...],
     decoupled: str | None,
     shard_size: int,
@@ -130,7 +141,7 @@ def convert(
     from fsdp_migrate.report.conversion import converted, prepared
     from fsdp_migrate.report.summary import printable
 
-    wanted = Wanted(Target(to), leave_out, None if decoupled is None else decoupled == "adamw")
+    wanted = Wanted(Target(to), template, leave_out, None if decoupled is None else decoupled == "adamw")
     try:
         if dry_run:
             click.echo(prepared(run.prepare(source, target, wanted), target))

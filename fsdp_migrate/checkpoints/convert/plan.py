@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.convert import adam, names, ties
+from fsdp_migrate.checkpoints.convert import adam, flat, names, ties
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
+from fsdp_migrate.checkpoints.convert.template import Template, read_template, template_of_optimizer
 from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Kind
 from fsdp_migrate.checkpoints.loading import root_of_model
 from fsdp_migrate.checkpoints.model import Key, TensorEntry, ValueEntry, spelled, tensors
@@ -27,23 +29,25 @@ class Target(str, enum.Enum):
 class Wanted:
     """What a person asks for. ``leave_out`` are keys with dots; all under them is not written.
 
+    ``template``: a file that tells the names and shapes of parameters, where the checkpoint does not.
     ``decoupled_weight_decay``: what to put into param groups of Adam that lack it; None to leave them as they are.
     """
 
     to: Target
+    template: Path | None = None
     leave_out: Sequence[str] = ()
     decoupled_weight_decay: bool | None = None
 
 
-def plan(checkpoint: Checkpoint, wanted: Wanted) -> State:
-    """The state to write.
+def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = ()) -> State:
+    """The state to write. ``beside`` are other checkpoints of the same run, whose optimizer may know names and shapes.
 
     Raises :class:`CannotConvert` with what is in the way.
     """
     _refuse_broken(checkpoint)
     state = _leaving_out(State(checkpoint.entries, checkpoint.sequences), wanted.leave_out)
     if traits.flat_parameters(state.entries):
-        raise CannotConvert(f"{checkpoint.path}: flat parameters of FSDP1, whose names and shapes are not in it")
+        state = flat.unflattened(checkpoint, state, _template(checkpoint, wanted, beside))
     _refuse_ids(checkpoint, state, wanted)
     state = adam.with_decoupled_weight_decay(names.cleaned(state), wanted.decoupled_weight_decay)
     if wanted.to is Target.SAFETENSORS:
@@ -81,6 +85,17 @@ def _leaving_out(state: State, left_out: Sequence[str]) -> State:
         many = f"{len(gone)} entr{'y' if len(gone) == 1 else 'ies'}"
         state = state.without(gone).noting(f"left out {name} ({many}), as asked")
     return state
+
+
+def _template(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint]) -> Template | None:
+    """What was asked for, or what the one optimizer keyed by name beside it tells; its own is looked at anyway."""
+    if wanted.template is not None:
+        return read_template(wanted.template)
+    if template_of_optimizer(checkpoint) is not None:
+        return None
+    whole = [one for one in beside if not one.problems and not one.dangers]
+    found = [template for one in whole if (template := template_of_optimizer(one)) is not None]
+    return found[0] if len(found) == 1 else None
 
 
 def _refuse_ids(checkpoint: Checkpoint, state: State, wanted: Wanted) -> None:

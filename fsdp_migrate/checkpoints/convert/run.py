@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from fsdp_migrate.checkpoints import loading
+from fsdp_migrate.checkpoints import loading, traits
 from fsdp_migrate.checkpoints.convert import target as place
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, plan
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
@@ -40,7 +40,9 @@ class Converted:
 def prepare(source: Path, target: Path, wanted: Wanted) -> State:
     """The state that :func:`convert` writes. Raises :class:`CannotConvert` or :class:`BadCheckpoint`."""
     place.refuse(source, target)
-    return plan(_only(source), wanted)
+    checkpoint = _only(source)
+    flat = traits.flat_parameters(checkpoint.entries)
+    return plan(checkpoint, wanted, _beside(checkpoint) if flat and wanted.template is None else [])
 
 
 def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shard_size: int = SHARD_SIZE) -> Converted:
@@ -93,3 +95,10 @@ def _only(source: Path) -> Checkpoint:
         names = ", ".join(str(one.path) for one in found[:5]) + (", …" if len(found) > 5 else "")
         raise CannotConvert(f"{source}: there are {len(found)} checkpoints in it, name one of them: {names}")
     return found[0]
+
+
+def _beside(checkpoint: Checkpoint) -> list[Checkpoint]:
+    """The others in the same folder and in folders of that, where accelerate puts the optimizer of rank files."""
+    folder = checkpoint.path.parent
+    found = find(folder, lambda inner: inner.parent == folder)
+    return [open_found(one) for one in found if one.path != checkpoint.path]

@@ -52,7 +52,8 @@ def solved(path: Path, unit: Unit, members: Sequence[Member], template: Template
             for name, first in alike.items()
         ]
         return Solution(tied[0], {**template.ties, **alike}, notes)
-    raise CannotConvert(f"{path}: {unit.name} has {unit.flat.numel} elements, {_why(unit, members, template, ways)}")
+    why = _why(unit, fewer, template, tied) if tied else _why(unit, members, template, ways)
+    raise CannotConvert(f"{path}: {unit.name} has {unit.flat.numel} elements, {why}")
 
 
 def _ways(unit: Unit, members: Sequence[Member]) -> list[layout.Starts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from fsdp_migrate.checkpoints.convert.plan import Target
+from fsdp_migrate.checkpoints.convert.state import CannotConvert
 from fsdp_migrate.checkpoints.model import Key
 from fsdp_migrate.checkpoints.opened import open_all
 from tests.checkpoints.convert.converting import converted
@@ -144,3 +146,17 @@ def _is_empty(value: Any) -> bool:
 def test_a_file_of_a_rank_stands_for_those_of_all(two_ranks: Path, tmp_path: Path) -> None:
     converted(two_ranks / "sharded_orig" / "rank_1.pt", tmp_path / "all.pt", Target.FULL)
     _assert_same(torch.load(tmp_path / "all.pt", weights_only=True), expected(two_ranks, "sharded_orig"))
+
+
+def test_an_optimizer_beside_rank_files_tells_shapes(two_ranks: Path, tmp_path: Path) -> None:
+    """As accelerate lays out LOCAL_STATE_DICT: the model in files of ranks, the optimizer in a folder beside them."""
+    out = tmp_path / "out"
+    shutil.copytree(two_ranks / "accelerate" / "optimizer_0", out / "optimizer_0")
+    for rank in range(2):
+        shutil.copy(two_ranks / "local_orig" / f"rank_{rank}.pt", out / f"pytorch_model_fsdp_rank{rank}.bin")
+    converted(out / "pytorch_model_fsdp_rank0.bin", tmp_path / "all.pt", Target.FULL)
+    whole = {key[2:]: one for key, one in expected(two_ranks, "local_orig").items() if key[:2] == ("whole", "model")}
+    _assert_same(torch.load(tmp_path / "all.pt", weights_only=True), whole)
+    shutil.rmtree(out / "optimizer_0")
+    with pytest.raises(CannotConvert, match="template"):
+        converted(out / "pytorch_model_fsdp_rank0.bin", tmp_path / "other.pt", Target.FULL)
