@@ -261,6 +261,43 @@ def test_a_class_that_shards_only_sometimes_loads_without_a_process_group_too() 
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("model = FSDP(net)\n    model = torch.compile(model)\n    return model.state_dict()", True),
+        ("model = FSDP(torch.compile(net) if fast else net)\n    return model.state_dict()", True),
+        (
+            "model = FSDP(net)\n    model = torch.compile(model) if fast else model\n    model.load_state_dict(fast)",
+            True,
+        ),
+        ("model = FSDP(net)\n    model.compile()\n    return model.state_dict()", False),
+        (
+            "model = FSDP(net)\n    state = model.state_dict()\n    model = torch.compile(model)\n    return state",
+            False,
+        ),
+        ("model = FSDP(net)\n    other = torch.compile(net)\n    return model.state_dict()", False),
+    ],
+)
+def test_names_of_a_compiled_model_lose_their_prefix(body: str, told: bool) -> None:
+    source = f"import torch\n{WRAP}\ndef main(net, fast):\n    {body}\n"
+    said = [(found.level.value, "_orig_mod." in found.message) for found in findings(source) if found.rule == "FSDP309"]
+    assert said == [("review", told)]
+
+
+def test_a_compiled_attribute_loses_its_prefix_in_all_methods() -> None:
+    source = f"""
+import torch
+{WRAP}
+class Trainer:
+    def __init__(self, net):
+        self.model = torch.compile(FSDP(net))
+
+    def state(self):
+        return self.model.state_dict()
+"""
+    assert ["_orig_mod." in found.message for found in findings(source) if found.rule == "FSDP309"] == [True]
+
+
 def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:
     wrapper = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     wrapper += "class Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"

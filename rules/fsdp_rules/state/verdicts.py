@@ -11,6 +11,7 @@ from fsdp_rules.project import Certainty
 from fsdp_rules.source import File, dotted
 from fsdp_rules.state.blocks import block_problem
 from fsdp_rules.state.calls import Action, StateCall
+from fsdp_rules.state.compiled import is_compiled
 from fsdp_rules.state.context import (
     DEFAULT,
     governing_with,
@@ -72,6 +73,8 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
             notes.append("FSDP1's default was the full state on every rank")
     if state.problem:
         return refuse(state, state.problem)
+    if method and is_compiled(state.model, file):
+        notes.append("names in it have no _orig_mod. in front any more, which files of a compiled FSDP1 model have")
     return Writer(state, context, block, notes, file).diagnosis()
 
 
