@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
+from fsdp_migrate.cli import cli
 from fsdp_rules.registry import all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,3 +69,17 @@ def test_guides_quote_files_as_they_are(guide: Path) -> None:
     assert quoted
     for path, text in quoted:
         assert text == (ROOT / path).read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/checkpoints.md", "docs/rules.md", "docs/shim.md"])
+def test_commands_on_pages_have_the_options_that_they_use(page: str) -> None:
+    told = re.findall(r"^\$ fsdp-migrate (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    for line in told:
+        command: click.Command = cli
+        words = shlex.split(line, comments=True)
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        known = {name for parameter in command.params for name in (*parameter.opts, "--help", "--version")}
+        assert command is not cli or words[0].startswith("-"), line
+        assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known, line
+    assert told or page != "README.md"
