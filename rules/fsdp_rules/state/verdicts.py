@@ -20,9 +20,11 @@ from fsdp_rules.state.context import (
 )
 from fsdp_rules.state.identity import Same, same_model
 from fsdp_rules.state.nested import calling_block
+from fsdp_rules.state.putting import Putting
 from fsdp_rules.state.sticky import is_set_before, sticky_context
 from fsdp_rules.state.switching import switching
-from fsdp_rules.state.writer import Writer, refuse
+from fsdp_rules.state.taking import Taking
+from fsdp_rules.state.writer import refuse
 from fsdp_rules.wrapping import held_at
 
 
@@ -75,7 +77,8 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
         return refuse(state, state.problem)
     if method and is_compiled(state.model, file):
         notes.append("names in it have no _orig_mod. in front any more, which files of a compiled FSDP1 model have")
-    return Writer(state, context, block, notes, file).diagnosis()
+    takes = state.action in (Action.GET_MODEL, Action.GET_OPTIM)
+    return (Taking if takes else Putting)(state, context, block, notes, file).diagnosis()
 
 
 def is_sharded(state: StateCall, file: File) -> bool:
