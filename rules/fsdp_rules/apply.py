@@ -42,12 +42,12 @@ def apply_edits(
 PRAGMA = re.compile(r"#\s*(type: ignore|noqa|pylint:|pyright:|pyre-|mypy:|fmt: skip|pragma: no)")
 
 #: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
-_REMOVED = "__removed_by_fsdp_migrate__"
+REMOVED = "__removed_by_fsdp_migrate__"
 
 
 def removed_line(leading: Sequence[cst.EmptyLine], what: str = "") -> cst.SimpleStatementLine:
     """What stands for a removed statement (``what``, a name) until its block is settled; keeps the comments above."""
-    return cst.SimpleStatementLine([cst.Expr(cst.Name(_REMOVED + what))], leading_lines=leading)
+    return cst.SimpleStatementLine([cst.Expr(cst.Name(REMOVED + what))], leading_lines=leading)
 
 
 def is_removed(entry: cst.CSTNode, what: str = "") -> bool:
@@ -57,7 +57,7 @@ def is_removed(entry: cst.CSTNode, what: str = "") -> bool:
     small = entry.body[0]
     if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Name):
         return False
-    return small.value.value == _REMOVED + what if what else small.value.value.startswith(_REMOVED)
+    return small.value.value == REMOVED + what if what else small.value.value.startswith(REMOVED)
 
 
 def comments(node: cst.CSTNode) -> list[str]:

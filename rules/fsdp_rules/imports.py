@@ -9,7 +9,7 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.apply import comments, is_removed, removed_line, settle
+from fsdp_rules.apply import REMOVED, comments, is_removed, removed_line, settle
 from fsdp_rules.gates import VERSION_TEST
 from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAGE, POLICY_NAMES, canonical
 from fsdp_rules.source import File, dotted
@@ -29,20 +29,40 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> tup
     and not bound already. FSDP1 names that helpers still take are imported from ``fsdp_compat`` instead of torch.
     """
     if before.settings.to == "shim":
-        return _Adder([entry for entry in wanted if _bound_name(entry) not in _bound(module)], False).run(module), ""
-    used = _used(ast.parse(module.code))
-    used_before = _used(ast.parse(before.text))
+        bound = _bound(before, module)
+        return _Adder(before, [entry for entry in wanted if _bound_name(entry) not in bound], False).run(module), ""
+    names: dict[str, set[str]] = {}
+    used_before = _used_at_top(before, before.module, names)
+    used = _used_at_top(before, module, names)
     cleaner = _Cleaner(before, used, used_before)
-    module = cst.ensure_type(module.visit(cleaner), cst.Module)
-    bound = _bound(module)
+    module = _visited(before, module, cleaner, "import")
+    bound = _bound(before, module)
     needed = [*cleaner.moved]
     for statement in wanted:
         name = _bound_name(statement)
         if name in used and name not in bound:
             needed.append(statement)
     if needed or cleaner.emptied:
-        module = _Adder(sorted(set(needed)), cleaner.emptied).run(module)
+        module = _Adder(before, sorted(set(needed)), cleaner.emptied).run(module)
     return module, cleaner.said()
+
+
+def _visited(before: File, module: cst.Module, visitor: cst.CSTTransformer, word: str) -> cst.Module:
+    """``module``, an edited version of ``before``, with those of its statements visited that have ``word`` in them."""
+    body: list[cst.BaseStatement] = []
+    for statement in module.body:
+        new = statement.visit(visitor) if word in before.print_statement(statement) else statement
+        body.extend(cast("Sequence[cst.BaseStatement]", new if isinstance(new, cst.FlattenSentinel) else [new]))
+    return module.with_changes(body=body)
+
+
+def _used_at_top(before: File, module: cst.Module, known: dict[str, set[str]]) -> set[str]:
+    """What :func:`_used` gives for ``module``, an edited version of ``before``; ``known`` is filled by statement."""
+    texts = [before.print_statement(statement) for statement in module.body]
+    for text in texts:
+        if text not in known:
+            known[text] = _used(ast.parse(text))
+    return set().union(*(known[text] for text in texts))
 
 
 def _used(tree: ast.AST) -> set[str]:
@@ -91,12 +111,12 @@ def _annotation_words(text: str) -> Iterable[str]:
     return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 
-def _bound(module: cst.Module) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(module.code)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    return names
+def _bound(before: File, module: cst.Module) -> set[str]:
+    """The names that the imports of ``module``, an edited version of ``before``, bind."""
+    texts = [text for statement in module.body if "import" in (text := before.print_statement(statement))]
+    nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
 
 
 def _bound_name(statement: str) -> str:
@@ -126,7 +146,7 @@ class _Cleaner(_StatementTransformer):
         self.depth = 0
         stays = any(
             canonical(before.project.resolve(before.aliases[name])) == FSDP
-            for name in used & set(before.aliases) & _bound(before.module)
+            for name in used & set(before.aliases) & _bound(before, before.module)
         )
         self.moves = before.settings.helpers and not stays
 
@@ -298,19 +318,20 @@ def import_text(module: str, names: Sequence[str], long: bool = False) -> str:
 class _Adder:
     """Puts new imports where the emptied ones stood, into an existing import of the same module where there is one."""
 
-    def __init__(self, needed: list[str], emptied: bool) -> None:
+    def __init__(self, before: File, needed: list[str], emptied: bool) -> None:
+        self.before = before
         self.needed = needed
         self.emptied = emptied
 
     def run(self, module: cst.Module) -> cst.Module:
         lazy = _LazyFiller(self.needed)
         if not _has_top_level_torch(module):
-            module = cst.ensure_type(module.visit(lazy), cst.Module)
+            module = _visited(self.before, module, lazy, REMOVED)
             self.needed = [statement for statement in self.needed if statement not in lazy.placed]
         body = self._merge(list(module.body))
         body = self._insert(body)
         module = module.with_changes(body=body)
-        return cst.ensure_type(module.visit(_Settle()), cst.Module)
+        return cst.ensure_type(settle(_visited(self.before, module, _Settle(), REMOVED)), cst.Module)
 
     def _merge(self, body: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
         for position, line in enumerate(body):
@@ -518,6 +539,3 @@ class _Settle(_StatementTransformer):
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
         return cst.ensure_type(settle(updated_node), cst.IndentedBlock)
-
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        return cst.ensure_type(settle(updated_node), cst.Module)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 _NEWLINE = re.compile(r"\r\n?|\n")
+_LAST_NEWLINE = re.compile(r"(\r\n?|\n)\Z")
 
 
 class Layout(CodegenState):
@@ -124,6 +125,11 @@ class Layout(CodegenState):
         # Alone it would stand at the margin, so the lines below its first would be indented less.
         return text if text and _NEWLINE.search(text) is None else self.module.code_for_node(node)
 
+    def printed_at_top(self, node: cst.CSTNode) -> str:
+        """``node`` as it prints where nothing is indented, as statements at the top level do."""
+        place = self._printed.get(id(node))
+        return self.module.code_for_node(node) if place is None else "".join(self.tokens[slice(*place)])
+
     def _position(self, token: int) -> tuple[int, int]:
         offset = self._offsets[token]
         line = bisect_right(self._line_starts, offset)
@@ -136,6 +142,29 @@ class Layout(CodegenState):
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(found.end() for found in _NEWLINE.finditer("".join(self.tokens)))]
+
+
+class Printer:
+    """Prints edited versions of a module; a statement at its top level that was printed before comes from memory."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        # A statement is kept with its text, so that its id stays its own.
+        self._texts: dict[int, tuple[cst.CSTNode, str]] = {}
+
+    def code(self, module: cst.Module) -> str:
+        """What ``module.code`` is, for the module of the layout and for every edited version of it."""
+        text = "".join(map(self.text, (*module.header, *module.body, *module.footer)))
+        if module.has_trailing_newline:
+            return text or module.default_newline
+        return _LAST_NEWLINE.sub("", text)
+
+    def text(self, node: cst.CSTNode) -> str:
+        """The lines of a statement (or of an empty line) at the top level."""
+        known = self._texts.get(id(node))
+        if known is None:
+            known = self._texts[id(node)] = (node, self._layout.printed_at_top(node))
+        return known[1]
 
 
 def find(node: cst.CSTNode, kind: type[Node]) -> list[Node]:

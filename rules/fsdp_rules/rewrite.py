@@ -35,10 +35,10 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         return Failed(f"cannot be decoded: {error}")
     try:
-        ast.parse(text)
+        tree = ast.parse(text)
         if not is_relevant(text, path, project, settings.traps):
             return Unchanged()
-        file = File(text, path, project, settings)
+        file = File(text, tree, path, project, settings)
     except SyntaxError as error:
         return Failed(f"line {error.lineno}: {error.msg}")
     except cst.ParserSyntaxError as error:
@@ -62,7 +62,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     if not file.left_alone:
         module, said = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
         diagnoses += _imports(file, said)
-    output = module.code
+    output = file.print(module)
     if settings.to != "shim":
         diagnoses += staying(file, [diagnosis for _, diagnosis in diagnoses], output)
     findings = tuple(
@@ -95,7 +95,7 @@ def _unread(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, st
     """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more."""
     if not consumed:
         return []
-    tree = ast.parse(module.code)
+    tree = ast.parse(file.print(module))
     read = _names_read(tree)
     shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
     unread = [

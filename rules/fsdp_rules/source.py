@@ -17,7 +17,7 @@ import libcst as cst
 
 from fsdp_rules.finding import Settings, Span
 from fsdp_rules.gates import gated_lines
-from fsdp_rules.layout import Layout
+from fsdp_rules.layout import Layout, Printer
 from fsdp_rules.names import FSDP, canonical, expand
 from fsdp_rules.project import INNER, Certainty, Project, module_name
 
@@ -51,15 +51,17 @@ def dotted(node: cst.CSTNode) -> str | None:
 
 
 class File:
-    """A parsed file and its facts. ``path`` is as the user named it, with forward slashes."""
+    """A parsed file and its facts. ``path`` is as the user named it, with forward slashes; ``tree`` is its ``ast``."""
 
-    def __init__(self, source: str, path: str, project: Project, settings: Settings) -> None:
+    def __init__(self, source: str, tree: ast.Module, path: str, project: Project, settings: Settings) -> None:
         self.path = path
         self.project = project
         self.settings = settings
         self.text = source
+        self.tree = tree
         self.module = cst.parse_module(source)
         self._layout = Layout(self.module)
+        self._printer = Printer(self._layout)
         self.wanted_imports: dict[str, str] = {}
 
     # Places
@@ -123,6 +125,14 @@ class File:
     def code(self, node: cst.CSTNode) -> str:
         """The source text of ``node`` as it stands in the file."""
         return self._layout.printed(node).strip()
+
+    def print(self, module: cst.Module) -> str:
+        """The text of ``module``, an edited version of this file's."""
+        return self._printer.code(module)
+
+    def print_statement(self, statement: cst.BaseStatement) -> str:
+        """The text of a statement at the top level of an edited version of this file."""
+        return self._printer.text(statement)
 
     # Names
 
@@ -245,7 +255,7 @@ class File:
     def _module_names(self) -> frozenset[str]:
         names = {name for scope, name in self.bindings if not scope}
         names.update(self.aliases)
-        for entry in ast.walk(ast.parse(self.text)):
+        for entry in ast.walk(self.tree):
             if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(entry.name)
         return frozenset(names)
@@ -353,7 +363,7 @@ class File:
 
     @cached_property
     def _gated_lines(self) -> dict[int, bool]:
-        return gated_lines(ast.parse(self.text), self.text)
+        return gated_lines(self.tree, self.text)
 
     def ignored(self, rule: str, node: cst.CSTNode) -> bool:
         """Whether an ``# fsdp-migrate: ignore[...]`` comment on the lines of ``node``'s start silences ``rule``."""
