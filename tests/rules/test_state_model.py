@@ -261,6 +261,17 @@ def test_a_class_that_shards_only_sometimes_loads_without_a_process_group_too() 
     )
 
 
+def test_what_is_called_an_optimizer_is_no_model() -> None:
+    main = WRAP + "from example import save\n\ndef main(net, things):\n    things = [FSDP(net)]\n    save(*things)\n"
+    main += "    save(things[0], things[0], things[0])\n"
+    source = "def save(model, optimizer, lr_scheduler):\n    {}.state_dict()\n"
+    said = {
+        name: [found.rule for found in findings(source.format(name), None, main=main) if found.rule == "FSDP309"]
+        for name in ("model", "optimizer", "lr_scheduler")
+    }
+    assert said == {"model": ["FSDP309"], "optimizer": [], "lr_scheduler": []}
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [

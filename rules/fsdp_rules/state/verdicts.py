@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from fsdp_rules.diagnosis import Diagnosis
@@ -26,6 +28,9 @@ from fsdp_rules.state.switching import switching
 from fsdp_rules.state.taking import Taking
 from fsdp_rules.state.writer import refuse
 from fsdp_rules.wrapping import held_at
+
+#: Other things than models that have a state.
+NO_MODEL = re.compile(r"optim|sched|scaler", re.IGNORECASE)
 
 
 def verdict(state: StateCall, file: File) -> Diagnosis | None:
@@ -134,6 +139,8 @@ def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
     if name is None or name in ("self", "cls"):
         return False
     held = held_at(state.model, file)
+    if held is Certainty.MAYBE and NO_MODEL.search(name.rpartition(".")[2]):
+        return False
     if held is Certainty.MAYBE:
         notes.append(f"{name} is taken to be the sharded model")
     if held is not Certainty.NO:
