@@ -86,8 +86,8 @@ class _Model:
                     f"{self._path}: {unit.name} is not the only flat parameter of its module, as it is for every FSDP "
                     "of torch"
                 )
-            if not layout.whole(unit.flat):
-                raise CannotConvert(f"{self._path}: not all elements of {unit.name} are there, or some are twice")
+            if gap := traits.missing(unit.flat):
+                raise CannotConvert(f"{self._path}: {gap} of the {unit.flat.numel} elements of {unit.name} are missing")
         seen = slices.places(self._checkpoint.ranks, [unit.key for unit in self._units])
         silent = []
         for unit in self._units:

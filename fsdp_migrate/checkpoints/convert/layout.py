@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
 from fsdp_migrate.checkpoints.model import ITEM_SIZES, Bytes, Chunk, Item, Run, Runs, TensorEntry
 
@@ -74,18 +73,13 @@ def shard_count(flat: TensorEntry) -> int:
 def taken(flat: TensorEntry, start: int, shape: tuple[int, ...], name: str) -> TensorEntry:
     """The tensor of ``shape`` whose elements lie in ``flat`` from number ``start`` on.
 
-    Raises :class:`CannotConvert` where some of them lie nowhere.
+    Raises :class:`CannotConvert` where some of them lie nowhere, or in several places.
     """
     count = math.prod(shape)
     parts = tuple(_runs(flat, start, start + count))
     if sum(part.count for part in parts) != count:
-        raise CannotConvert(f"not all elements of {name} are there")
+        raise CannotConvert(f"the elements of {name} are not all there, or some are twice")
     return TensorEntry(shape, flat.dtype, (Chunk((0,) * len(shape), shape, Runs(parts)),))
-
-
-def whole(flat: TensorEntry) -> bool:
-    """Whether all of its elements lie somewhere, each once."""
-    return not traits.missing(flat) and sum(chunk.numel for chunk in flat.chunks) == flat.numel
 
 
 def end_to_end(parts: Sequence[TensorEntry]) -> TensorEntry:

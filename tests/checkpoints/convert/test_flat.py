@@ -247,11 +247,20 @@ def test_slices_of_all_parameters_must_be_there(slices: dict[int, Path], tmp_pat
         unflattened(less, state_of(less), as_json(build(), tmp_path))
 
 
+def test_slices_of_ranks_must_follow_each_other(slices: dict[int, Path], tmp_path: Path) -> None:
+    found = only(slices[2] / "local_orig")
+    entries = {**found.ranks[1].entries}
+    entries["blocks.0.up.bias",] = entries["blocks.0.down.weight",]
+    wrong = replace(found, ranks={**found.ranks, 1: replace(found.ranks[1], entries=entries)})
+    with pytest.raises(CannotConvert, match=r"slices of blocks\.0\.up\.bias on several ranks do not lie one behind"):
+        unflattened(wrong, state_of(wrong), as_json(build(), tmp_path))
+
+
 def test_ranks_that_are_not_there_are_missed(slices: dict[int, Path], tmp_path: Path) -> None:
     shutil.copytree(slices[4] / "local_flat", tmp_path / "some")
     (tmp_path / "some" / "rank_2.pt").unlink()
     (found,) = open_all(tmp_path / "some")
-    with pytest.raises(CannotConvert, match="not all elements of _flat_param are there"):
+    with pytest.raises(CannotConvert, match="26 of the 103 elements of _flat_param are missing"):
         unflattened(found, state_of(found), as_json(build(), tmp_path))
 
 
