@@ -342,6 +342,7 @@ def save(net):
     [
         ("StateDictType.FULL_STATE_DICT if whole else StateDictType.SHARDED_STATE_DICT", "whole", "safe"),
         ("StateDictType.SHARDED_STATE_DICT if a or b else StateDictType.FULL_STATE_DICT", "not (a or b)", "safe"),
+        ("StateDictType.SHARDED_STATE_DICT if a.b else StateDictType.FULL_STATE_DICT", "not a.b", "safe"),
         ("self.kind", "self.kind is StateDictType.FULL_STATE_DICT", "review"),
         ("StateDictType[a]", "StateDictType[a] is StateDictType.FULL_STATE_DICT", "review"),
         ("getattr(StateDictType, a.b)", "getattr(StateDictType, a.b) is StateDictType.FULL_STATE_DICT", "review"),

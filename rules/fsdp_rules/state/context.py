@@ -177,7 +177,8 @@ def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, S
         if arms == (Kind.FULL, Kind.SHARDED):
             return Kind.EITHER, Expression(value.test)
         if arms == (Kind.SHARDED, Kind.FULL):
-            return Kind.EITHER, Expression(value.test, ")", "not (")
+            plain = is_repeatable(value.test)
+            return Kind.EITHER, Expression(value.test, "" if plain else ")", "not " if plain else "not (")
     if not is_repeatable(node) and not _is_lookup(node, file):
         return Kind.UNKNOWN, True
     return Kind.EITHER, Expression(node, f" is {_spelled(file)}.{Kind.FULL.value}")
