@@ -57,9 +57,7 @@ class Putting(Writer):
         if self.block is not None or not name.startswith("self.") or self.file.holds(self.state.model) is Certainty.YES:
             return lambda code: setting_text(self.full, code)
         initialized = f"{self.file.ref('torch.distributed.is_initialized')}()"
-        if self.full is True:
-            return lambda code: initialized
-        return lambda code: f"{setting_text(self.full, code)} and {initialized}"
+        return lambda code: initialized
 
     def _options(self, settings: dict[str, Build]) -> Build:
         options_text(self.file, full_state_dict="True")
