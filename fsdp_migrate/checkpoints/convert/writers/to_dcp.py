@@ -20,7 +20,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State, nested
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
-from fsdp_migrate.checkpoints.model import Chunk, Key, TensorEntry, ValueEntry, tensors
+from fsdp_migrate.checkpoints.model import BadCheckpoint, Chunk, Key, TensorEntry, ValueEntry, tensors
+
+_REASONS = (OSError, BadCheckpoint, CannotConvert, KeyboardInterrupt, SystemExit)
 
 
 def write(state: State, target: Path, stream: TensorStream) -> None:
@@ -40,10 +42,20 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
             warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
             save(planner.skeleton, storage_writer=writer, planner=planner, no_dist=True)
     except CheckpointException as error:
-        # It is no Exception, and hides the error of the disk that a reader of its message has to know.
+        # It is no Exception, and hides the full disk, the signal or the broken source that is to be told.
         for cause, _ in error.failures.values():
-            raise cause from error
+            raise _reason(cause) from error
         raise
+
+
+def _reason(error: BaseException) -> BaseException:
+    """What made torch fail: its archives, closed half written, raise an error of their own on top of it."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, _REASONS):
+            return found
+        found = found.__cause__ or found.__context__
+    return error
 
 
 def _with_lists(state: State) -> State:

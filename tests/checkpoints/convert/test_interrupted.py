@@ -1,0 +1,107 @@
+"""A conversion that is ended from outside leaves no target, or a whole one, and the source as it was."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fsdp_migrate.checkpoints import elements
+from fsdp_migrate.checkpoints.convert.plan import Target
+from fsdp_migrate.checkpoints.model import tensors
+from fsdp_migrate.checkpoints.opened import open_all
+from tests.checkpoints.convert import command
+from tests.checkpoints.convert.converting import converted
+
+#: A machine that is busy may let the command end first; then it is tried again.
+ATTEMPTS = 5
+POINTS = {"just started": 0.0, "a quarter": 0.25, "half": 0.5, "nearly all": 0.95, "comparing": 1.0}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return command.generate(tmp_path_factory.mktemp("source") / "all.pt")
+
+
+@pytest.fixture(scope="module")
+def sizes(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """What a whole target takes, per format."""
+    folder = tmp_path_factory.mktemp("whole")
+    found = {}
+    for to in Target:
+        target = folder / to.value
+        converted(source, target, to)
+        files = target.rglob("*") if target.is_dir() else [target]
+        found[to.value] = sum(file.stat().st_size for file in files)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def untouched(source: Path) -> Iterator[None]:
+    before = command.fingerprint(source)
+    yield
+    assert command.fingerprint(source) == before
+
+
+@pytest.mark.parametrize(
+    ("to", "point"),
+    [*(("safetensors", point) for point in POINTS), ("dcp", "half"), ("dcp", "comparing"), ("full", "half")],
+)
+def test_killed(to: str, point: str, source: Path, sizes: dict[str, int], tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    at = int(POINTS[point] * sizes[to])
+    for _ in range(ATTEMPTS):
+        process = command.start(source, target, to)
+        command.signalled(process, signal.SIGKILL, target, at)
+        if process.returncode == -signal.SIGKILL and not target.exists():
+            break
+        _assert_whole(source, target)
+        target.rename(tmp_path / f"{len(list(tmp_path.iterdir()))}")
+    assert process.returncode == -signal.SIGKILL
+    assert not target.exists()
+    (left,) = command.partial(target)
+    done = converted(source, target, Target(to))
+    assert [note for note in done.notes if str(left) in note] == [f"{left}: left by a run that was killed; it can go"]
+    _assert_whole(source, target)
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "point"),
+    [
+        ("safetensors", signal.SIGHUP, "just started"),
+        ("safetensors", signal.SIGTERM, "half"),
+        ("safetensors", signal.SIGINT, "comparing"),
+        ("dcp", signal.SIGTERM, "half"),
+        ("dcp", signal.SIGINT, "half"),
+        ("full", signal.SIGTERM, "just started"),
+        ("full", signal.SIGINT, "half"),
+    ],
+)
+def test_asked_to_end(
+    to: str, number: signal.Signals, point: str, source: Path, sizes: dict[str, int], tmp_path: Path
+) -> None:
+    target = tmp_path / "new"
+    at = int(POINTS[point] * sizes[to])
+    for _ in range(ATTEMPTS):
+        process = command.start(source, target, to)
+        out, err = command.signalled(process, number, target, at)
+        if process.returncode != 0 and not target.exists():
+            break
+        _assert_whole(source, target)
+        target.rename(tmp_path / f"{len(list(tmp_path.iterdir()))}")
+    assert process.returncode == 128 + number
+    assert "Traceback" not in out + err
+    assert not target.exists()
+    assert command.partial(target) == []
+
+
+def _assert_whole(source: Path, target: Path) -> None:
+    wanted = torch.load(source, weights_only=True)["model"]
+    (found,) = open_all(target)
+    assert not found.problems
+    held = {str(key[-1]): entry for key, entry in tensors(found.entries)}
+    assert held.keys() == wanted.keys()
+    assert all(elements.whole(entry).tobytes() == wanted[name].numpy().tobytes() for name, entry in held.items())
