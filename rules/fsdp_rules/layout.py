@@ -82,6 +82,10 @@ class Layout(CodegenState):
         """The whole module as it prints."""
         return "".join(self.tokens if self._has_last_newline else self.tokens[:-1])
 
+    def has(self, node: cst.CSTNode) -> bool:
+        """Whether ``node`` is one of the module's."""
+        return id(node) in self._numbers
+
     def nodes(self, kind: type[Node]) -> list[Node]:
         """All nodes of exactly the type ``kind``, in the order of the text."""
         return cast("list[Node]", self._by_type.get(kind, []))

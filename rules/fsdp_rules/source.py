@@ -28,6 +28,7 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
 #: What people call the switch for FSDP, or the function that asks whether a model is of its class.
 SWITCH = re.compile(r"^(is_|use_|using_|enable_|with_)?fsdp(_enabled|_used)?$", re.IGNORECASE)
+SCOPES = (cst.FunctionDef, cst.ClassDef)
 COMPOUND = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.With, cst.FunctionDef, cst.ClassDef, cst.Match)
 
 
@@ -62,6 +63,8 @@ class File:
         self.module = cst.parse_module(source)
         self._layout = Layout(self.module)
         self._printer = Printer(self._layout)
+        self._resolved: dict[int, str | None] = {}
+        self._scopes: dict[int, str] = {}
         self.wanted_imports: dict[str, str] = {}
 
     # Places
@@ -117,10 +120,14 @@ class File:
 
     def scope(self, node: cst.CSTNode) -> str:
         """The qualified name of the functions and classes around ``node``, "" at module level."""
-        names = [
-            entry.name.value for entry in self.ancestors(node) if isinstance(entry, cst.FunctionDef | cst.ClassDef)
-        ]
-        return ".".join(reversed(names))
+        owner = next((entry for entry in self.ancestors(node) if type(entry) in SCOPES), None)
+        if owner is None:
+            return ""
+        known = self._scopes.get(id(owner))
+        if known is None:
+            name = cst.ensure_type(getattr(owner, "name", None), cst.Name).value
+            known = self._scopes[id(owner)] = f"{self.scope(owner)}.{name}".lstrip(".")
+        return known
 
     def code(self, node: cst.CSTNode) -> str:
         """The source text of ``node`` as it stands in the file."""
@@ -144,11 +151,18 @@ class File:
 
     def resolved(self, node: cst.CSTNode) -> str | None:
         """The fully dotted name behind a name or attribute chain, re-exports of the project followed."""
+        key = id(node)
+        if key in self._resolved:
+            return self._resolved[key]
         text = dotted(node)
         if text is None or text.partition(".")[0] not in self.aliases:
-            return None
-        full = expand(text, self.aliases)
-        return full if full.startswith("torch.") else self.project.resolve(full)
+            full = None
+        else:
+            full = expand(text, self.aliases)
+            full = full if full.startswith("torch.") else self.project.resolve(full)
+        if self._layout.has(node):
+            self._resolved[key] = full
+        return full
 
     def fsdp1(self, node: cst.CSTNode) -> str | None:
         """FSDP1's canonical name behind a name or attribute chain (``ShardingStrategy.NO_SHARD``), or None."""

@@ -115,9 +115,11 @@ def _is_number(argument: cst.Arg) -> bool:
 
 
 def _is_reference(node: cst.BaseExpression, file: File) -> bool:
+    if file.fsdp1(node) != "ShardedGradScaler":
+        return False
     parent = file.parent(node)
     called = isinstance(parent, cst.Call) and parent.func is node
-    return not called and is_read(node, file) and file.fsdp1(node) == "ShardedGradScaler"
+    return not called and is_read(node, file)
 
 
 def _text(scaler: str, arguments: dict[str, cst.BaseExpression], code: Code) -> str:

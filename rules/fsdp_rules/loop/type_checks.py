@@ -55,7 +55,7 @@ def unwrapped(model: "FSDPModule"):
             yield from self._name_test(node, file)
         elif isinstance(node, cst.SimpleString):
             yield from self._string(node, file) if file.settings.to != "shim" else ()
-        elif isinstance(node, cst.Name | cst.Attribute) and is_read(node, file) and file.fsdp1(node) == FSDP:
+        elif isinstance(node, cst.Name | cst.Attribute) and file.fsdp1(node) == FSDP and is_read(node, file):
             yield from self._reference(node, file)
 
     def _name_test(self, node: cst.Comparison, file: File) -> Iterator[Diagnosis]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.diagnosis import Code
+from fsdp_rules.layout import find
 from fsdp_rules.names import FSDP, canonical
 from fsdp_rules.receivers import is_repeatable
 from fsdp_rules.source import File
@@ -244,15 +245,9 @@ def _is_constant(node: cst.BaseExpression, file: File) -> bool:
 
 def means_the_same(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` has the value at ``place`` that it has where it stands."""
-    if any(isinstance(part, cst.Call) and file.resolved(part.func) not in CONSTANT for part in _parts(node)):
+    if any(file.resolved(call.func) not in CONSTANT for call in find(node, cst.Call)):
         return False
     return all(_binding(name.value, node, file) == _binding(name.value, place, file) for name in names_in(node))
-
-
-def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _parts(child)
 
 
 def _binding(name: str, place: cst.CSTNode, file: File) -> tuple[str, int]:
@@ -277,7 +272,7 @@ def _consume(node: cst.BaseExpression, file: File, consumes: list[tuple[cst.CSTN
 
 def yields(block: cst.With) -> bool:
     """Whether ``block`` is the body of a context manager or generator that runs other code inside it."""
-    return any(isinstance(part, cst.Yield) for part in _parts(block.body))
+    return bool(find(block.body, cst.Yield))
 
 
 def unseen_contexts(file: File) -> list[cst.Call]:

@@ -6,20 +6,16 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.layout import find
 from fsdp_rules.source import File, dotted
 from fsdp_rules.state.context import governing_with
 
 Definition = cst.FunctionDef | cst.Lambda | cst.ClassDef
 
 
-def calls_of(block: cst.With) -> Iterator[cst.Call]:
+def calls_of(block: cst.With) -> list[cst.Call]:
     """Every call in the body of ``block``, those in functions that it defines included."""
-    pending: list[cst.CSTNode] = [block.body]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, cst.Call):
-            yield node
-        pending.extend(reversed(node.children))
+    return find(block.body, cst.Call)
 
 
 def escaping(node: cst.CSTNode, block: cst.With, file: File) -> str:
