@@ -23,7 +23,7 @@ from fsdp_migrate.checkpoints.convert import layout, slices, told
 from fsdp_migrate.checkpoints.convert.layout import Member
 from fsdp_migrate.checkpoints.convert.names import DDP, clean
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
-from fsdp_migrate.checkpoints.convert.template import ADVICE, Template, template_of_optimizer
+from fsdp_migrate.checkpoints.convert.template import ADVICE, Template, contiguous, template_of_optimizer
 from fsdp_migrate.checkpoints.convert.units import Unit, around, members
 from fsdp_migrate.checkpoints.folders import Kind
 from fsdp_migrate.checkpoints.model import Entries, Key, TensorEntry, tensors
@@ -197,16 +197,8 @@ class _Model:
                     f"{self._path}: {name} has the shape {entry.shape} here and {shape} in {self._where}, and lies in "
                     "no flat parameter: it is a slice of which nothing tells the place, or of another model"
                 )
-        template = self._template
-        if template is not None and (strided := template.strided & self._placed.keys()):
-            raise CannotConvert(
-                f"{template.where}: {min(strided)} is not contiguous (channels_last?), so that its elements lie in the "
-                "flat parameter in another order than that of its shape, which is not supported"
-            )
-        deep = sorted(name for name in self._placed if len(self._shapes[name]) > 3)
-        if deep and (template is None or template.parameters_only or not template.ordered):
-            more = f" and {len(deep) - 1} more" if len(deep) > 1 else ""
-            self._notes.append(f"took {deep[0]}{more} for contiguous, which models in channels_last are not")
+        if self._template is not None:
+            self._notes += contiguous(self._template, self._placed)
 
     def _only_in(self, unit: Unit) -> Entries:
         """The parameters that have no entry beside the flat parameter."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert import layout, units
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
-from fsdp_migrate.checkpoints.convert.template import ADVICE, Template
+from fsdp_migrate.checkpoints.convert.template import ADVICE, Template, contiguous
 from fsdp_migrate.checkpoints.convert.told import WHY_ORDER
-from fsdp_migrate.checkpoints.model import Bytes, Entries, Key, TensorEntry, ValueEntry, spelled
+from fsdp_migrate.checkpoints.model import Bytes, Chunk, Entries, Key, Runs, TensorEntry, ValueEntry, spelled, tensors
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,19 @@ class Ranks:
         inside = units.members(prefixes, self.template)
         entries: Entries = {}
         members: dict[str, list[str]] = {}
-        notes: list[str] = []
+        cut: list[str] = []
         for name in self.names:
             held = [self.states[rank][name] for rank in ranks if name in self.states[rank]]
             members[name] = [name]
             if name in flats:
                 members[name] = self._inside(name, inside[name.rpartition(".")[0]])
+                cut += members[name]
                 entries |= self._unflattened(name, members[name], held, len(ranks))
             else:
-                entries |= self._joined(name, held)
-        return Named(entries, members, notes)
+                joined = self._joined(name, held)
+                cut += [name] * any(isinstance(chunk.where, Runs) for chunk in _chunks(joined))
+                entries |= joined
+        return Named(entries, members, contiguous(self.template, cut))
 
     def _joined(self, name: str, held: Sequence[Entries]) -> Entries:
         """The states of a parameter of its own."""
@@ -136,9 +139,6 @@ class Ranks:
                 f"{self.path}: {flat} holds {len(names)} parameters, and {self.template.where} does not tell their "
                 f"order; {WHY_ORDER}. {ADVICE}"
             )
-        strided = sorted(self.template.strided & set(names))
-        if strided:
-            raise CannotConvert(f"{self.template.where}: {strided[0]} is not contiguous, which is not supported")
         return names
 
     def _check_shards(
@@ -194,6 +194,11 @@ class Ranks:
 
 def _has_elements(entry: TensorEntry | ValueEntry) -> bool:
     return isinstance(entry, TensorEntry) and bool(entry.shape)
+
+
+def _chunks(entries: Entries) -> Iterator[Chunk]:
+    for _, entry in tensors(entries):
+        yield from entry.chunks
 
 
 def _dtype(entry: TensorEntry | ValueEntry) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,24 @@ def template_of_optimizer(checkpoint: Checkpoint) -> Template | None:
                 )
     where = f"the optimizer in {checkpoint.path}"
     return _without_ddp(Template(shapes, False, where, parameters_only=True)) if shapes else None
+
+
+def contiguous(template: Template, names: Iterable[str]) -> list[str]:
+    """What to tell about parameters whose elements are taken for lying in the order of their indices.
+
+    Raises :class:`CannotConvert` for one that the template knows to lie otherwise.
+    """
+    names = sorted(names)
+    strided = [name for name in names if name in template.strided]
+    if strided:
+        raise CannotConvert(
+            f"{template.where}: {strided[0]} is not contiguous (channels_last?), so that its elements lie in the flat "
+            "parameter in another order than that of its shape, which is not supported"
+        )
+    tells = template.ordered and not template.parameters_only
+    deep = [name for name in names if len(template.shapes.get(name, ())) > 3]
+    more = f" and {len(deep) - 1} more" if len(deep) > 1 else ""
+    return [f"took {deep[0]}{more} for contiguous, which models in channels_last are not"] if deep and not tells else []
 
 
 def _json(path: Path) -> dict[str, Any]:

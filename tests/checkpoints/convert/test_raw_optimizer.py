@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from fixtures.checkpoints.model import build, optimizer_for
@@ -266,6 +268,53 @@ def test_replicas_that_differ_are_none(slices: dict[int, Path], tmp_path: Path) 
     path = _changed(tmp_path, slices[4] / "raw_hybrid_orig", 3, _another_value)
     with pytest.raises(CannotConvert, match="elements on all ranks together"):
         _keyed(path, ORIG, as_json(build(), tmp_path))
+
+
+def test_replicas_must_be_there_equally_often(slices: dict[int, Path], tmp_path: Path) -> None:
+    shutil.copytree(slices[4] / "raw_hybrid_orig", tmp_path / "some")
+    (tmp_path / "some" / "optim_3.pt").unlink()
+    with pytest.raises(CannotConvert, match="elements on all ranks together"):
+        _keyed(tmp_path / "some", ORIG, as_json(build(), tmp_path))
+
+
+def _shorter(state: dict[str, Any]) -> None:
+    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"][1:].clone()
+
+
+def _without_flat(state: dict[str, Any]) -> None:
+    del state["state"][0]
+
+
+@pytest.mark.parametrize("change", [_shorter, _without_flat])
+def test_parts_of_flat_parameters_are_of_one_size(
+    change: Callable[[dict[str, Any]], None], slices: dict[int, Path], tmp_path: Path
+) -> None:
+    path = _changed(tmp_path, slices[2] / "raw_flat", 1, change)
+    with pytest.raises(CannotConvert, match=r"exp_avg of blocks\.0\._flat_param is not of one size on all ranks"):
+        _keyed(path, FLAT, as_json(build(), tmp_path))
+
+
+@pytest.mark.parametrize("name", ["_flat_param", "w"])
+def test_what_is_not_contiguous_is_refused(name: str, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        state = {"state": {0: {"exp_avg": torch.rand(8)}}, "param_groups": [{"params": [0]}]}
+        torch.save(state, tmp_path / f"optim_{rank}.pt")
+    torch.save({"w": torch.zeros(2, 2, 2, 2).to(memory_format=torch.channels_last)}, tmp_path / "w.pth")
+    found = next(one for one in open_all(tmp_path) if one.found.ranks)
+    with pytest.raises(CannotConvert, match="w is not contiguous"):
+        keyed_by_name(found, state_of(found), [[name]], read_template(tmp_path / "w.pth"))
+    template = Template({"w": (2, 2, 2, 2)}, True, "it", parameters_only=True)
+    notes = keyed_by_name(found, state_of(found), [[name]], template).notes
+    assert notes[-1] == "took w for contiguous, which models in channels_last are not"
+
+
+def test_a_folder_has_lost_parts_of_flat_parameters(slices: dict[int, Path], tmp_path: Path) -> None:
+    state = torch.load(slices[2] / "raw_flat" / "optim_0.pt", weights_only=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        dcp.save({"optimizer": state}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    with pytest.raises(CannotConvert, match="of which a folder keeps those of one rank"):
+        _keyed(tmp_path / "dcp", FLAT, as_json(build(), tmp_path))
 
 
 def test_one_rank_alone_is_not_taken_for_all(slices: dict[int, Path], tmp_path: Path) -> None:
