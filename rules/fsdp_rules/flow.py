@@ -22,7 +22,10 @@ def spread(files: list[FileFacts]) -> dict[str, Certainty]:
     by_name: dict[str, list[tuple[FileFacts, str]]] = defaultdict(list)
     for file in files:
         for qualified in file.functions:
-            by_name[qualified.rpartition(".")[2]].append((file, qualified))
+            owner, _, name = qualified.rpartition(".")
+            by_name[name].append((file, qualified))
+            if name == "__init__":
+                by_name[owner.rpartition(".")[2]].append((file, qualified))
 
     edges: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for file in files:
@@ -41,6 +44,12 @@ def spread(files: list[FileFacts]) -> dict[str, Certainty]:
                 for target, target_sure in targets:
                     edges[source].append((target, source_sure and target_sure))
 
+    scopes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for place in edges:
+        if place.startswith("var:"):
+            path, scope, text = place[4:].rsplit(":", 2)
+            scopes[path, text].append(scope)
+
     held: dict[str, Certainty] = {}
     queue: deque[tuple[str, Certainty]] = deque([(SEED, Certainty.YES)])
     while queue:
@@ -54,9 +63,9 @@ def spread(files: list[FileFacts]) -> dict[str, Certainty]:
             continue
         if place.startswith("var:"):
             path, scope, text = place[4:].rsplit(":", 2)
-            for other in edges:
-                if other.startswith(f"var:{path}:{scope}.") and other.endswith(f":{text}"):
-                    queue.append((other, min(certainty, Certainty.MAYBE)))
+            for inner in scopes[path, text]:
+                if inner.startswith(f"{scope}."):
+                    queue.append((f"var:{path}:{inner}:{text}", min(certainty, Certainty.MAYBE)))
     return held
 
 
@@ -85,8 +94,7 @@ def _functions(
 ) -> Iterator[tuple[FileFacts, str, bool]]:
     """The functions that ``callee`` may name: exactly, when its dotted path says so, else by its last name."""
     head, _, name = callee.rpartition(".")
-    candidates = [*by_name.get(name, ())]
-    candidates += [(file, f"{qualified}.__init__") for file, qualified in _classes(name, by_name)]
+    candidates = by_name.get(name, [])
     exact = [
         (file, qualified)
         for file, qualified in candidates
@@ -116,10 +124,3 @@ def _nearest(path: str, head: str, found: list[tuple[FileFacts, str]]) -> list[t
         starts[file.path] = len(parts) if parts == folder[: len(parts)] else -1
     best = max(starts.values())
     return [(file, qualified) for file, qualified in found if starts[file.path] == best]
-
-
-def _classes(name: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[FileFacts, str]]:
-    for file, qualified in by_name.get("__init__", ()):
-        owner = qualified.rpartition(".")[0]
-        if owner.rpartition(".")[2] == name:
-            yield file, owner
