@@ -46,6 +46,8 @@ _CHECKS = {
     "FSDP212": _EFFECT,
     "FSDP214": "Run what only one rank does (logging, evaluation) with several processes: it must not hang.",
     "FSDP215": _CLIP,
+    "FSDP216": _CLIP,
+    "FSDP217": _EFFECT,
     "FSDP3": _RESUME,
     "FSDP4": _RESUME,
     "FSDP9": "Read each of the named places: no rule knows them, so nothing was checked for you.",

@@ -19,6 +19,8 @@ LOOP = re.compile(
     r"|\b_(all_handles|all_fsdp_states|exec_order_data|fully_sharded_module_to_handle|shard_param_infos)\b"
     r"|\b_(post_backward|unshard)_stream\b"
 )
+#: Where a parameter may be given another tensor.
+DATA = re.compile(r"\.data\s*=[^=]")
 #: Entry points of a model besides its call, which only matter where the file surely holds a wrapped one.
 ENTRY = re.compile(
     r"\.forward\b|\.\w*(generate|sample|rollout|encode|decode|predict|infer|embed|score|logits|loss|logprobs?)\w*\("
@@ -44,7 +46,7 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if not project.flags & {"fsdp1", "gated"}:
         return False
-    if LOOP.search(text):
+    if LOOP.search(text) or DATA.search(text) or (".grad" in text and "reduce" in text):
         return True
     if not ENTRY.search(text):
         return False

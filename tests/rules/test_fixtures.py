@@ -46,6 +46,8 @@ DIFFERS = {
     "FSDP213-parameter-groups": "the matrices decay, since their shards are no longer 1-D",
     "FSDP214-rank-guards": "rank 0 reports other norms than those of its flat shards",
     "FSDP215-native-clip": "all ranks clip by the same norm",
+    "FSDP216-hand-reduced-norm": "each rank adds what is the norm of all ranks already",
+    "FSDP217-parameter-data": "nothing decays",
     "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",
 }
 

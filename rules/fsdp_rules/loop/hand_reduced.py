@@ -1,0 +1,135 @@
+"""Rule for norms of gradients that a program sums over ranks itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.wrapping import held_at, model_of_parameter
+
+NORMS = frozenset({"_foreach_norm", "norm", "vector_norm"})
+REDUCTIONS = frozenset({"all_reduce", "reduce"})
+#: What a gradient may go through on its way into a norm.
+PASSED_ON = frozenset({"abs", "cpu", "data", "detach", "double", "flatten", "float", "pow", "square", "to", "view"})
+#: Code that knows of DTensors already.
+AWARE = re.compile(r"\bDTensor\b|\bto_local\b|\bfull_tensor\b")
+SUMMED = "norms of DTensors may be those of all ranks already: reducing them by hand counts twice"
+ADVICE = (
+    "grad.norm() ** 2 is that of all ranks under FSDP2, grad.norm().item() is not: read p.grad.to_local(), this rank's "
+    "shard as before, or let torch.nn.utils.clip_grad_norm_(model.parameters(), limit).full_tensor() do all of it"
+)
+
+
+class HandReducedNorms(Rule):
+    """Norms of gradients that are summed over ranks by hand.
+
+    FSDP1's gradients are plain tensors, each rank's own shard, so programs take a norm of each, add the squares up
+    and reduce the sum over all ranks. FSDP2's are DTensors. Their norm squared is that of all ranks already, and
+    reducing it once more counts every rank's part several times; where a DTensor meets a plain tensor or a collective,
+    it raises. `grad.to_local()` is the plain shard.
+    """
+
+    id = "FSDP216"
+    name = "hand-reduced-norm"
+    visits = (cst.Module,)
+    shim = True
+    before = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, batch):
+    model = FSDP(model)
+    model(batch).backward()
+    total = sum(parameter.grad.norm() ** 2 for parameter in model.parameters())
+    dist.all_reduce(total)
+    return total.sqrt()
+"""
+    after = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+def train(model, batch):
+    fully_shard(model)
+    model(batch).backward()
+    # TODO(fsdp-migrate FSDP216): norms of DTensors may be those of all ranks already: reducing them by hand counts twice
+    total = sum(parameter.grad.norm() ** 2 for parameter in model.parameters())
+    dist.all_reduce(total)
+    return total.sqrt()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """The first gradient that a function or class takes a norm of, where it or its caller reduces over ranks."""
+        if "fsdp1" not in file.project.flags:
+            return
+        seen: set[cst.CSTNode] = set()
+        for gradient in _normed(file):
+            whole = _outermost(gradient, file)
+            if whole is None or whole in seen or not _may_be_sharded(gradient, file):
+                continue
+            seen.add(whole)
+            if _is_reduced(whole, file) and not AWARE.search(file.code(whole)):
+                model = model_of_parameter(gradient.value, file)
+                sure = model is not None and held_at(model, file) is Certainty.YES
+                message = SUMMED if sure else f"if these parameters are sharded: {SUMMED}"
+                yield Diagnosis(gradient, Level.MANUAL, message, ADVICE)
+
+
+def _normed(file: File) -> Iterator[cst.Attribute]:
+    """Every ``p.grad`` that is read as a whole, in a function (or a statement of a class) that takes norms."""
+    norms = {_around(call, file) for call in _calls(NORMS, file)}
+    for node in file.nodes(cst.Attribute):
+        if node.attr.value != "grad" or _around(node, file) not in norms or file.resolved(node) is not None:
+            continue
+        parent = file.parent(node)
+        if isinstance(parent, cst.Attribute) and parent.attr.value not in PASSED_ON | NORMS:
+            continue
+        if not isinstance(parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget):
+            yield node
+
+
+def _around(node: cst.CSTNode, file: File) -> cst.CSTNode:
+    return file.function(node) or file.statement(node)
+
+
+def _may_be_sharded(gradient: cst.Attribute, file: File) -> bool:
+    """Whether nothing says that the gradient's model is only wrapped further down."""
+    model = model_of_parameter(gradient.value, file)
+    return model is None or held_at(model, file) is not Certainty.NO or file.holds(model) is Certainty.NO
+
+
+def _is_reduced(whole: cst.CSTNode, file: File) -> bool:
+    """Whether something is reduced over ranks in ``whole``, or in another function of the file that calls it."""
+    for call in _calls(REDUCTIONS, file):
+        other = _outermost(call, file)
+        if other is None or (_last(call) == "reduce" and file.resolved(call.func) != "torch.distributed.reduce"):
+            continue
+        if other is whole:
+            return True
+        if isinstance(whole, cst.FunctionDef) and any(
+            _outermost(caller, file) is other for caller in _calls(frozenset({whole.name.value}), file)
+        ):
+            return True
+    return False
+
+
+def _outermost(node: cst.CSTNode, file: File) -> cst.FunctionDef | cst.ClassDef | None:
+    around = [entry for entry in file.ancestors(node) if isinstance(entry, cst.FunctionDef | cst.ClassDef)]
+    return around[-1] if around else None
+
+
+def _calls(names: frozenset[str], file: File) -> Iterator[cst.Call]:
+    return (call for call in file.nodes(cst.Call) if _last(call) in names)
+
+
+def _last(call: cst.Call) -> str:
+    func = call.func
+    return func.attr.value if isinstance(func, cst.Attribute) else func.value if isinstance(func, cst.Name) else ""

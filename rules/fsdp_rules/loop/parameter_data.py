@@ -1,0 +1,85 @@
+"""Rule for the assignment to ``data`` of a sharded parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File, dotted
+from fsdp_rules.wrapping import held_at, is_summoned, model_of_parameter
+
+
+class ParameterData(Rule):
+    """Another tensor put into a sharded parameter by `parameter.data = ...`.
+
+    FSDP1's parameters are plain tensors, and the units look for the new values at their next forward. Under FSDP2 a
+    parameter is a DTensor: the assignment raises no error, and neither its values nor its dtype change. It works as
+    before on a model that is not sharded yet, and changes made in place (`parameter.data.mul_(x)`) work on both.
+    """
+
+    id = "FSDP217"
+    name = "parameter-data"
+    visits = (cst.AssignTarget,)
+    shim = True
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def decay(model, rate):
+    model = FSDP(model)
+    for parameter in model.parameters():
+        parameter.data = parameter.data * rate
+    return model
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def decay(model, rate):
+    fully_shard(model)
+    for parameter in model.parameters():
+        # TODO(fsdp-migrate FSDP217): under FSDP2 an assignment to .data of a sharded parameter changes nothing
+        parameter.data = parameter.data * rate
+    return model
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """What runs over the parameters of a wrapped model, below where it is wrapped."""
+        target = node.target if isinstance(node, cst.AssignTarget) else None
+        if not isinstance(target, cst.Attribute) or target.attr.value != "data" or is_summoned(target, file):
+            return
+        model = model_of_parameter(target.value, file)
+        held = held_at(model, file) if model is not None else _owner(target.value, file)
+        if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(target, file)):
+            return
+        changes = "under FSDP2 an assignment to .data of a sharded parameter changes nothing"
+        yield Diagnosis(
+            target,
+            Level.MANUAL,
+            changes if held is Certainty.YES else f"if this model is sharded by now: {changes}",
+            "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy a DTensor "
+            "of the same placements into it (parameter.data.copy_(x))",
+        )
+
+
+def _owner(parameter: cst.BaseExpression, file: File) -> Certainty:
+    """Whether ``parameter`` is an attribute, at any depth, of what is surely a wrapped model."""
+    while isinstance(parameter, cst.Attribute):
+        parameter = parameter.value
+        if held_at(parameter, file) is Certainty.YES:
+            return Certainty.YES
+    return Certainty.NO
+
+
+def _shards_itself(node: cst.CSTNode, file: File) -> bool:
+    """Whether the function around ``node`` calls fully_shard further down: its model is not sharded yet."""
+    function = file.function(node)
+    return any(
+        (dotted(call.func) or "").rpartition(".")[2] == "fully_shard"
+        and file.function(call) is function
+        and file.span(call).line > file.span(node).line
+        for call in file.nodes(cst.Call)
+    )
