@@ -20,7 +20,7 @@ REDUCTIONS = frozenset({"all_reduce", "reduce"})
 PASSED_ON = frozenset({"abs", "cpu", "data", "detach", "double", "flatten", "float", "pow", "square", "to", "view"})
 #: Code that knows of DTensors already.
 AWARE = re.compile(r"\bDTensor\b|\bto_local\b|\bfull_tensor\b")
-SUMMED = "norms of DTensors may be those of all ranks already: reducing them by hand counts twice"
+SUMMED = "norms of DTensors may be those of all ranks: reducing them by hand counts twice"
 ADVICE = (
     "grad.norm() ** 2 is that of all ranks under FSDP2, grad.norm().item() is not: read p.grad.to_local(), this rank's "
     "shard as before, or let torch.nn.utils.clip_grad_norm_(model.parameters(), limit).full_tensor() do all of it"
@@ -60,7 +60,7 @@ from torch.distributed.fsdp import fully_shard
 def train(model, batch):
     fully_shard(model)
     model(batch).backward()
-    # TODO(fsdp-migrate FSDP216): norms of DTensors may be those of all ranks already: reducing them by hand counts twice
+    # TODO(fsdp-migrate FSDP216): norms of DTensors may be those of all ranks: reducing them by hand counts twice
     total = sum(parameter.grad.norm() ** 2 for parameter in model.parameters())
     dist.all_reduce(total)
     return total.sqrt()
