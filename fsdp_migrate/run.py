@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fsdp_rules.project import FileFacts
 
 Value = TypeVar("Value")
+OBJECTS_OF_A_FILE = 100_000
 
 
 class Progress(Protocol):
@@ -134,6 +135,8 @@ def _map(
     pool: Pool[Candidate, Value | Failed] = Pool(task, _died, worker_count(request.jobs, sizes))
     # What is in memory now stays; workers need not look at it again, which would also copy its pages.
     gc.freeze()
+    # A parsed file is some 100,000 objects that live as long as it is worked on.
+    gc.set_threshold(OBJECTS_OF_A_FILE)
     # The largest first, so that no process is left with one at the end.
     order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
     return pool.run(candidates, order, progress.step)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from fsdp_rules.gates import gated_lines
+from fsdp_rules.gates import gated_lines, statements
 from fsdp_rules.names import FSDP, canonical, expand
 
 
@@ -106,6 +105,15 @@ def _reads(tree: ast.Module) -> frozenset[str]:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return frozenset(names | {text for text in texts if text.isidentifier()})
+
+
+def _times_bound(tree: ast.Module, name: str) -> int:
+    """How often ``name`` is bound or deleted anywhere in ``tree``, arguments included."""
+    return sum(
+        (isinstance(node, ast.Name) and node.id == name and is_target(node))
+        or (isinstance(node, ast.arg) and node.arg == name)
+        for node in ast.walk(tree)
+    )
 
 
 def is_target(node: ast.Name) -> bool:
@@ -210,7 +218,7 @@ class _Indexer:
         self.rebound: dict[tuple[str, str], int] = {}
 
     def run(self, tree: ast.Module) -> None:
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     bound = alias.asname or alias.name.partition(".")[0]
@@ -260,21 +268,19 @@ class _Indexer:
 
     def _find_aliases(self, tree: ast.Module) -> None:
         """Other names that the module gives FSDP1's class, which are then read like those of imports."""
-        bound = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and is_target(node))
-        bound.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
         for node in tree.body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or len(targets) != 1:
                 continue
             target = targets[0]
-            if not isinstance(target, ast.Name) or bound[target.id] != 1 or target.id in self.aliases:
+            if not isinstance(target, ast.Name) or target.id in self.aliases or self._known(node.value) != FSDP:
                 continue
-            if self._known(node.value) == FSDP:
+            if _times_bound(tree, target.id) == 1:
                 self.aliases[target.id] = self._dotted(node.value) or ""
 
     def _find_factories(self, tree: ast.Module) -> None:
         """The names of ``functools.partial(FSDP, ...)`` objects: what they are called with is sharded."""
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.Assign) and self._is_factory(node.value):
                 self.factories.update(text for target in node.targets if (text := self._text(target)) is not None)
 

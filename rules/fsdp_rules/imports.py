@@ -10,7 +10,7 @@ from typing import cast
 import libcst as cst
 
 from fsdp_rules.apply import REMOVED, comments, is_removed, removed_line, settle
-from fsdp_rules.gates import VERSION_TEST
+from fsdp_rules.gates import VERSION_TEST, statements
 from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAGE, POLICY_NAMES, canonical
 from fsdp_rules.source import File, dotted
 
@@ -114,7 +114,7 @@ def _annotation_words(text: str) -> Iterable[str]:
 def _bound(before: File, module: cst.Module) -> set[str]:
     """The names that the imports of ``module``, an edited version of ``before``, bind."""
     texts = [text for statement in module.body if "import" in (text := before.print_statement(statement))]
-    nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
+    nodes = [node for text in texts for node in statements(ast.parse(text))]
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     return {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
 

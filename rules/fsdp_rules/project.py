@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fsdp_rules.facts import INNER, FileFacts, index_source, module_name, place_key
 from fsdp_rules.flow import Certainty, spread
@@ -115,11 +116,24 @@ class Project:
 
     def may_return_wrapped(self, name: str) -> bool:
         """Whether some function of the project called ``name`` may return a wrapped model."""
-        return any(place.startswith("ret:") and place.split(":")[2].rpartition(".")[2] == name for place in self.held)
+        return name in self._returning
+
+    @cached_property
+    def _returning(self) -> frozenset[str]:
+        returns = (place for place in self.held if place.startswith("ret:"))
+        return frozenset(place.split(":")[2].rpartition(".")[2] for place in returns)
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
         return self.held.get(f"on:{method}", Certainty.NO)
+
+    @cached_property
+    def _imported_by_name(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = defaultdict(list)
+        for entry in self.imported:
+            if not entry.startswith("torch."):
+                found[entry.rpartition(".")[2]].append(entry)
+        return found
 
     def imports_from(self, path: str, name: str, seen: frozenset[str] = frozenset()) -> bool:
         """Whether some file of the project imports ``name`` from the file at ``path``.
@@ -128,11 +142,8 @@ class Project:
         """
         module = module_name(path)
         tail = module.rpartition(".")[2]
-        if any(
-            entry == f"{module}.{name}" or entry.endswith(f"{tail}.{name}")
-            for entry in self.imported
-            if not entry.startswith("torch.")
-        ):
+        entries = self._imported_by_name.get(name, ())
+        if any(entry == f"{module}.{name}" or entry.endswith(f"{tail}.{name}") for entry in entries):
             return True
         return any(
             name in reads or (importer not in seen and self.imports_from(importer, name, seen | {path}))

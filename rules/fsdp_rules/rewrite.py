@@ -14,6 +14,7 @@ from fsdp_rules.apply import apply_edits
 from fsdp_rules.construction.imports import Imports
 from fsdp_rules.diagnosis import Diagnosis, Edit, remove
 from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
+from fsdp_rules.gates import statements
 from fsdp_rules.imports import tidy_imports
 from fsdp_rules.leftovers import staying, unclaimed
 from fsdp_rules.names import PUBLIC_MODULES
@@ -97,7 +98,7 @@ def _unread(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, st
         return []
     tree = ast.parse(file.print(module))
     read = _names_read(tree)
-    shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+    shared = {name for node in statements(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
     unread = [
         statement
         for statement, name in consumed

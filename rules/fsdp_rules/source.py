@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import libcst as cst
 
 from fsdp_rules.finding import Settings, Span
-from fsdp_rules.gates import gated_lines
+from fsdp_rules.gates import gated_lines, statements
 from fsdp_rules.layout import Layout, Printer
 from fsdp_rules.names import FSDP, canonical, expand
 from fsdp_rules.project import INNER, Certainty, Project, module_name
@@ -269,7 +269,7 @@ class File:
     def _module_names(self) -> frozenset[str]:
         names = {name for scope, name in self.bindings if not scope}
         names.update(self.aliases)
-        for entry in ast.walk(self.tree):
+        for entry in statements(self.tree):
             if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(entry.name)
         return frozenset(names)

@@ -50,12 +50,12 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
             "full parameters are gathered in the same statement, which changes what the state holds",
             "take the state with get_model_state_dict(...) outside of summon_full_params",
         )
-    if yields(block):
+    if yields(block, file):
         return Problem(
             "the block hands over to code that is not seen here, which takes the state",
             "let that code pass StateDictOptions(...) to get_model_state_dict and remove this context manager",
         )
-    for inner in calls_of(block):
+    for inner in calls_of(block, file):
         found = state_call(inner, file)
         if found is None or next(governing_with(inner, file))[0] is not block:
             continue
@@ -97,7 +97,7 @@ def block_assumption(block: cst.With, file: File) -> str:
     subjects = [dotted(context.subject) for context in contexts if context is not None and context.subject is not None]
     taken = [
         name
-        for call in calls_of(block)
+        for call in calls_of(block, file)
         if (name := dotted(call.func)) is not None
         and name.rpartition(".")[2] not in HARMLESS_METHODS
         and PARAMETER_METHODS.search(name.rpartition(".")[2])
@@ -140,7 +140,7 @@ def _opaque(subject: cst.BaseExpression, block: cst.With, file: File) -> Iterato
     outer = dotted(subject)
     if outer is None:
         return
-    for call in calls_of(block):
+    for call in calls_of(block, file):
         if state_call(call, file) is not None or (file.fsdp1(call.func) or "").startswith(FSDP):
             continue
         name = dotted(call.func)

@@ -270,9 +270,9 @@ def _consume(node: cst.BaseExpression, file: File, consumes: list[tuple[cst.CSTN
         node = found.value
 
 
-def yields(block: cst.With) -> bool:
+def yields(block: cst.With, file: File) -> bool:
     """Whether ``block`` is the body of a context manager or generator that runs other code inside it."""
-    return bool(find(block.body, cst.Yield))
+    return bool(file.inside(block.body, cst.Yield))
 
 
 def unseen_contexts(file: File) -> list[cst.Call]:
@@ -288,7 +288,7 @@ def unseen_contexts(file: File) -> list[cst.Call]:
 
 def _yielding(call: cst.Call, file: File) -> bool:
     around = _entering(call, file)
-    return around is not None and yields(around)
+    return around is not None and yields(around, file)
 
 
 def entered(call: cst.Call, file: File) -> bool:

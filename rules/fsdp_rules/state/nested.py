@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.layout import find
 from fsdp_rules.source import File, dotted
 from fsdp_rules.state.context import governing_with
 
 Definition = cst.FunctionDef | cst.Lambda | cst.ClassDef
 
 
-def calls_of(block: cst.With) -> list[cst.Call]:
+def calls_of(block: cst.With, file: File) -> list[cst.Call]:
     """Every call in the body of ``block``, those in functions that it defines included."""
-    return find(block.body, cst.Call)
+    return file.inside(block.body, cst.Call)
 
 
 def escaping(node: cst.CSTNode, block: cst.With, file: File) -> str:

@@ -33,7 +33,7 @@ def is_full(state: StateCall, context: Context) -> Setting:
 def governed(block: cst.With, file: File) -> list[StateCall]:
     """The calls whose kind of state ``block`` sets."""
     found: list[StateCall] = []
-    for call in calls_of(block):
+    for call in calls_of(block, file):
         state = state_call(call, file)
         if state is not None and next(governing_with(call, file))[0] is block:
             found.append(state)
