@@ -92,6 +92,8 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
     subject, name = node.args[0].value, node.args[1].value
     if not isinstance(name, cst.SimpleString) or name.evaluated_value != method or wrapped(subject, file) is None:
         return None
+    if _is_for_others(node, subject, file):
+        return None
     if node.func.value == "getattr":
         if method == "no_sync" and len(node.args) == 3 and _computes_no_gradients(node, file):
             return Diagnosis(
@@ -99,6 +101,8 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
                 Level.INFO,
                 f"an FSDP2 model has no method {method}, so the default is taken; no gradients are computed there",
             )
+        if method == "no_sync" and len(node.args) == 3 and file.settings.helpers and is_repeatable(subject):
+            return _or_default(node, subject, file)
         return Diagnosis(
             node,
             Level.MANUAL,
@@ -113,6 +117,34 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
         f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
         edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {kinds})"),),
     )
+
+
+def _or_default(node: cst.Call, subject: cst.BaseExpression, file: File) -> Diagnosis:
+    """``getattr(model, "no_sync", default)``, with the helper in front of it for a sharded model."""
+    module = file.ref("torch.distributed.fsdp.FSDPModule")
+    taken = f"{file.ref('functools.partial')}({file.ref('fsdp_compat.no_sync')}, "
+    alone = isinstance(file.parent(node), cst.Assign | cst.AnnAssign | cst.Arg | cst.Return)
+
+    def build(code: Code) -> str:
+        model = code(subject)
+        text = f"{taken}{model}) if isinstance({model}, {module}) else {code(node)}"
+        return text if alone else f"({text})"
+
+    return Diagnosis(
+        node,
+        Level.REVIEW,
+        f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
+        edits=(Replace(node, build),),
+    )
+
+
+def _is_for_others(node: cst.Call, subject: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is only asked of a ``subject`` that is no FSDPModule."""
+    parent = file.parent(node)
+    if not isinstance(parent, cst.IfExp) or parent.orelse is not node:
+        return False
+    test = file.code(parent.test)
+    return test.startswith(f"isinstance({file.code(subject)}, ") and test.endswith("FSDPModule)")
 
 
 def _computes_no_gradients(node: cst.Call, file: File) -> bool:

@@ -287,5 +287,37 @@ def test_a_default_for_no_sync_does_where_nothing_is_differentiated() -> None:
     taken = 'def sample(model, quiet):\n    no_sync = getattr(model, "no_sync", quiet)\n'
     inside = "import torch\n" + taken + "    with torch.no_grad(), no_sync():\n        model()\n"
     assert levels(inside, w=WRAP) == ["info"]
-    assert levels(inside + "    with no_sync():\n        model()\n", w=WRAP) == ["manual"]
-    assert levels(taken + "    return no_sync\n", w=WRAP) == ["manual"]
+    assert levels(inside + "    with no_sync():\n        model()\n", w=WRAP) == ["review"]
+    assert levels(taken + "    return no_sync\n", w=WRAP) == ["review"]
+    assert levels(taken + "    return no_sync\n", Settings(helpers=False), w=WRAP) == ["manual"]
+    assert levels(taken.replace("getattr(model", "getattr(model()") + "    return no_sync\n", w=WRAP) == ["manual"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("no_sync = {}\n        return no_sync", "no_sync = {}\n        return no_sync"),
+        ("with {}():\n            step(model)", "with ({})():\n            step(model)"),
+        ("return step({}, model)", "return step({}, model)"),
+    ],
+)
+def test_a_default_for_no_sync_stays_for_others(before: str, after: str) -> None:
+    source = """
+    import functools
+
+    import fsdp_compat
+    from torch.distributed.fsdp import FSDPModule
+
+    kept = functools, fsdp_compat, FSDPModule
+
+    def train(model, step, quiet):
+        BODY
+    """
+    asked = 'getattr(model, "no_sync", quiet)'
+    instead = f"functools.partial(fsdp_compat.no_sync, model) if isinstance(model, FSDPModule) else {asked}"
+    check_rewrites(
+        source.replace("BODY", before.format(asked)),
+        source.replace("BODY", after.format(instead)),
+        w=WRAP,
+        main="from w import wrap\nfrom example import train\n\ntrain(wrap(net), step, quiet)\n",
+    )

@@ -51,8 +51,8 @@ class NoSync(Rule):
 
     FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, exceptions
     included. A condition around `no_sync()` becomes the value of the flag. Where the context manager is stored, put on
-    an exit stack, nested in another one, or may be DDP's, `fsdp_compat.no_sync(model)` takes its place; it restores
-    what was set before.
+    an exit stack, nested in another one, asked for by `getattr` with a default, or may be DDP's,
+    `fsdp_compat.no_sync(model)` takes its place; it restores what was set before.
 
     Inside, FSDP2 keeps the sum in the dtype of the reduction, FSDP1 in the dtype that parameters have for computing:
     the same in fp32, more precise where only the reduction is fp32.
