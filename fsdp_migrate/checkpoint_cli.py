@@ -46,7 +46,8 @@ all of it has been written, read again and compared with SRC, and not before.
 
 Flat parameters (LOCAL_STATE_DICT) need --template, as neither names nor shapes are in them: a state dict of the model,
 or a JSON of name and shape in the order of model.named_parameters(). Where rank files tell the order themselves, any
-safetensors of the model, or an optimizer keyed by name beside them, is enough.
+safetensors of the model, or an optimizer keyed by name beside them, is enough. optimizer.state_dict() needs --groups:
+it calls parameters by numbers.
 
 What differs from the source, wrappers in names for one, is printed. What cannot be carried over stops it with the
 reason, and --leave-out goes on without that.
@@ -110,6 +111,12 @@ def inspect(path: Path, form: str, everything: bool) -> int:
     help="Names and shapes of the parameters in flat parameters: a JSON, a state dict or safetensors.",
 )
 @click.option(
+    "--groups",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A JSON of the parameters' names in each param group, for an optimizer keyed by number.",
+)
+@click.option(
     "--leave-out", metavar="KEY", multiple=True, help="Do not carry over KEY and what is under it. Repeatable."
 )
 @click.option("--adamw", "decoupled", flag_value="adamw", help="Param groups are AdamW's: fill decoupled_weight_decay.")
@@ -128,6 +135,7 @@ def convert(
     target: Path,
     to: str,
     template: Path | None,
+    groups: Path | None,
     leave_out: tuple[str, ...],
     decoupled: str | None,
     shard_size: int,
@@ -141,7 +149,7 @@ def convert(
     from fsdp_migrate.report.conversion import converted, prepared
     from fsdp_migrate.report.summary import printable
 
-    wanted = Wanted(Target(to), template, leave_out, None if decoupled is None else decoupled == "adamw")
+    wanted = Wanted(Target(to), template, groups, leave_out, None if decoupled is None else decoupled == "adamw")
     try:
         if dry_run:
             click.echo(prepared(run.prepare(source, target, wanted), target))

@@ -57,6 +57,8 @@ class TorchFile:
 
     ``names`` are all classes and functions that its pickle names. ``rank`` and ``world_size`` are those of the process
     that saved it, where a ShardedTensor or DTensor in it says so. ``fsdp1``: it carries a mark that FSDP1 alone leaves.
+    ``sequences``: the keys of lists and tuples. ``of_modules``: those of dictionaries that ``Module.state_dict`` made,
+    in the order of the module; who copies one into another dictionary loses the mark.
     """
 
     path: Path
@@ -67,6 +69,7 @@ class TorchFile:
     world_size: int | None
     fsdp1: bool
     sequences: Sequences = field(default_factory=dict)
+    of_modules: frozenset[Key] = frozenset()
 
 
 def read(path: Path) -> TorchFile:
@@ -111,6 +114,7 @@ class _TorchFileOf:
         self._world_size: int | None = None
         self._fsdp1 = False
         self._sequences: Sequences = {}
+        self._of_modules: set[Key] = set()
 
     def made(self) -> TorchFile:
         try:
@@ -126,6 +130,7 @@ class _TorchFileOf:
             self._world_size,
             self._fsdp1,
             self._sequences,
+            frozenset(self._of_modules),
         )
 
     def _entries(self, key: Key, value: Any) -> Iterator[tuple[Key, TensorEntry | ValueEntry]]:
@@ -134,7 +139,10 @@ class _TorchFileOf:
         if self._left < 0:
             raise BadCheckpoint(f"{self._where}: it holds more values than its pickle has bytes")
         if isinstance(value, Dictionary) and value.attributes is not None:
-            self._fsdp1 = self._fsdp1 or _wrapped_by_fsdp1(value.attributes)
+            versions = _versions(value.attributes)
+            self._fsdp1 = self._fsdp1 or any("_fsdp_wrapped_module" in str(path) for path in versions)
+            if versions:
+                self._of_modules.add(key)
         if isinstance(value, dict | list | tuple) and value:
             if id(value) in self._around:
                 raise BadCheckpoint(f"{self._where}: a dictionary or list that holds itself")
@@ -240,9 +248,10 @@ class _TorchFileOf:
             self._world_size = max(world_size, self._world_size or 0)
 
 
-def _wrapped_by_fsdp1(attributes: Any) -> bool:
+def _versions(attributes: Any) -> dict[Any, Any]:
+    """The versions of its modules, which ``Module.state_dict`` sets on the dictionary that it makes."""
     versions = attributes.get("_metadata") if isinstance(attributes, dict) else None
-    return isinstance(versions, dict) and any("_fsdp_wrapped_module" in str(path) for path in versions)
+    return versions if isinstance(versions, dict) else {}
 
 
 def _is_lazy(call: Call) -> bool:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsdp_migrate.checkpoints.model import Bytes, Chunk, Entries, Item, Key, TensorEntry, ValueEntry, box, tensors
+from fsdp_migrate.checkpoints.model import Bytes, Chunk, Entries, Item, Key, Runs, TensorEntry, ValueEntry, box, tensors
 
 _FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
 _ID_STATE = re.compile(r"(?P<prefix>.*?)\.?\bstate\.(?P<id>\d+)\.[^.]+$")
@@ -62,7 +62,7 @@ def ties(entries: Entries) -> list[tuple[Key, ...]]:
     groups: dict[object, list[Key]] = defaultdict(list)
     for key, entry in tensors(entries):
         places = tuple((chunk.offsets, chunk.sizes, chunk.where) for chunk in entry.chunks if chunk.numel)
-        if entry.shape and places and all(isinstance(where, Bytes) for _, _, where in places):
+        if entry.shape and places and all(isinstance(where, Bytes | Runs) for _, _, where in places):
             groups[(entry.shape, entry.dtype, places)].append(key)
     return [tuple(keys) for keys in groups.values() if len(keys) > 1]
 

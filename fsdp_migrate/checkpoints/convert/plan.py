@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.convert import adam, flat, names, ties
+from fsdp_migrate.checkpoints.convert import adam, flat, names, raw_optimizer, ties
+from fsdp_migrate.checkpoints.convert.groups import read_groups
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.template import Template, read_template, template_of_optimizer
 from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Kind
@@ -29,12 +30,14 @@ class Target(str, enum.Enum):
 class Wanted:
     """What a person asks for. ``leave_out`` are keys with dots; all under them is not written.
 
-    ``template``: a file that tells the names and shapes of parameters, where the checkpoint does not.
+    ``template``: a file that tells the names and shapes of parameters, where the checkpoint does not; ``groups``: one
+    that tells which parameters an optimizer was given.
     ``decoupled_weight_decay``: what to put into param groups of Adam that lack it; None to leave them as they are.
     """
 
     to: Target
     template: Path | None = None
+    groups: Path | None = None
     leave_out: Sequence[str] = ()
     decoupled_weight_decay: bool | None = None
 
@@ -46,14 +49,16 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
     """
     _refuse_broken(checkpoint)
     state = _leaving_out(State(checkpoint.entries, checkpoint.sequences), wanted.leave_out)
+    template = _template(checkpoint, wanted, beside)
     if traits.flat_parameters(state.entries):
-        state = flat.unflattened(checkpoint, state, _template(checkpoint, wanted, beside))
-    _refuse_ids(checkpoint, state, wanted)
+        state = flat.unflattened(checkpoint, state, template)
+    state = _keyed_by_name(checkpoint, state, wanted, template)
     state = adam.with_decoupled_weight_decay(names.cleaned(state), wanted.decoupled_weight_decay)
     if wanted.to is Target.SAFETENSORS:
         state = _model_alone(state)
         state = ties.once(state)
     _refuse_rest(checkpoint, state)
+    state = _noting_numbers(state)
     if any(file.name == LIGHTNING_FILE for file in checkpoint.found.files):
         state = state.noting(
             f"left out {LIGHTNING_FILE}, in which Lightning keeps epochs and settings: copy it yourself"
@@ -98,15 +103,31 @@ def _template(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoin
     return found[0] if len(found) == 1 else None
 
 
-def _refuse_ids(checkpoint: Checkpoint, state: State, wanted: Wanted) -> None:
-    by_id = [one for one in traits.optimizers(state.entries) if one.keyed_by == "id"]
-    if not by_id or (wanted.to is Target.SAFETENSORS and root_of_model(state.entries) is not None):
-        return
-    at = spelled(by_id[0].prefix)
-    raise CannotConvert(
-        f"{checkpoint.path}: the optimizer{f' at {at}' if at else ''} is keyed by parameter id, and which parameter an "
-        "id means is not in the file" + (f": --leave-out {at}" if at else "")
-    )
+def _keyed_by_name(checkpoint: Checkpoint, state: State, wanted: Wanted, template: Template | None) -> State:
+    if not any(optimizer.keyed_by == "id" for optimizer in traits.optimizers(state.entries)):
+        return state
+    if wanted.to is Target.SAFETENSORS and root_of_model(state.entries) is not None:
+        return state
+    told = read_groups(wanted.groups) if wanted.groups is not None else None
+    return raw_optimizer.keyed_by_name(checkpoint, state, told, template)
+
+
+def _noting_numbers(state: State) -> State:
+    """An optimizer without states, such as plain SGD's, has groups alone; numbers in them mix up no states."""
+    starts = {key[: key.index("param_groups")] for key in state.entries if "param_groups" in key[:-3]}
+    by_name = {optimizer.prefix for optimizer in traits.optimizers(state.entries)}
+    for start in sorted(starts - by_name, key=spelled):
+        inside = [key for key in state.entries if key[: len(start) + 1] == (*start, "param_groups")]
+        if any(key[-2] == "params" and isinstance(_value(state.entries[key]), int) for key in inside):
+            name = spelled(start) or "it"
+            state = state.noting(
+                f"{name} has no states, and names parameters by number: optimizer.load_state_dict takes it"
+            )
+    return state
+
+
+def _value(entry: TensorEntry | ValueEntry) -> object:
+    return entry.value if isinstance(entry, ValueEntry) else None
 
 
 def _model_alone(state: State) -> State:

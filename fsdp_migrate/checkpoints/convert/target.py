@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,9 +52,11 @@ def beside(target: Path) -> Iterator[Path]:
 
     Raises :class:`CannotConvert` for a disk that fills up meanwhile, and for a name that was taken meanwhile.
     """
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    # Named before it is there: a signal may come at any time, and what is to be cleared up has to be known by then.
+    folder = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
     path = folder / target.name
     try:
+        folder.mkdir(mode=0o700)
         yield path
         _move(path, target)
         _sync(target.parent)

@@ -6,8 +6,9 @@ A template is one of
   ``model.named_parameters()``. A parameter that is another one too has the name of that one instead of a shape:
   ``"head.weight": "tok.weight"``; a buffer, if it is there, ``null``. :data:`RECIPE` writes it, for a model built on
   the meta device too (but not for one moved there, which unties parameters).
-- a file of ``torch.save`` with a state dict of the model, in the order in which ``model.state_dict()`` gave it.
-- safetensors, with or without an index, or a folder of torch.distributed.checkpoint. These sort names as they like.
+- a file of ``torch.save`` with what ``model.state_dict()`` gave, which carries the versions of its modules.
+- any other state dict in such a file, safetensors, with or without an index, or a folder of
+  torch.distributed.checkpoint. These have names in whatever order they were put there.
 - an optimizer keyed by parameters' names, which has their shapes and an order that may be another.
 
 Nothing in it is unpickled. Tensors that are no floating-point numbers are left out, as FSDP flattens none of them.
@@ -27,7 +28,6 @@ from fsdp_migrate.checkpoints.archive import first_bytes, whole
 from fsdp_migrate.checkpoints.convert.names import DDP, clean
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
 from fsdp_migrate.checkpoints.elements import strides_of
-from fsdp_migrate.checkpoints.folders import Kind
 from fsdp_migrate.checkpoints.loading import root_of_model
 from fsdp_migrate.checkpoints.model import BadCheckpoint, Bytes, Entries, Key, TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
@@ -192,7 +192,7 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Template:
     return _without_ddp(
         Template(
             shapes,
-            checkpoint.found.kind in (Kind.FILE, Kind.RANKS),
+            any(root in file.of_modules for file in checkpoint.ranks.values()),
             where,
             {name: group[0] for group in tied for name in group[1:]},
             _alike({names[key]: entry for key, entry in held.items()}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,10 @@ def as_state_dict(model: nn.Module, folder: Path) -> Template:
 
 def as_copies(model: nn.Module, folder: Path) -> Template:
     """Its state dict without shared storages, as FSDP1 gathers it."""
-    torch.save({name: value.clone() for name, value in model.state_dict().items()}, folder / "template.pt")
+    state = model.state_dict()
+    copies = OrderedDict((name, value.clone()) for name, value in state.items())
+    copies._metadata = state._metadata  # type: ignore[attr-defined]
+    torch.save(copies, folder / "template.pt")
     return read_template(folder / "template.pt")
 
 

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fixtures.checkpoints.model import build
 from fsdp_migrate.checkpoints.convert.flat import unflattened
+from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.template import Template, read_template
 from fsdp_migrate.checkpoints.model import tensors
 from fsdp_migrate.checkpoints.opened import open_all
+from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.convert.templates import (
     as_copies,
     as_json,
@@ -268,3 +270,23 @@ def test_several_flat_parameters_of_one_module_are_refused(tmp_path: Path) -> No
     torch.save({"flat_param_0": torch.zeros(2), "flat_param_1": torch.zeros(2)}, tmp_path / "a.pt")
     with pytest.raises(CannotConvert, match="flat_param_0 is not the only flat parameter of its module"):
         _unflattened(tmp_path / "a.pt", _json(tmp_path, {"w": [2]}))
+
+
+def test_a_dictionary_that_was_copied_tells_no_order(slices: dict[int, Path], tmp_path: Path) -> None:
+    """Names may have been sorted, or come from a folder, which keeps no order: nothing says that they were not."""
+    torch.save(dict(sorted(build().state_dict().items())), tmp_path / "template.pt")
+    with pytest.raises(CannotConvert, match="does not tell their order"):
+        _unflattened(slices[2] / "local_flat", read_template(tmp_path / "template.pt"))
+    _unflattened(slices[2] / "local_orig", read_template(tmp_path / "template.pt"))
+
+
+def test_safetensors_hold_tied_parameters_once(slices: dict[int, Path], tmp_path: Path) -> None:
+    as_json(build(), tmp_path)
+    done = converted(
+        slices[2] / "local_flat", tmp_path / "new", Target.SAFETENSORS, template=tmp_path / "template.json"
+    )
+    held = load_file(tmp_path / "new" / "model.safetensors")
+    wanted = _wanted(slices[2], "local_flat")
+    assert held.keys() == wanted.keys() - {"head.weight"}
+    assert all(torch.equal(value, wanted[name]) for name, value in held.items())
+    assert any(note.startswith("left out head.weight") for note in done.notes)

@@ -15,11 +15,13 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from fixtures.checkpoints.model import build, optimizer_for
+from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.raw_optimizer import keyed_by_name
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.template import Template, read_template
 from fsdp_migrate.checkpoints.model import Key, TensorEntry
 from fsdp_migrate.checkpoints.opened import open_all
+from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.convert.templates import (
     as_json,
     as_safetensors,
@@ -354,3 +356,12 @@ def _no_lists(state: dict[str, Any]) -> None:
 def test_groups_without_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotConvert, match="do not tell which numbers are in which group"):
         _keyed(_saved(tmp_path, _no_lists), ORIG)
+
+
+def test_an_optimizer_without_states_is_carried_and_noted(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    torch.save({"model": model.state_dict(), "optim": torch.optim.SGD(model.parameters()).state_dict()}, tmp_path / "a")
+    done = converted(tmp_path / "a", tmp_path / "new", Target.FULL)
+    assert any(note.startswith("optim has no states, and names parameters by number") for note in done.notes)
+    groups = torch.load(tmp_path / "new", weights_only=True)["optim"]["param_groups"]
+    assert groups[0]["params"] == [0, 1]
