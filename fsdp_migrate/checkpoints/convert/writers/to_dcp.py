@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State, nested
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
 from fsdp_migrate.checkpoints.model import BadCheckpoint, Chunk, Key, TensorEntry, ValueEntry, tensors
 
+#: The first file of the first rank.
+_FILE = "__0_0.distcp"
 _REASONS = (OSError, BadCheckpoint, CannotConvert, KeyboardInterrupt, SystemExit)
 
 
@@ -35,7 +40,7 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
     if () in state.sequences:
         raise CannotConvert("a list has no names that torch.distributed.checkpoint could keep its parts under")
     planner = _Planner(_with_lists(state), stream)
-    writer = FileSystemWriter(target, thread_count=1)
+    writer = _Writer(target)
     try:
         with warnings.catch_warnings():
             # It says that there is no process group, which is what was asked for.
@@ -62,6 +67,32 @@ def _with_lists(state: State) -> State:
     """Lists in place of tuples that hold tensors: torch would write such a tuple as one pickle."""
     holding = {key[:place] for key, _ in tensors(state.entries) for place in range(len(key))}
     return replace(state, sequences={key: list if key in holding else kind for key, kind in state.sequences.items()})
+
+
+class _Writer(FileSystemWriter):
+    """One file. torch's own way of writing it keeps every tensor until the last is written."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        results = []
+        with (Path(self.path) / _FILE).open("wb") as file:
+            for item in plan.items:
+                start = file.tell()
+                # No name keeps what was written while the next is read.
+                _put(file, planner.resolve_data(item))
+                length = file.tell() - start
+                results.append(WriteResult(item.index, length, _StorageInfo(_FILE, start, length)))
+            file.flush()
+            os.fsync(file.fileno())
+        written: Future[list[WriteResult]] = Future()
+        written.set_result(results)
+        return written
+
+
+def _put(file: BinaryIO, data: torch.Tensor | io.BytesIO) -> None:
+    if isinstance(data, io.BytesIO):
+        file.write(data.getbuffer())
+    else:
+        torch.save(data, file)
 
 
 class _Planner(DefaultSavePlanner):
