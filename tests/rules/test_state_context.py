@@ -584,3 +584,12 @@ def one(model, other, full):
         return model.state_dict()
 """
     assert levels(body, "FSDP301") == levels(body, "FSDP309") == ["manual"]
+
+
+def test_a_setting_that_governs_other_files_is_to_be_reviewed() -> None:
+    body = """
+def setup(model):
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+"""
+    assert levels(body, "FSDP302") == ["review"]
+    assert levels(f"{body}    return model.state_dict()\n", "FSDP302") == ["safe"]

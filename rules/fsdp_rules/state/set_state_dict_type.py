@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -15,14 +16,17 @@ from fsdp_rules.state.context import SET_STATE_DICT_TYPE, Kind, is_context_call,
 from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.state.sticky import setting_problem
 
+_TAKEN = re.compile(r"(?<!\w)(?:load_|optim_|full_optim_|sharded_optim_)?state_dict(?:_to_load)?\(")
+
 
 class SetStateDictType(Rule):
     """The kind of state, set once for all calls that follow.
 
     The call goes, and each `state_dict`, `load_state_dict` and optimizer state of the same file that it governed gets
     the options that it stood for. Where a file sets several kinds for one model, those of the same function count,
-    and a call that none of them surely precedes is left for you. Two calls that switch there and back go together or
-    stay together; they stay where a context manager switches around code that it does not see.
+    and a call that none of them surely precedes is left for you, as are those that it governs in other files. Two
+    calls that switch there and back go together or stay together; they stay where a context manager switches around
+    code that it does not see.
     """
 
     id = "FSDP302"
@@ -57,10 +61,12 @@ def main():
         context = read_context(node, file)
         problem = setting_problem(node, file)
         if not problem and context is not None:
+            message = f"the kind of state ({context.kind.value}) is chosen by the options of each call"
+            alone = not _TAKEN.search(file.text)
             yield Diagnosis(
                 node,
-                Level.SAFE,
-                f"the kind of state ({context.kind.value}) is chosen by the options of each call",
+                Level.REVIEW if alone else Level.SAFE,
+                f"{message}; those that it governs are in other files, where each has a finding" if alone else message,
                 edits=(remove(file.statement(node)),),
                 claims=(node.func,),
                 consumes=context.consumes,
