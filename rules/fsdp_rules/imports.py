@@ -18,6 +18,11 @@ from fsdp_rules.source import File, dotted
 CLEANED = ("functools", "contextlib", "enum", "torch.distributed.checkpoint", FSDP_PACKAGE, CHECKPOINT_WRAPPER)
 MOVED = CONFIG_NAMES | POLICY_NAMES
 LINE_LENGTH = 100
+#: In what a text may stand for a name.
+NAMING = (
+    *(ast.arg, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef),
+    *(ast.Subscript, ast.Call, ast.Assign, ast.AugAssign),
+)
 #: Marks where an FSDP1 import stood, which is where FSDP2's belongs.
 FSDP1_IMPORT = "fsdp1_import"
 
@@ -71,7 +76,7 @@ def _used(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             names.add(node.id)
-        for place in _places_of_named_types(node):
+        for place in _places_of_named_types(node) if isinstance(node, NAMING) else ():
             for text in ast.walk(place):
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):
                     names.update(_annotation_words(text.value))

@@ -35,15 +35,15 @@ class Layout(CodegenState):
     def __init__(self, module: cst.Module) -> None:
         super().__init__(module.default_indent, module.default_newline)
         self.module = module
-        self._parents: dict[int, cst.CSTNode] = {}
+        self._parents: dict[int, cst.CSTNode | None] = {}
         self._by_type: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
         #: Each node's number in the order of the text, and that of the first node behind it that is not inside it.
         self._numbers: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        #: The tokens that make up a node: all of them, and without the whitespace and parentheses around it.
+        #: The tokens that make up a node: all of them, and (where it differs) without what only surrounds it.
         self._printed: dict[int, tuple[int, int]] = {}
-        self.places: dict[int, tuple[int, int]] = {}
-        self._around: list[cst.CSTNode] = []
+        self._places: dict[int, tuple[int, int]] = {}
+        self._around: list[cst.CSTNode | None] = [None]
         self._starts: list[int] = []
         self._has_last_newline = True
         module._codegen(self)
@@ -52,8 +52,7 @@ class Layout(CodegenState):
 
     def before_codegen(self, node: cst.CSTNode) -> None:
         key = id(node)
-        if self._around:
-            self._parents[key] = self._around[-1]
+        self._parents[key] = self._around[-1]
         self._around.append(node)
         self._numbers[key] = len(self._numbers)
         self._by_type[type(node)].append(node)
@@ -63,13 +62,20 @@ class Layout(CodegenState):
         key = id(node)
         self._around.pop()
         self._ends[key] = len(self._numbers)
-        self._printed[key] = place = (self._starts.pop(), len(self.tokens))
-        self.places.setdefault(key, place)
+        self._printed[key] = (self._starts.pop(), len(self.tokens))
 
     def record_syntactic_position(  # type: ignore[override]
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
     ) -> AbstractContextManager[None]:
         return _Place(self, node, start_node, end_node)
+
+    def note_place(self, node: cst.CSTNode, start: int, end: int) -> None:
+        """``node`` without what only surrounds it goes from one token to another."""
+        self._places[id(node)] = (start, end)
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """The tokens of ``node`` without the whitespace and parentheses around it."""
+        return self._places.get(id(node)) or self._printed[id(node)]
 
     def pop_trailing_newline(self) -> None:
         # Positions are told as if it were there.
@@ -119,7 +125,7 @@ class Layout(CodegenState):
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where ``node`` stands: lines from 1, columns from 0."""
-        start, end = self.places[id(node)]
+        start, end = self.place(node)
         return Span(*self._position(start), *self._position(end))
 
     def printed(self, node: cst.CSTNode) -> str:
@@ -210,6 +216,6 @@ class _Place:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         layout = self.layout
-        start = self.start if self.start_node is None else layout.places[id(self.start_node)][0]
-        end = len(layout.tokens) if self.end_node is None else layout.places[id(self.end_node)][1]
-        layout.places[id(self.node)] = (start, end)
+        start = self.start if self.start_node is None else layout.place(self.start_node)[0]
+        end = len(layout.tokens) if self.end_node is None else layout.place(self.end_node)[1]
+        layout.note_place(self.node, start, end)
