@@ -12,7 +12,7 @@ from fsdp_rules.construction.imports import Imports
 from fsdp_rules.diagnosis import Diagnosis
 from fsdp_rules.facts import index_source
 from fsdp_rules.finding import Level
-from fsdp_rules.names import CONFIG_NAMES, POLICY_NAMES, canonical
+from fsdp_rules.names import CONFIG_NAMES, POLICY_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File, dotted
 from fsdp_rules.type_places import is_read
@@ -57,6 +57,7 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
         and file.statement(node) not in spoken
         and not file.ignored(rule.id, node)
     ]
+    found += [entry for entry in _chosen(file) if file.statement(entry[0]) not in spoken]
     if found:
         names = ", ".join(sorted({name for _, name in found}))
         yield (
@@ -69,6 +70,24 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
                 "remove them together with that code",
             ),
         )
+
+
+def _chosen(file: File) -> Iterator[tuple[cst.Name, str]]:
+    """Reads of names that branches import either from FSDP1 or from elsewhere: which it is, is not known here."""
+    names = {
+        alias.evaluated_alias or alias.evaluated_name: alias.evaluated_name
+        for node in file.nodes(cst.ImportFrom)
+        if node.module is not None
+        and dotted(node.module) in PUBLIC_MODULES
+        and not isinstance(node.names, cst.ImportStar)
+        for alias in node.names
+        if alias.evaluated_name in VALUES
+    }
+    for node in file.nodes(cst.Name):
+        if node.value not in names or isinstance(file.parent(node), cst.Attribute):
+            continue
+        if file.fsdp1(node) is None and is_read(node, file):
+            yield node, names[node.value]
 
 
 def _is_reached_through_module(node: cst.CSTNode, file: File) -> bool:

@@ -21,6 +21,16 @@ def test_a_model_wrapped_by_something_else_in_the_same_project() -> None:
     assert levels(source + "other = DDP(net)\nother.register_comm_hook(None, hook)\n") == []
 
 
+def test_a_model_of_which_nothing_is_known() -> None:
+    source = (
+        WRAP + "net = FSDP(net)\n\n\ndef hook(model, state, hook):\n    model.register_comm_hook(state, hook=hook)\n"
+    )
+    assert levels(source) == ["manual"]
+    assert levels("from torch.nn.parallel import DistributedDataParallel\n" + source) == ["info"]
+    assert levels(source.replace("state, hook=hook", "model")) == []
+    assert levels(source.replace("model.register", "self.register")) == []
+
+
 def test_an_attribute_that_holds_the_model() -> None:
     source = WRAP + "class Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
     assert levels(source + "        self.model.register_comm_hook(state=None, hook=hook)\n") == ["review"]

@@ -190,6 +190,17 @@ VALUES = "half = MixedPrecision()\nkinds = {'full': ShardingStrategy.FULL_SHARD}
         (STAYS + "\n" + VALUES + "wrapper = FSDP\n", ["MixedPrecision, ShardingStrategy"]),
         ("import torch.distributed.fsdp as f\nkind = f.ShardingStrategy.FULL_SHARD\n", ["ShardingStrategy"]),
         ("try:\n    " + STAYS + "except ImportError:\n    pass\n" + VALUES, ["MixedPrecision, ShardingStrategy"]),
+        (
+            "if new:\n    from torch.distributed.fsdp import MixedPrecisionPolicy as MixedPrecision\n"
+            "else:\n    from torch.distributed.fsdp import MixedPrecision\nhalf = MixedPrecision()\n",
+            ["MixedPrecision"],
+        ),
+        (
+            "if new:\n    from torch.distributed.fsdp import MixedPrecision\n"
+            "else:\n    from torch.distributed.fsdp import MixedPrecisionPolicy as MixedPrecision\n"
+            "half = MixedPrecision()\n",
+            ["MixedPrecision"],
+        ),
         (STAYS + VALUES, []),
         (STAYS + VALUES + "model = FSDP(model, mixed_precision=half)\n", []),
         (STAYS + "wrapper = FSDP\n", []),

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.diagnosis import Diagnosis, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.project import Certainty
-from fsdp_rules.receivers import call_with
+from fsdp_rules.receivers import call_with, wrapped
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.values import bind
@@ -62,7 +62,10 @@ def build(model, state, hook):
             return
         model = node.func.value
         held = held_at(model, file)
-        if held is Certainty.NO or (held is Certainty.MAYBE and "ddp" in file.project.flags):
+        if held is Certainty.NO and not _may_be_fsdp1(node, model, file):
+            return
+        if held is not Certainty.YES and "ddp" in file.project.flags:
+            yield Diagnosis(node, Level.INFO, f"{file.code(model)} is taken for a DDP model, whose hook stays")
             return
         known = _is_known(node, file)
         if file.settings.to == "shim":
@@ -83,6 +86,16 @@ def build(model, state, hook):
                 "torch's own hook becomes the dtype of FSDP2's reduction" if known else DIFFERS,
                 edits=(Replace(node, lambda code: call_with(helper, code(model), node, code, file)),),
             )
+
+
+def _may_be_fsdp1(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
+    """Whether a model that nothing is known of may be FSDP1's, which is not wrapped further down."""
+    if file.holds(model) is not Certainty.NO or wrapped(model, file) is None:
+        return False
+    made = [entry.func for entry in file.values(model) if isinstance(entry, cst.Call)]
+    if any((file.resolved(func) or "").endswith(".DistributedDataParallel") for func in made):
+        return False
+    return "hook" in (bind(call, ("state", "hook")) or {})
 
 
 def _is_known(call: cst.Call, file: File) -> bool:
