@@ -46,7 +46,7 @@ def cleaned(state: State) -> State:
     changed = {name for name in before if shorter(name) != name}
     if not changed:
         return state
-    gone = [wrapper for wrapper in (*WRAPPERS, DDP) if any(wrapper in name for name in changed)]
+    gone = [wrapper for wrapper in WRAPPERS if any(wrapper in name for name in changed)] + [DDP] * ddp
     many = f"{len(changed)} name{'s' * (len(changed) > 1)}"
     return new.noting(f"took {', '.join(gone)} out of {many}, which FSDP2's models do not have")
 
