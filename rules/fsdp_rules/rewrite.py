@@ -17,7 +17,7 @@ from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings
 from fsdp_rules.gates import statements
 from fsdp_rules.imports import tidy_imports
 from fsdp_rules.leftovers import staying, unclaimed
-from fsdp_rules.names import PUBLIC_MODULES
+from fsdp_rules.names import FSDP_PACKAGE, PUBLIC_MODULES
 from fsdp_rules.project import Project
 from fsdp_rules.registry import all_rules
 from fsdp_rules.relevance import is_relevant
@@ -54,14 +54,16 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     diagnoses = _diagnose(file)
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = _todos(file, diagnoses)
-    module = apply_edits(file.module, edits, todos, file.ancestors)
+    module = apply_edits(file.module, edits, todos, file.ancestors) if edits or todos else file.module
     consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes]
     dead: list[cst.CSTNode] = []
     while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead]):
         dead += more
         module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos, file.ancestors)
-    if not file.left_alone:
-        module, said = tidy_imports(file, module, [entry for entry in file.wanted_imports.values() if entry])
+    wanted = [entry for entry in file.wanted_imports.values() if entry]
+    # Where nothing else has changed, only FSDP1's own imports can be ones that go.
+    if not file.left_alone and (module is not file.module or wanted or FSDP_PACKAGE in text):
+        module, said = tidy_imports(file, module, wanted)
         diagnoses += _imports(file, said)
     output = file.print(module)
     if settings.to != "shim":
