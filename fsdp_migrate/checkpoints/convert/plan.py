@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.convert import adam, flat, names, raw_optimizer, ties
+from fsdp_migrate.checkpoints.convert import adam, flat, names, raw_optimizer, spelling, ties
 from fsdp_migrate.checkpoints.convert.groups import read_groups
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.template import Template, read_template, template_of_optimizer
@@ -57,6 +57,8 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
     if wanted.to is Target.SAFETENSORS:
         state = _model_alone(state)
         state = ties.once(state)
+    if wanted.to is Target.DCP:
+        state = spelling.as_folders_spell(state)
     _refuse_rest(checkpoint, state)
     state = _noting_numbers(state)
     if any(file.name == LIGHTNING_FILE for file in checkpoint.found.files):
@@ -177,15 +179,18 @@ def _differs_at(key: Key, root: Key) -> int:
 
 
 def _refuse_rest(checkpoint: Checkpoint, state: State) -> None:
+    # Entries keep who they are under all renaming, and --leave-out takes the names of the source.
+    before = {id(entry): key for key, entry in checkpoint.entries.items()}
     for key, entry in state.entries.items():
-        name = spelled(key)
+        name = spelled(before.get(id(entry), key))
         if isinstance(entry, ValueEntry) and (entry.made_by or entry.where is not None):
             what = entry.made_by or "a value in a file of its own that could not be read"
             raise CannotConvert(
                 f"{checkpoint.path}: {name} is {what}, which only running code would make: --leave-out {name}"
             )
+    left = {id(entry) for entry in state.entries.values()}
     for key in checkpoint.rankwise:
-        if key in state.entries and state.entries[key] is checkpoint.entries.get(key):
+        if id(checkpoint.entries[key]) in left:
             name = spelled(key)
             raise CannotConvert(
                 f"{checkpoint.path}: {name} is not sharded and differs from rank to rank, so that no one value "

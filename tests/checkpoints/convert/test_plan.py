@@ -229,6 +229,17 @@ def test_values_of_one_rank_alone(two_ranks: Path, tmp_path: Path) -> None:
     assert len(done.notes) == 2
 
 
+@pytest.mark.parametrize("to", list(Target))
+def test_values_of_one_rank_alone_under_names_that_change(to: Target, tmp_path: Path) -> None:
+    """As buffers of a compiled model, which each rank counts for itself."""
+    for rank in (0, 1):
+        model = {"_orig_mod.w": W, "_orig_mod.mean": torch.full((2, 2), float(rank))}
+        _saved(tmp_path / "in" / f"rank_{rank}.pt", {"model": model})
+    said = _refused(tmp_path / "in", tmp_path / "new", to)
+    assert said.endswith("--leave-out model._orig_mod.mean")
+    converted(tmp_path / "in", tmp_path / "new", to, leave_out=("model._orig_mod.mean",))
+
+
 def test_leaving_out_what_is_not_there(tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", {"model": {"w": W}})
     said = _refused(source, tmp_path / "new", leave_out=("mode",))
@@ -401,12 +412,21 @@ def test_values_in_a_file(tmp_path: Path) -> None:
 def test_values_in_a_folder(tmp_path: Path) -> None:
     """As torch.distributed.checkpoint has them: tuples with tensors are lists, and keys are text."""
     wanted = {**_plain_values(), "numbers": {3: W, 4: {5: "x"}}, "empty": {}}
-    converted(_saved(tmp_path / "in.pt", wanted), tmp_path / "new", Target.DCP)
+    done = converted(_saved(tmp_path / "in.pt", wanted), tmp_path / "new", Target.DCP)
+    assert done.notes == (
+        "made lists of tuples, which torch.distributed.checkpoint does not keep apart: tuple",
+        "made text of numbers that are keys, as torch.distributed.checkpoint does: numbers.3, numbers.4.5",
+    )
     del wanted["empty"]
     wanted |= {"tuple": list(wanted["tuple"]), "numbers": {"3": W, "4": {"5": "x"}}}
     held = _read(tmp_path / "new", Target.DCP)
     assert held.keys() == wanted.keys()
     assert {key: repr(value) for key, value in held.items()} == {key: repr(value) for key, value in wanted.items()}
+
+
+def test_a_number_and_its_text_are_two_keys(tmp_path: Path) -> None:
+    source = _saved(tmp_path / "in.pt", {"w": W, "of": {3: W, "3": W + 1}})
+    assert _refused(source, tmp_path / "new", Target.DCP) == "of.3 and of.3 would both be called of.3"
 
 
 @pytest.mark.parametrize("wanted", [[W, {"a": W + 1}], ({"w": W}, 3), W])

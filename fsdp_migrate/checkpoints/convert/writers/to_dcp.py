@@ -6,7 +6,6 @@ import io
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +22,7 @@ from torch.futures import Future
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State, nested
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
-from fsdp_migrate.checkpoints.model import BadCheckpoint, Chunk, Key, TensorEntry, ValueEntry, tensors
+from fsdp_migrate.checkpoints.model import BadCheckpoint, Chunk, Key, TensorEntry, ValueEntry
 
 #: The first file of the first rank.
 _FILE = "__0_0.distcp"
@@ -39,7 +38,7 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
         raise CannotConvert("a single tensor has no name that torch.distributed.checkpoint could keep it under")
     if () in state.sequences:
         raise CannotConvert("a list has no names that torch.distributed.checkpoint could keep its parts under")
-    planner = _Planner(_with_lists(state), stream)
+    planner = _Planner(state, stream)
     writer = _Writer(target)
     try:
         with warnings.catch_warnings():
@@ -61,12 +60,6 @@ def _reason(error: BaseException) -> BaseException:
             return found
         found = found.__cause__ or found.__context__
     return error
-
-
-def _with_lists(state: State) -> State:
-    """Lists in place of tuples that hold tensors: torch would write such a tuple as one pickle."""
-    holding = {key[:place] for key, _ in tensors(state.entries) for place in range(len(key))}
-    return replace(state, sequences={key: list if key in holding else kind for key, kind in state.sequences.items()})
 
 
 class _Writer(FileSystemWriter):
