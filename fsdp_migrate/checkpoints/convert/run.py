@@ -61,7 +61,11 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
             verify(state, path, stream.digests, progress("comparing", nbytes))
         except (Differs, BadCheckpoint) as error:
             raise CannotConvert(f"what was written is not what was read, and is gone again: {error}") from error
-    notes = (*state.notes, *(f"{path}: left by a run that was killed; it can go" for path in place.left_behind(target)))
+    left = (
+        f"{path}: of a run that was killed, or is still at work; if none is, it can go"
+        for path in place.left_behind(target)
+    )
+    notes = (*state.notes, *left)
     (written,) = open_all(target)
     count = len(list(tensors(state.entries)))
     return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
