@@ -17,7 +17,12 @@ MARKERS: tuple[bytes, ...] = (
     b"state_dict(",
     b"model.forward(",
     b"model.generate(",
+    b".data = ",
+    b"flat_param",
+    b"register_comm_hook",
 )
+#: What a file has that reduces norms of gradients over ranks; either alone is in too many files.
+REDUCED = (b".grad", b"reduce")
 
 
 def has_marker(data: bytes) -> bool:
@@ -26,4 +31,4 @@ def has_marker(data: bytes) -> bool:
     Loop markers such as ``clip_grad_norm_`` are in the list because a train loop that gets the wrapped model as a
     parameter often imports no FSDP name at all.
     """
-    return any(marker in data for marker in MARKERS)
+    return any(marker in data for marker in MARKERS) or all(marker in data for marker in REDUCED)

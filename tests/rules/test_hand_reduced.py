@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.prefilter import has_marker
 from tests.rules.helpers import findings
 
 HEAD = "import torch\nimport torch.distributed as dist\n"
@@ -52,3 +53,8 @@ def test_a_caller_or_another_method_may_reduce() -> None:
 
 def test_nothing_is_said_where_nothing_is_sharded() -> None:
     assert lines(f"{HEAD}\n\ndef step(model):\n    {NORM}\n    dist.all_reduce(total)\n") == []
+
+
+def test_a_file_of_its_own_for_such_norms_is_looked_at() -> None:
+    assert has_marker(f"{HEAD}def norm(model):\n    {NORM}\n    dist.all_reduce(total)\n".encode())
+    assert not has_marker(f"{HEAD}def norm(model):\n    {NORM}\n".encode())
