@@ -1,0 +1,233 @@
+"""What a conversion of a checkpoint takes: memory, CPU and wall time, against torch's own two converters.
+
+    python benchmarks/checkpoint_convert.py [--tensors 64] [--mib 64] [--output benchmarks/checkpoint_convert.json]
+
+Generates a checkpoint of float32 tensors in a scratch directory (``--scratch``), as a folder of
+torch.distributed.checkpoint, as files of two ranks with DTensors, and as one file of ``torch.save``; then another one
+with a single tensor of 1 GiB among small ones. Each conversion runs in a process of its own:
+
+- ``anon_mib``: the peak of anonymous memory (``RssAnon``, sampled), less that of a process that has only imported the
+  same modules. Pages of mapped files are not in it, as the system drops them when it needs room.
+- ``max_rss_mib``: the peak resident set, mapped files and code in it, nothing taken off.
+- ``cpu_s`` and ``wall_s``: of the process from start to end; ``import_cpu_s``: that of the imports alone.
+- ``comparing``: the share of the wall time after the imports that reading everything again takes.
+- ``peer``: ``dcp_to_torch_save`` and ``torch_save_to_dcp`` of torch.distributed.checkpoint.format_utils, at the same
+  task in the same way, which read nothing again; ``ratio`` is ours to theirs.
+
+``holds``: the peak is within two of the largest tensors and 200 MiB. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+RANKS = 2
+ALLOWED_MIB = 200
+
+#: Prints its anonymous memory; what it imports is what the conversion does.
+_IMPORTS = "import {modules}; print(open('/proc/self/status').read().partition('RssAnon:')[2].split()[0])"
+
+_OURS = """
+import json, sys, time
+from pathlib import Path
+from fsdp_migrate.checkpoints.convert.run import convert
+from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
+source, target, to = sys.argv[1:]
+begun = {}
+def progress(label, nbytes):
+    begun[label] = time.perf_counter()
+    return lambda count: None
+start = time.perf_counter()
+convert(Path(source), Path(target), Wanted(Target(to)), progress)
+end = time.perf_counter()
+print(json.dumps((end - begun["comparing"]) / (end - start)))
+"""
+
+_PEERS = {
+    ("dcp", "full"): "dcp_to_torch_save",
+    ("full", "dcp"): "torch_save_to_dcp",
+}
+_PEER = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from torch.distributed.checkpoint.format_utils import {name}
+{name}(sys.argv[1], sys.argv[2])
+print("null")
+"""
+_WRITERS = {"dcp": "to_dcp", "full": "to_full", "safetensors": "to_safetensors"}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process used."""
+
+    anon_mib: float
+    max_rss_mib: float
+    cpu_s: float
+    wall_s: float
+
+
+def tensors(count: int, mib: int, largest_mib: int) -> dict[str, Any]:
+    """``count`` tensors of ``mib`` MiB, and one of ``largest_mib`` if that is more, of random numbers."""
+    import torch
+
+    made = torch.Generator().manual_seed(0)
+    sizes = [mib] * count + [largest_mib] * (largest_mib > mib)
+    return {
+        f"layers.{number}.weight": torch.rand(size * 256, 1024, generator=made) for number, size in enumerate(sizes)
+    }
+
+
+def generate(root: Path, count: int, mib: int, largest_mib: int) -> None:
+    """The same checkpoint as ``root/dcp``, ``root/ranks`` and ``root/full``."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    model = tensors(count, mib, largest_mib)
+    torch.save({"model": model}, root / "full")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        dcp.save({"model": model}, checkpoint_id=root / "dcp", no_dist=True)
+    (root / "ranks").mkdir()
+    for rank in range(RANKS):
+        _save_rank(root / "ranks" / f"rank_{rank}.pt", rank, model)
+
+
+def _save_rank(path: Path, rank: int, model: dict[str, Any]) -> None:
+    """What this rank of ``RANKS`` saves of the model under FSDP2, without the others being there."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=rank, world_size=RANKS, store=FakeStore())
+    mesh = init_device_mesh("cpu", (RANKS,))
+    sharded = {
+        name: DTensor.from_local(
+            value.chunk(RANKS)[rank].clone(), mesh, [Shard(0)], shape=value.shape, stride=value.stride()
+        )
+        for name, value in model.items()
+    }
+    torch.save({"model": sharded}, path)
+    dist.destroy_process_group()
+
+
+def measured(code: str, *arguments: str) -> tuple[Usage, str]:
+    """What ``python -c code`` used, and what it printed."""
+    start = time.perf_counter()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    status, peak, ended = Path(f"/proc/{process.pid}/status"), 0, 0
+    while not ended:
+        told = status.read_text().partition("RssAnon:")[2].split()
+        peak = max(peak, int(told[0]) if told else 0)
+        time.sleep(0.002)
+        ended, code_of_end, used = os.wait4(process.pid, os.WNOHANG)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(code_of_end)
+    if process.returncode or process.stdout is None:
+        raise SystemExit(f"{arguments} ended with {process.returncode}")
+    usage = Usage(peak / 1024, used.ru_maxrss / 1024, used.ru_utime + used.ru_stime, wall)
+    return usage, process.stdout.read()
+
+
+def measure(root: Path, source: str, to: str, largest_mib: int) -> dict[str, object]:
+    """One conversion, with what the imports alone took taken off its memory, and its peer where it has one."""
+    modules = f"fsdp_migrate.checkpoints.convert.run, fsdp_migrate.checkpoints.convert.writers.{_WRITERS[to]}"
+    idle, printed = measured(_IMPORTS.format(modules=modules))
+    used, share = measured(_OURS, str(root / source), str(root / "new"), to)
+    _remove(root / "new")
+    anon = used.anon_mib - int(printed) / 1024
+    allowed = 2 * largest_mib + ALLOWED_MIB
+    found: dict[str, object] = {
+        **_rounded(used),
+        "anon_mib": round(anon, 1),
+        "import_cpu_s": round(idle.cpu_s, 2),
+        "comparing": round(float(json.loads(share)), 2),
+        "allowed_mib": allowed,
+        "holds": anon <= allowed,
+    }
+    if (source, to) in _PEERS:
+        name = _PEERS[source, to]
+        idle, printed = measured(_IMPORTS.format(modules="torch.distributed.checkpoint.format_utils"))
+        peer, _ = measured(_PEER.format(name=name), str(root / source), str(root / "new"))
+        _remove(root / "new")
+        peer_anon = peer.anon_mib - int(printed) / 1024
+        found["peer"] = {"name": name, **_rounded(peer), "anon_mib": round(peer_anon, 1)}
+        found["ratio"] = {
+            "anon": round(anon / peer_anon, 3),
+            "cpu": round(used.cpu_s / peer.cpu_s, 2),
+            "wall": round(used.wall_s / peer.wall_s, 2),
+        }
+    return found
+
+
+def _rounded(usage: Usage) -> dict[str, float]:
+    return {name: round(value, 2 if name.endswith("_s") else 1) for name, value in asdict(usage).items()}
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def measure_all(scratch: Path, count: int, mib: int, largest_mib: int) -> dict[str, object]:
+    """All conversions of one checkpoint, by source and target."""
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        root = Path(folder)
+        # In a process of its own: ru_maxrss of a child begins with what this process holds when it forks.
+        generating = multiprocessing.get_context("spawn").Process(target=generate, args=(root, count, mib, largest_mib))
+        generating.start()
+        generating.join()
+        if generating.exitcode:
+            raise SystemExit("no checkpoint could be generated")
+        cases = [(source, to) for source in ("dcp", "ranks") for to in _WRITERS] + [("full", "dcp")]
+        found = {f"{source} to {to}": measure(root, source, to, max(mib, largest_mib)) for source, to in cases}
+    return {"gib": round((count * mib + (largest_mib if largest_mib > mib else 0)) / 1024, 2), "conversions": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tensors", type=int, default=64)
+    parser.add_argument("--mib", type=int, default=64, help="of each tensor")
+    parser.add_argument("--largest-mib", type=int, default=1024, help="of the one tensor of the second checkpoint")
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    # Three forms of the source, and what is being written.
+    needed = 4 * max(options.tensors * options.mib, options.largest_mib + 512) * MIB * 11 // 10
+    if shutil.disk_usage(options.scratch).free < needed:
+        raise SystemExit(f"{options.scratch}: it takes {needed:,} bytes there")
+    result = {
+        "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},
+        "tensors_of_one_size": measure_all(options.scratch, options.tensors, options.mib, 0),
+        "one_large_tensor": measure_all(options.scratch, 8, min(options.mib, 64), options.largest_mib),
+    }
+    text = json.dumps(result, indent=2)
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
