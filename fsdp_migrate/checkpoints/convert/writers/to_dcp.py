@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import warnings
@@ -26,6 +27,8 @@ from fsdp_migrate.checkpoints.model import BadCheckpoint, Chunk, Key, TensorEntr
 
 #: The first file of the first rank.
 _FILE = "__0_0.distcp"
+#: Torch 2.6 has no such argument; it saves alone wherever there is no process group.
+_ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(save).parameters else {}
 _REASONS = (OSError, BadCheckpoint, CannotConvert, KeyboardInterrupt, SystemExit)
 
 
@@ -44,7 +47,7 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
         with warnings.catch_warnings():
             # It says that there is no process group, which is what was asked for.
             warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-            save(planner.skeleton, storage_writer=writer, planner=planner, no_dist=True)
+            save(planner.skeleton, storage_writer=writer, planner=planner, **_ALONE)
     except CheckpointException as error:
         # It is no Exception, and hides the full disk, the signal or the broken source that is to be told.
         for cause, _ in error.failures.values():
