@@ -186,9 +186,19 @@ def _belongs(module: cst.BaseExpression, model: str, file: File) -> bool:
 
 
 def _anchor(call: cst.Call, built: cst.Assign, file: File) -> cst.CSTNode:
-    """The statement of ``call``, or the outermost loop around it that the optimizer is not built in."""
+    """The statement of ``call``, or the outermost loop around it that neither builds nor names the optimizer.
+
+    A loop that names it trains with it, or unpacks it together with its model, and behind the loop is too late.
+    """
     inside = set(file.ancestors(built))
-    loops = [entry for entry in file.ancestors(call) if isinstance(entry, cst.For | cst.While) and entry not in inside]
+    name = file.code(built.targets[0].target)
+    loops = [
+        entry
+        for entry in file.ancestors(call)
+        if isinstance(entry, cst.For | cst.While)
+        and entry not in inside
+        and not any(dotted(use) == name for kind in (cst.Name, cst.Attribute) for use in file.inside(entry, kind))
+    ]
     function = file.function(call)
     return next((entry for entry in reversed(loops) if file.function(entry) is function), file.statement(call))
 

@@ -109,6 +109,38 @@ def test_parts_wrapped_one_by_one_in_a_loop() -> None:
     )
 
 
+def test_a_loop_that_trains_relinks_before_it_does() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def compare(runs):
+            pairs = []
+            for model in runs:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                pairs.append((model, optimizer))
+            for model, optimizer in pairs:
+                model = FSDP(model, use_orig_params=True)
+                train(model, optimizer)
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def compare(runs):
+            pairs = []
+            for model in runs:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                pairs.append((model, optimizer))
+            for model, optimizer in pairs:
+                model = fsdp_compat.shard(model, use_orig_params=True)
+                fsdp_compat.relink_optimizer(optimizer, model)
+                train(model, optimizer)
+        """,
+    )
+
+
 def test_flat_parameters_never_trained_this_way_and_that_is_said() -> None:
     ((level, message),) = found("optimizer = torch.optim.SGD(model.parameters())\nmodel = FSDP(model)\n")
     assert level == "review"
