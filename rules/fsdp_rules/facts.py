@@ -433,6 +433,9 @@ class _Indexer:
 
     def _found(self, node: ast.expr) -> None:
         self.flags.add("gated" if self.gated.get(node.lineno) else "fsdp1")
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            if keyword.arg == "process_group" and not isinstance(keyword.value, ast.Constant | ast.Tuple):
+                self.flags.add("own_group")
 
     def _known(self, node: ast.expr) -> str | None:
         dotted = self._dotted(node)

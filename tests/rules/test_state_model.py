@@ -318,3 +318,32 @@ def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:
     ]
     inheriting = "class Mine(Trainer):\n    def save(self):\n        return self.model.state_dict()\n"
     assert [found.level.value for found in findings(inheriting, None, trainer=wrapper)] == ["review"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reader", "told"),
+    [
+        ("", "", False),
+        (", process_group=None", "", False),
+        (", process_group=groups.data()", "", True),
+        (", process_group=groups.data()", "if groups.data_rank() == 0:\n        ", True),
+        (", process_group=groups.data()", "if dist.get_rank() == 0:\n        ", False),
+    ],
+)
+def test_a_state_of_a_model_in_a_group_of_its_own_goes_to_rank_zero_of_all(given: str, reader: str, told: bool) -> None:
+    source = f"""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def save(net, path):
+    model = FSDP(net{given})
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
+        state = model.state_dict()
+    {reader}torch.save(state, path)
+"""
+    (found,) = [entry for entry in findings(source) if entry.rule == "FSDP309"]
+    assert (found.level.value, "process_group is taken to hold all ranks" in found.message) == (
+        ("review", True) if told else ("safe", False)
+    )

@@ -19,6 +19,11 @@ from fsdp_rules.state.writer import HELPERS, Writer
 
 #: Words of a function that writes what it gathers.
 SAVES = re.compile(r"save|write|dump|upload", re.IGNORECASE)
+#: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
+OF_ALL = (
+    "the model's process_group is taken to hold all ranks: rank 0 of all gets the state, where FSDP1 gave it to the "
+    "first rank of each such group"
+)
 
 
 class Taking(Writer):
@@ -34,9 +39,12 @@ class Taking(Writer):
         return self._taken(self.state.config or config, arguments)
 
     def _taken(self, config: Config, arguments: list[Build]) -> Diagnosis:
-        gathered = gathering(self.full, config, only_on_rank_zero(self.state.call, self.file), self.file)
+        rank_zero_reads = only_on_rank_zero(self.state.call, self.file)
+        gathered = gathering(self.full, config, rank_zero_reads, self.file)
         if gathered.note:
             self.notes.append(gathered.note)
+        if self.state.action is Action.GET_MODEL and not rank_zero_reads and self._has_own_group(gathered):
+            self.notes.append(OF_ALL)
         if self.full is False and is_pickled(self.state.call, self.file):
             self.notes.append("each rank's file holds DTensors, where FSDP1 without a device_mesh wrote ShardedTensors")
         if gathered.everywhere:
@@ -50,6 +58,11 @@ class Taking(Writer):
         call = Replace(self.state.call, lambda code: self.call(get, arguments, lambda _: f"options={name}", code))
         first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
         return self.done([InsertBefore(self.file.statement(self.state.call), first), call])
+
+    def _has_own_group(self, gathered: Gathered) -> bool:
+        """Whether rank 0 alone gets a full state, and the project gives its models a process group."""
+        whole_on_cpu = self.full is not False and "cpu_offload" in gathered.options(self.file.code)
+        return whole_on_cpu and "own_group" in self.file.project.flags
 
     def _named(self, function: str, arguments: list[Build], options: Build) -> str:
         """The name that the options get in a statement of their own, "" where they stay in the call."""
