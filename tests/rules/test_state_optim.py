@@ -187,6 +187,20 @@ def test_a_sharded_state_is_read_into_the_optimizer_s_own() -> None:
     )
 
 
+def test_what_the_groups_of_an_optimizer_do_not_have_yet_is_told_of() -> None:
+    body = """
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from torch.distributed.fsdp import StateDictType
+
+def load(model, optim, reader):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = load_sharded_optimizer_state_dict(model.state_dict(), "optim", reader)
+        optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, state["optim"]))
+"""
+    told = [found for found in findings(FSDP1 + body) if found.rule == "FSDP308"]
+    assert [(found.level.value, "initial_lr" in found.message) for found in told] == [("review", True)]
+
+
 def test_a_sharded_state_without_a_known_optimizer_is_left_for_the_reader() -> None:
     check_findings(
         """

@@ -29,7 +29,9 @@ class ShardedOptimizer(Rule):
 
     FSDP1's function builds ShardedTensors from the files alone. `torch.distributed.checkpoint.load` fills a state that
     already has the right shape: the optimizer's own, from `get_optimizer_state_dict`. Checkpoints that FSDP1 wrote
-    load, since the names are the same.
+    load, since the names are the same. Of the parameter groups it reads the entries that the optimizer has: a
+    scheduler puts `initial_lr` there, and one that is built after the load takes the learning rate of the checkpoint
+    for the initial one.
     """
 
     id = "FSDP308"
@@ -86,8 +88,10 @@ def load(model, optimizer, reader):
             return
         yield Diagnosis(
             node,
-            Level.SAFE,
-            "the checkpoint is read into the optimizer's own state",
+            Level.REVIEW,
+            "the checkpoint is read into the optimizer's own state; entries that its parameter groups do not have yet "
+            "are not read (initial_lr, which a scheduler puts there), as they were under FSDP1",
+            "build the scheduler above this load, or set initial_lr by hand as for a new run",
             edits=(ReplaceStatement(file.statement(node), build),),
         )
 
