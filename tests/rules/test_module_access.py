@@ -142,6 +142,12 @@ def build(model, kind):
     )
 
 
+@pytest.mark.parametrize("name", ["module", "_fsdp_wrapped_module"])
+def test_a_call_around_the_hooks_is_left_for_the_reader(name: str) -> None:
+    source = f"model = FSDP(net)\nmodel.forward = model.{name}.__call__\n"
+    assert levels(WRAP + source) == ["manual"]
+
+
 def test_the_private_attribute() -> None:
     check_rewrites(
         WRAP + "\nnet = FSDP(net)\nprint([block._fsdp_wrapped_module.weight for block in (net.layers)])\n",

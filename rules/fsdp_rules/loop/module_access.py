@@ -97,6 +97,13 @@ def unwrap(model):
                 f"{PRIVATE} exists on FSDP1's wrapper only, and this project's wrapping was not found",
                 f"under FSDP2 {subject} itself is the model",
             )
+        elif isinstance(outer := file.parent(node), cst.Attribute) and outer.attr.value == "__call__":
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{subject}.{node.attr.value}.__call__ goes around FSDP1's hooks, and FSDP2's run in __call__ itself",
+                f"{subject}.forward is what runs without FSDP2's hooks",
+            )
         elif certain:
             edits = self._itself(node, file)
             gone = edits[0].node
