@@ -144,6 +144,33 @@ def test_levels_of_arms(other: str, level: str, first: bool) -> None:
     assert levels(FSDP + source) == [level]
 
 
+@pytest.mark.parametrize("name", ["FSDPModule", "FSDP2Module"])
+def test_tests_of_ifs_beside_each_other(name: str) -> None:
+    source = textwrap.dedent(f"""
+    def check(x):
+        if isinstance(x, FSDP):
+            return 1
+        if isinstance(x, {name}):
+            return 2
+    """)
+    assert levels(FSDP + source) == ["info"]
+
+
+def test_another_name_of_the_class_beside_fsdp2_s_is_left_for_the_reader() -> None:
+    source = """
+from wrapping import Sharded
+
+def check(x):
+    if isinstance(x, Sharded):
+        return 1
+    if isinstance(x, FSDP2Module):
+        return 2
+"""
+    wrapping = FSDP + "Sharded = FSDP\nmodel = FSDP(model)\n"
+    told = [found for found in findings(source, wrapping=wrapping) if found.rule == "FSDP205"]
+    assert [found.level.value for found in told] == ["manual"]
+
+
 def test_name_of_the_class_without_fsdp1() -> None:
     source = 'def check(x):\n    return type(x).__name__ == "FullyShardedDataParallel"\n'
     assert levels(source) == ["info"]

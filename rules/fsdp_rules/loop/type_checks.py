@@ -12,12 +12,15 @@ from fsdp_rules.diagnosis import Code, Diagnosis, Edit, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.names import FSDP, canonical, expand
 from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.type_places import in_annotation, is_alias, is_read, is_tested, other_tests, whole_of
+from fsdp_rules.source import File, dotted
+from fsdp_rules.type_places import TESTS, in_annotation, is_alias, is_read, is_tested, other_tests, whole_of
+from fsdp_rules.values import calls_plainly
 
 MODULE = "torch.distributed.fsdp.FSDPModule"
 #: Classes that wrap a model or a block, and so are never the class of a sharded module itself.
 WRAPPERS = re.compile(r"DDP|Parallel|OptimizedModule|Engine|CheckpointWrapper|FSDP")
+#: FSDP2's class, and what projects with both call it.
+FSDP2 = re.compile(r"FSDPModule|FSDP_?2|fsdp2")
 DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -27,7 +30,8 @@ class TypeChecks(Rule):
     `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class
     asks for that one, and so does a test of the class's name. A missed one is silent: whole code paths are no longer
     taken. FSDP1's wrapper and the module in it were two objects; now one object is both, which matters where a test
-    looks for another class of the same object as well.
+    looks for another class of the same object as well. Where the code tests for FSDP2's class beside it, FSDP1's part
+    has nothing left to do.
     """
 
     id = "FSDP205"
@@ -150,10 +154,8 @@ def unwrapped(model: "FSDPModule"):
         call = cst.ensure_type(file.parent(parent), cst.Call)
         subject = file.code(call.args[0].value)
         others = list(other_tests(call, subject, file))
-        if any("FSDPModule" in file.code(other.args[1].value) for other in others):
-            return Diagnosis(
-                node, Level.INFO, f"{subject} is tested for FSDPModule as well, and FSDP1's part is no longer taken"
-            )
+        if any(FSDP2.search(file.code(other.args[1].value)) for other in [*others, *_next_tests(call, subject, file)]):
+            return _beside_fsdp2(node, subject, file)
         message = "a sharded module is an FSDPModule"
         if "FSDPModule" in file.code(whole):
             return Diagnosis(node, Level.SAFE, message, edits=_without(node, whole, call, file), claims=(node,))
@@ -168,6 +170,34 @@ def unwrapped(model: "FSDPModule"):
             level = Level.REVIEW
             message += f"; this skipped FSDP1's wrapper and not the module in it, and now {subject} is both"
         return _replaced(node, level, message, file)
+
+
+def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnosis:
+    """The verdict about a test in code that has a part for FSDP2 already."""
+    root = (dotted(node) or "").partition(".")[0]
+    if file.aliases.get(root, "torch.").startswith("torch."):
+        return Diagnosis(
+            node, Level.INFO, f"{subject} is tested for FSDPModule as well, and FSDP1's part is no longer taken"
+        )
+    # The name's own file makes it another name of FSDPModule, which both tests ask for then.
+    return Diagnosis(
+        node,
+        Level.MANUAL,
+        f"{subject} is tested for FSDP2's class as well, and {file.code(node)} becomes another name of it: of the two "
+        "parts the first is taken for every sharded module",
+        "remove FSDP1's part",
+    )
+
+
+def _next_tests(call: cst.Call, subject: str, file: File) -> Iterator[cst.Call]:
+    """The tests of the same object by ``if``s beside that of ``call``, as functions have them that return early."""
+    branch = file.parent(call)
+    if not isinstance(branch, cst.If) or branch.test is not call:
+        return
+    for statement in file.block(branch):
+        test = statement.test if isinstance(statement, cst.If) and statement is not branch else None
+        if isinstance(test, cst.Call) and calls_plainly(test, TESTS, 2) and file.code(test.args[0].value) == subject:
+            yield test
 
 
 def _skips(call: cst.Call, file: File) -> bool:
