@@ -108,6 +108,7 @@ CLASS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, Sh
         "print(is_fsdp(module) and module.sharding_strategy is not ShardingStrategy.NO_SHARD)",
         "FSDP.set_state_dict_type(module, kind)\n    print(module.process_group)",
         "state = FSDP.sharded_optim_state_dict(module, optimizer)\n    write(state, module.process_group)",
+        "for a, b in zip(get_fsdp_modules(module), get_fsdp_modules(other)):\n        print(a.params, b.ready)",
     ],
 )
 def test_more_ways_to_what_only_the_wrapper_has(body: str) -> None:

@@ -13,7 +13,7 @@ from fsdp_rules.names import FSDP, canonical
 from fsdp_rules.project import Certainty
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import SWITCH, File, dotted
-from fsdp_rules.values import is_simple, literal_bool
+from fsdp_rules.values import is_simple, literal_bool, names_in
 from fsdp_rules.wrapping import held_at
 
 PARAMETERS = (
@@ -146,7 +146,8 @@ def free(model):
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:
             sure = held_at(node.value, file) is Certainty.YES
-            if not sure and not _is_guarded(node, file) and not _is_given_to_fsdp1(node.value, file):
+            known = sure or _is_guarded(node, file) or _is_given_to_fsdp1(node.value, file)
+            if not known and not _is_one_of_the_units(node.value, file):
                 return
             advice = PUBLIC[name]
         else:
@@ -201,6 +202,16 @@ def _is_given_to_fsdp1(model: cst.BaseExpression, file: File) -> bool:
         and (file.fsdp1(call.func) or "").startswith(f"{FSDP}.")
         and any(file.code(argument.value) == subject for argument in call.args)
         for call in file.nodes(cst.Call)
+    )
+
+
+def _is_one_of_the_units(node: cst.BaseExpression, file: File) -> bool:
+    """Whether a loop gives ``node`` out of ``FSDP.fsdp_modules(...)``, or of a function that is called like it."""
+    return isinstance(node, cst.Name) and any(
+        isinstance(loop, cst.For)
+        and any(entry.value == node.value for entry in names_in(loop.target))
+        and any("fsdp_modules" in (dotted(call.func) or "") for call in file.inside(loop.iter, cst.Call))
+        for loop in file.ancestors(node)
     )
 
 
