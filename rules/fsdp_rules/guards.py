@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -12,6 +13,7 @@ from fsdp_rules.source import File
 from fsdp_rules.values import elements
 
 OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
+DDP = re.compile(r"(?<!not )\b(is_|use_)?ddp\b", re.IGNORECASE)
 
 
 class Guard(enum.Enum):
@@ -119,12 +121,22 @@ def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
 
 def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` is true for DistributedDataParallel alone, by what it is called."""
+    return any(OTHER_WRAPPER.search(test) and "fsdp" not in test.lower() for test in _tests_around(node, file))
+
+
+def is_under_ddp(node: cst.CSTNode, file: File) -> bool:
+    """Whether a test around ``node`` says ddp, and nothing of sharding; ``data_parallel`` may be either."""
+    return any(
+        DDP.search(test) and "!=" not in test and "sdp" not in test.lower() for test in _tests_around(node, file)
+    )
+
+
+def _tests_around(node: cst.CSTNode, file: File) -> Iterator[str]:
     child = node
     for ancestor in file.ancestors(node):
         test = ancestor.test if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body else None
         if isinstance(ancestor, cst.BooleanOperation) and isinstance(ancestor.operator, cst.And):
             test = ancestor.left if child is ancestor.right else None
-        if test is not None and OTHER_WRAPPER.search(file.code(test)) and "fsdp" not in file.code(test).lower():
-            return True
+        if test is not None:
+            yield file.code(test)
         child = ancestor
-    return False

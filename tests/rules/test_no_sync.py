@@ -252,6 +252,31 @@ def test_one_name_for_both_kinds_of_model() -> None:
     assert levels(before, w=WRAP) == ["safe"]
 
 
+@pytest.mark.parametrize(
+    ("test", "level"),
+    [
+        ("kind == Kind.ddp", "info"),
+        ("cfg.ddp is not None and many", "info"),
+        ("kind != Kind.ddp", "safe"),
+        ("not ddp", "safe"),
+        ('args.data_parallel in ["sdp", "hsdp"]', "safe"),
+        ('kind in ("ddp", "fsdp")', "safe"),
+    ],
+)
+def test_under_a_test_for_ddp_it_stays(test: str, level: str) -> None:
+    source = f"""
+from torch.nn.parallel import DistributedDataParallel as DDP
+from w import wrap
+
+def step(net, kind, batch):
+    model = DDP(net) if kind == "ddp" else wrap(net)
+    if {test}:
+        with model.no_sync():
+            model(batch).backward()
+"""
+    assert levels(source, w=WRAP) == [level]
+
+
 def test_asked_for_by_name() -> None:
     before = """
     from torch.distributed.fsdp import FSDPModule

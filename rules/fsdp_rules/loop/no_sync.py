@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.diagnosis import Code, Diagnosis, Rebuild, Replace
 from fsdp_rules.finding import Level
+from fsdp_rules.guards import is_under_ddp
 from fsdp_rules.negation import asserted, negated
 from fsdp_rules.project import Certainty
 from fsdp_rules.receivers import asked_for, is_repeatable, wrapped
@@ -52,7 +53,7 @@ class NoSync(Rule):
     FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, exceptions
     included. A condition around `no_sync()` becomes the value of the flag. Where the context manager is stored, put on
     an exit stack, nested in another one, asked for by `getattr` with a default, or may be DDP's,
-    `fsdp_compat.no_sync(model)` takes its place; it restores what was set before.
+    `fsdp_compat.no_sync(model)` takes its place; it restores what was set before. Under a test for DDP it stays.
 
     Inside, FSDP2 keeps the sum in the dtype of the reduction, FSDP1 in the dtype that parameters have for computing:
     the same in fp32, more precise where only the reduction is fp32.
@@ -107,6 +108,9 @@ def train(model, batches):
         may_be_ddp = ("ddp" if held is not Certainty.YES else "ddp_wraps") in file.project.flags
         if held is Certainty.NO and may_be_ddp and not FSDP_WORD.search(file.text):
             yield Diagnosis(node, Level.INFO, f"{name} is taken for a DDP model, whose no_sync stays")
+            return
+        if may_be_ddp and is_under_ddp(node, file):
+            yield Diagnosis(node, Level.INFO, f"{name} is a DDP model here, by the test above, and its no_sync stays")
             return
         if held is not Certainty.YES and "no_sync" in file.project.methods:
             yield Diagnosis(
