@@ -163,6 +163,12 @@ def _supers(owner: ast.ClassDef) -> frozenset[str]:
     )
 
 
+def _is_dataclass(owner: ast.ClassDef) -> bool:
+    """Whether ``owner`` gets its ``__init__`` from ``dataclass``, with no fields of a base before its own."""
+    own = any(isinstance(entry, ast.FunctionDef) and entry.name == "__init__" for entry in owner.body)
+    return not (own or owner.bases) and any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list)
+
+
 def _switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether ``function`` is a context manager that sets the kind of state in one of FSDP1's two ways."""
     if not any("contextmanager" in ast.unparse(decorator) for decorator in function.decorator_list):
@@ -323,6 +329,8 @@ class _Indexer:
             for base in node.bases:
                 if self._known(base) == FSDP:
                     self._found(base)
+            if _is_dataclass(node):
+                self._fields(node, inner)
             self._body(node.body, inner)
             return
         if isinstance(node, ast.Assign):
@@ -347,6 +355,18 @@ class _Indexer:
                 self._body(child.body, scope)
             else:
                 self._calls(child, scope)
+
+    def _fields(self, node: ast.ClassDef, inner: str) -> None:
+        """Let the arguments of a dataclass's constructor flow into its attributes."""
+        names = [
+            field.target.id
+            for field in node.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        ]
+        initializer = f"{inner}.__init__"
+        self.functions[initializer] = ("self", *names)
+        for name in names:
+            self._flow(f"param:{self.path}:{initializer}:{name}", self._var(initializer, f"self.{name}"))
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, sure: bool = True) -> None:
         if isinstance(target, ast.Tuple | ast.List):

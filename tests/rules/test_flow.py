@@ -87,6 +87,20 @@ def test_a_subclass_with_a_method_of_its_own_does_not_run_that_of_its_base(metho
     assert rules(PLAIN.format(base=""), other=further) == expected
 
 
+@pytest.mark.parametrize(
+    ("decorator", "expected"),
+    [("@dataclass\n", ["FSDP309"]), ("@dataclasses.dataclass(frozen=True)\n", ["FSDP309"]), ("", [])],
+)
+@pytest.mark.parametrize("given", ["3, model", "step=3, model=model"])
+def test_the_fields_of_a_dataclass_hold_what_its_constructor_is_given(
+    decorator: str, given: str, expected: list[str]
+) -> None:
+    source = f"{decorator}class Trainer:\n    step: int\n    model: object\n\n    def save(self):\n"
+    source = "import dataclasses\nfrom dataclasses import dataclass\n\n" + source + "        self.model.state_dict()\n"
+    main = f"{WRAP}from example import Trainer\n\ndef main(net):\n    model = FSDP(net)\n    Trainer({given}).save()\n"
+    assert rules(source, main=main) == expected
+
+
 def test_an_attribute_that_is_set_from_outside_may_be_of_any_class() -> None:
     outside = WRAP + "\ndef shard(trainer):\n    trainer.model = FSDP(trainer.model)\n"
     assert rules(PLAIN.format(base=""), other=outside) == ["FSDP309"]
