@@ -295,6 +295,13 @@ def test_names_of_a_compiled_model_lose_their_prefix(body: str, told: bool) -> N
     assert said == [("review", told)]
 
 
+def test_the_model_inside_a_compiled_one_is_a_sharded_model() -> None:
+    main = f"{WRAP}from example import load\n\nmodel = FSDP(Net())\nload(model, state, True)\n"
+    source = "def load(model, state, compiled):\n    model._orig_mod.load_state_dict(state)\n"
+    text = output(source, main=main)
+    assert "set_model_state_dict(\n        model._orig_mod,\n" in text
+
+
 def test_a_compiled_attribute_loses_its_prefix_in_all_methods() -> None:
     source = f"""
 import torch

@@ -138,7 +138,10 @@ def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
     name = dotted(state.model)
     if name is None or name in ("self", "cls"):
         return False
-    held = held_at(state.model, file)
+    model = state.model
+    if isinstance(model, cst.Attribute) and model.attr.value == "_orig_mod":
+        model = model.value
+    held = held_at(model, file)
     if held is Certainty.MAYBE and NO_MODEL.search(name.rpartition(".")[2]):
         return False
     if held is Certainty.MAYBE:
