@@ -19,7 +19,8 @@ class Compile(Rule):
 
     Both run under FSDP2 with the same numbers, so nothing is rewritten. FSDP2's gathers break the graph at every unit;
     compiling the blocks one by one before they are sharded (`block.compile()`, which keeps parameter names) takes less
-    time to compile, and is what FSDP2 was built for.
+    time to compile, and is what FSDP2 was built for. The functions of `torch.distributed.checkpoint.state_dict` take
+    the `_orig_mod.` of a compiled model out of the names, so a state has other keys than FSDP1's had.
     """
 
     id = "FSDP120"
@@ -50,7 +51,8 @@ def build(model):
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "the whole sharded model is compiled; the numbers are the same",
+                "the whole sharded model is compiled; the numbers are the same, and names that get_model_state_dict "
+                "takes from it have no _orig_mod. in front, which they had in FSDP1's states",
                 "block.compile() on each block before it is sharded compiles faster and keeps parameter names",
             )
         elif parent is not None and wrapping_call(parent, file) is not None:
