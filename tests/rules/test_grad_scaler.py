@@ -80,3 +80,10 @@ def test_own_name_for_it() -> None:
     before = HEAD + "Scaler: type = ShardedGradScaler\nShardedGradScaler = ShardedGradScaler\n"
     after = HEAD + "Scaler: type = torch.amp.GradScaler\nShardedGradScaler = torch.amp.GradScaler\n"
     check_rewrites(before, after)
+
+
+def test_models_with_process_groups_of_their_own() -> None:
+    wrapping = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(net{})\n"
+    source = HEAD + "scaler = ShardedGradScaler()\n"
+    assert levels(source, main=wrapping.format(", process_group=data_parallel_group()")) == ["review"]
+    assert levels(source, main=wrapping.format("")) == ["safe"]

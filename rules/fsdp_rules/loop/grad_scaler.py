@@ -31,7 +31,8 @@ class GradScaler(Rule):
 
     FSDP1 needed a scaler of its own to tell all ranks that one of them saw an infinite gradient. Gradients of FSDP2
     are DTensors, for which `torch.amp.GradScaler` does that by itself, over the mesh of the parameters: `process_group`
-    goes away. Factors given by position are named, since the two classes have them in another order.
+    goes away. Ranks outside of that mesh, as model parallelism has them, step where these skip. Factors given by
+    position are named, since the two classes have them in another order.
     """
 
     id = "FSDP204"
@@ -102,6 +103,8 @@ def _assumptions(file: File) -> list[str]:
         found.append("parameters are not fp16 themselves (GradScaler refuses fp16 gradients)")
     if "offload" in file.project.flags:
         found.append("the process group has a CPU backend, if gradients are offloaded")
+    if "own_group" in file.project.flags:
+        found.append("the model's process_group is taken to hold all ranks, which ShardedGradScaler asked by default")
     return found
 
 
