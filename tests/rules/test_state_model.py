@@ -354,3 +354,12 @@ def save(net, path):
     assert (found.level.value, "process_group is taken to hold all ranks" in found.message) == (
         ("review", True) if told else ("safe", False)
     )
+
+
+def test_a_full_state_is_sent_to_ranks_outside_of_the_model_s_group_too() -> None:
+    source = f"{WRAP}\ndef main(net, state):\n    model = FSDP(net%s)\n    model.load_state_dict(state)\n"
+    told = {
+        argument: ["since rank 0 sends to all" in found.message for found in findings(source % argument)].count(True)
+        for argument in ("", ", process_group=None", ", process_group=group")
+    }
+    assert told == {"": 0, ", process_group=None": 0, ", process_group=group": 1}

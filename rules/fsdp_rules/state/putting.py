@@ -30,6 +30,8 @@ class Putting(Writer):
             full = self._full_load()
             settings = {"full_state_dict": full, "broadcast_from_rank0": full}
             self.notes.append("rank 0 sends its state to the others, which passed the same one")
+            if "own_group" in self.file.project.flags:
+                self.notes.append("the model's process_group is taken to hold all ranks, since rank 0 sends to all")
             if "offload" in self.file.project.flags:
                 self.notes.append("the model's saved buffers lie on the CPU like its offloaded parameters")
         elif is_unpickled(state, self.file):
