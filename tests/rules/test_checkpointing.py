@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 HEAD = """
@@ -63,3 +65,40 @@ def build(net, kind):
 
 def test_what_is_not_written_out_is_not_guessed() -> None:
     assert levels("net = FSDP(net)\nblock = checkpoint_wrapper(block, offload_to_cpu=config.offload)\n") == ["manual"]
+
+
+LINES = "functools.partial(\n        checkpoint_wrapper,\n{}    )"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            LINES.format("        offload_to_cpu=False,\n        preserve=keep,\n"),
+            LINES.format("        preserve=keep,\n"),
+        ),
+        (
+            LINES.format("        preserve = keep,\n        offload_to_cpu=False,  # none\n"),
+            LINES.format("        preserve = keep,  # none\n"),
+        ),
+        (
+            "functools.partial(checkpoint_wrapper,\n                      preserve=keep, offload_to_cpu=False)",
+            "functools.partial(checkpoint_wrapper,\n                      preserve=keep)",
+        ),
+        ("checkpoint_wrapper(offload_to_cpu=False, module=net)", "checkpoint_wrapper(module=net)"),
+    ],
+)
+def test_the_other_arguments_stay_on_their_lines(before: str, after: str) -> None:
+    source = """
+import functools
+
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from w import wrap
+
+def build(net, keep):
+    net = wrap(net)
+    made = {}
+    return made
+"""
+    wrap = f"{HEAD}\ndef wrap(net):\n    return FSDP(net)\n"
+    check_rewrites(source.format(before), source.format(after), w=wrap)

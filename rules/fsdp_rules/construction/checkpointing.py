@@ -10,7 +10,6 @@ from fsdp_rules.diagnosis import Code, Diagnosis, Replace
 from fsdp_rules.finding import Level
 from fsdp_rules.names import CHECKPOINT_WRAPPER
 from fsdp_rules.project import Certainty
-from fsdp_rules.render import call_text
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
 from fsdp_rules.values import is_partial, literal_bool
@@ -84,7 +83,6 @@ def build(model, check):
         if flag is None:
             return
         value = literal_bool(file.value(flag.value))
-        others = [entry for entry in call.args if entry is not flag]
         if value is None or (value and is_bound):
             yield Diagnosis(
                 call,
@@ -96,7 +94,7 @@ def build(model, check):
         offload = file.ref(OFFLOAD) if value else ""
 
         def build(code: Code) -> str:
-            text = call_text(code(call.func), [_argument(entry, code) for entry in others])
+            text = f"{code(call.func)}({_without(flag, call, code)})"
             return f"{offload}({text})" if value else text
 
         yield Diagnosis(
@@ -108,6 +106,23 @@ def build(model, check):
         )
 
 
-def _argument(argument: cst.Arg, code: Code) -> str:
-    text = code(argument.value)
-    return f"{argument.keyword.value}={text}" if argument.keyword is not None else f"{argument.star}{text}"
+def _without(flag: cst.Arg, call: cst.Call, code: Code) -> str:
+    """The arguments of ``call`` but for ``flag``, on the lines where they stand."""
+    kept = [entry for entry in call.args if entry is not flag]
+    if not kept:
+        return ""
+    # What follows the last argument is the end of the list, whichever argument that is.
+    ends = [*kept[:-1], call.args[-1]]
+    return _raw(call.whitespace_before_args) + "".join(
+        _bare(entry, code) + _raw(end.comma) + _raw(end.whitespace_after_arg)
+        for entry, end in zip(kept, ends, strict=True)
+    )
+
+
+def _bare(argument: cst.Arg, code: Code) -> str:
+    name = argument.star if argument.keyword is None else argument.keyword.value + _raw(argument.equal)
+    return name + code(argument.value)
+
+
+def _raw(node: cst.CSTNode | cst.MaybeSentinel) -> str:
+    return cst.Module([]).code_for_node(node) if isinstance(node, cst.CSTNode) else ""
