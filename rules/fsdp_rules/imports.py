@@ -15,7 +15,10 @@ from fsdp_rules.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAG
 from fsdp_rules.source import File, dotted
 
 #: Modules whose names a rewrite may leave unused besides FSDP1's own.
-CLEANED = ("functools", "contextlib", "enum", "torch.distributed.checkpoint", FSDP_PACKAGE, CHECKPOINT_WRAPPER)
+CLEANED = (
+    *("functools", "contextlib", "enum", "torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"),
+    *(FSDP_PACKAGE, CHECKPOINT_WRAPPER),
+)
 MOVED = CONFIG_NAMES | POLICY_NAMES
 LINE_LENGTH = 100
 #: In what a text may stand for a name.

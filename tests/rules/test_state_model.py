@@ -193,19 +193,20 @@ def test_a_call_over_several_lines_keeps_them() -> None:
     )
 
 
-def test_imported_functions_are_replaced_with_their_import() -> None:
+@pytest.mark.parametrize("package", ["torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"])
+def test_imported_functions_are_replaced_with_their_import(package: str) -> None:
     check_rewrites(
-        """
-        from torch.distributed.checkpoint import FileSystemWriter, save_state_dict
+        f"""
+        from {package} import FileSystemWriter, save_state_dict
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
         def main(net, state):
             model = FSDP(net)
             save_state_dict(state, FileSystemWriter("x"))
         """,
-        """
+        f"""
         import torch.distributed.checkpoint as dcp
-        from torch.distributed.checkpoint import FileSystemWriter
+        from {package} import FileSystemWriter
         from torch.distributed.fsdp import fully_shard
 
         def main(net, state):
@@ -213,6 +214,15 @@ def test_imported_functions_are_replaced_with_their_import() -> None:
             dcp.save(state, storage_writer=FileSystemWriter("x"))
         """,
     )
+
+
+@pytest.mark.parametrize(("more", "level"), [("", "safe"), (", no_dist=True", "review")])
+def test_an_argument_that_old_releases_lack(more: str, level: str) -> None:
+    body = (
+        f"{WRAP}import torch.distributed.checkpoint as dcp\n\ndef main(net, state, reader):\n    model = FSDP(net)\n"
+        f"    dcp.load_state_dict(state, storage_reader=reader{more})\n"
+    )
+    assert [found.level.value for found in findings(body) if found.rule == "FSDP307"] == [level]
 
 
 def test_another_coordinator_is_left_for_the_reader() -> None:

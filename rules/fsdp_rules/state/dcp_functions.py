@@ -76,6 +76,15 @@ def save(model, writer):
             if len(positional) <= 1 and "coordinator_rank" not in arguments
             else Replace(node, _call(spelled, node, names, file))
         )
+        if "no_dist" in arguments:
+            yield Diagnosis(
+                node,
+                Level.REVIEW,
+                f"torch is 2.7 or newer, since {new} of older ones takes no no_dist; {name} is {new} today",
+                f"without it, {new} works alone by itself where no process group is initialised",
+                edits=(edit,),
+            )
+            return
         yield Diagnosis(node, Level.SAFE, f"{name} is {new} today", edits=(edit,))
 
 
