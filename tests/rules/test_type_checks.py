@@ -106,6 +106,11 @@ def test_dotted() -> None:
     check_rewrites(source.format("FullyShardedDataParallel"), source.format("FSDPModule"))
 
 
+def test_the_class_in_a_message() -> None:
+    body = 'def check(x):\n    raise TypeError(f"{x} is no {%s}")\n'
+    check_rewrites(USED.format(FSDP) + body % "FSDP", USED.format("") + body % "FSDPModule")
+
+
 def test_patterns() -> None:
     body = "def check(x):\n    match x:\n        case FSDP() | None:\n            return 1\n"
     check_rewrites(USED.format(FSDP) + body, USED.format("") + body.replace("FSDP", "FSDPModule"))

@@ -111,6 +111,8 @@ def unwrapped(model: "FSDPModule"):
             yield self._isinstance(node, whole, parent, file)
         elif in_annotation(node, file) or is_alias(whole, parent, file):
             yield _replaced(node, Level.SAFE, "a sharded module is an FSDPModule", file)
+        elif isinstance(parent, cst.FormattedStringExpression) and parent.expression is node:
+            yield _replaced(node, Level.SAFE, "this text names the class of a sharded module", file)
 
     def _pattern(self, node: cst.BaseExpression, pattern: cst.MatchClass, file: File) -> Diagnosis:
         if pattern.patterns or pattern.kwds:
