@@ -373,3 +373,19 @@ def test_a_full_state_is_sent_to_ranks_outside_of_the_model_s_group_too() -> Non
         for argument in ("", ", process_group=None", ", process_group=group")
     }
     assert told == {"": 0, ", process_group=None": 0, ", process_group=group": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("model.load_state_dict(state)", True),
+        ("if sharded:\n        model.load_state_dict(state)", False),
+        ("model = FSDP(model)\n    model.load_state_dict(state)", False),
+        ("with FSDP.state_dict_type(model, FULL):\n        model.load_state_dict(state)", False),
+    ],
+)
+def test_a_full_load_needs_a_process_group(body: str, told: bool) -> None:
+    imports = f"from torch.distributed.fsdp import StateDictType\n{WRAP}\nFULL = StateDictType.FULL_STATE_DICT\n"
+    source = f"{imports}\ndef load(model, state, sharded):\n    {body}\n\nload(FSDP(net), state, True)\n"
+    said = [found.message for found in findings(source) if found.rule == "FSDP309"]
+    assert ["a process group is initialised" in message for message in said] == [told]

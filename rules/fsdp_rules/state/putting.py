@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import libcst as cst
 
 from fsdp_rules.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
@@ -13,6 +15,7 @@ from fsdp_rules.state.files import is_unpickled
 from fsdp_rules.state.loading import find_load, result_is_read
 from fsdp_rules.state.options import options_text, setting_text
 from fsdp_rules.state.writer import HELPERS, Writer, refuse
+from fsdp_rules.wrapping import is_wrapped_above
 
 
 class Putting(Writer):
@@ -57,9 +60,17 @@ class Putting(Writer):
         """
         name = dotted(self.state.model) or ""
         if self.block is not None or not name.startswith("self.") or self.file.holds(self.state.model) is Certainty.YES:
+            if self.block is None and not self._is_certainly_sharded():
+                self.notes.append("a process group is initialised wherever this runs")
             return lambda code: setting_text(self.full, code)
         initialized = f"{self.file.ref('torch.distributed.is_initialized')}()"
         return lambda code: initialized
+
+    def _is_certainly_sharded(self) -> bool:
+        """Whether the model is wrapped further up in the same function, or a condition decides about this load."""
+        model, function = self.state.model, self.file.function(self.state.call)
+        around = itertools.takewhile(lambda entry: entry is not function, self.file.ancestors(self.state.call))
+        return is_wrapped_above(model, self.file) or any(isinstance(entry, cst.If) for entry in around)
 
     def _options(self, settings: dict[str, Build]) -> Build:
         options_text(self.file, full_state_dict="True")
