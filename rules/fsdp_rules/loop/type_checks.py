@@ -185,9 +185,8 @@ def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnos
     return Diagnosis(
         node,
         Level.MANUAL,
-        f"{subject} is tested for FSDP2's class as well, and {file.code(node)} becomes another name of it: of the two "
-        "parts the first is taken for every sharded module",
-        "remove FSDP1's part",
+        f"{file.code(node)} becomes another name of FSDPModule, which {subject} is tested for as well",
+        "remove FSDP1's part: of the two, the first is taken for every sharded module",
     )
 
 
