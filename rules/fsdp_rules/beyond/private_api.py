@@ -67,7 +67,7 @@ COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
 PUBLIC = {
     "_is_root": "the root is the module that fully_shard was called on last: compare with that object",
     "compute_device": "next(model.parameters()).device",
-    "params": PARAMETERS,
+    "params": f"{PARAMETERS}; unit.parameters() gives those of the units inside it once more",
     "mixed_precision": "keep the MixedPrecisionPolicy that was given to fully_shard",
     "process_group": "keep the mesh that was given to fully_shard: mesh.get_group('shard')",
     "sharding_strategy": "keep what was given to fully_shard: reshard_after_forward and the shape of the mesh",
