@@ -78,3 +78,10 @@ def test_noop_for_methods_of_the_project(owner: str) -> None:
     check_noop(
         f"def step(self, model, trainer, backend):\n    {owner}.summon_full_params(model)\n", main=wraps, own=own
     )
+
+
+@pytest.mark.parametrize(("main", "level"), [("", "review"), (IMPORT + "model = FSDP(model)\n", "safe")])
+def test_a_model_that_a_library_wraps(main: str, level: str) -> None:
+    source = f"{IMPORT}\ndef sample(model):\n    return FSDP.summon_full_params(model)\n"
+    (found,) = (entry for entry in findings(source, main=main) if entry.rule == "FSDP203")
+    assert (found.level.value, "nothing here wraps" in found.message) == (level, level == "review")

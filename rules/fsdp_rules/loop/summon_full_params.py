@@ -24,7 +24,8 @@ class SummonFullParams(Rule):
     FSDP2 has no such context manager (`unshard()` gives parameters in the dtype of the computation, and what is
     written to them is lost). `fsdp_compat.summon_full_params` takes the same arguments and does the same: parameters
     in full precision under their own names, written back into the shards at the end unless `writeback=False`. FSDP1's
-    own static method would silently do nothing to an FSDP2 model.
+    own static method would silently do nothing to an FSDP2 model, and this one does nothing to a model that a library
+    wraps with FSDP1.
     """
 
     id = "FSDP203"
@@ -70,6 +71,12 @@ def sample(model, tokens):
             message = f"nothing else in torch has a {METHOD}, so {file.code(node.value)} was an FSDP1 model; {message}"
         elif held is Certainty.MAYBE:
             message = f"{file.code(node.value)} holds the sharded model; {message}"
+        elif file.project.flags.isdisjoint(("fsdp1", "gated")):
+            held = Certainty.MAYBE
+            message = (
+                "nothing here wraps a model with FSDP1: what does (accelerate, lightning, composer) is switched to FSDP2, "
+                f"since FSDP1's parameters stay as they are; {message}"
+            )
         yield Diagnosis(
             node,
             Level.SAFE if held is Certainty.YES else Level.REVIEW,
