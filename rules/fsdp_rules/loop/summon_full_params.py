@@ -74,8 +74,8 @@ def sample(model, tokens):
         elif file.project.flags.isdisjoint(("fsdp1", "gated")):
             held = Certainty.MAYBE
             message = (
-                "nothing here wraps a model with FSDP1: what does (accelerate, lightning, composer) is switched to FSDP2, "
-                f"since FSDP1's parameters stay as they are; {message}"
+                "nothing here wraps a model with FSDP1: what does (accelerate, lightning, composer) is switched to "
+                f"FSDP2, since FSDP1's parameters stay as they are; {message}"
             )
         yield Diagnosis(
             node,
