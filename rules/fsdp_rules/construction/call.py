@@ -45,7 +45,8 @@ class ConstructorCall(Rule):
     `FSDP(model, ...)` becomes `fully_shard` on the units that FSDP1 would have wrapped, children before parents and
     the model itself last. FSDP2 shards in place, so the same object goes on. Where an argument is only known at run
     time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
-    `fsdp_compat.shard` takes FSDP1's arguments as they stand and applies them to `fully_shard`.
+    `fsdp_compat.shard` takes FSDP1's arguments as they stand and applies them to `fully_shard`. Models with 4-bit
+    weights of bitsandbytes are for FSDP1 alone: what FSDP2 cuts of them is no such weight any more.
     """
 
     id = "FSDP101"
@@ -99,6 +100,8 @@ def build(model):
         if blocked:
             yield from (_claiming(verdict, call.func) for verdict in blocked)
             return
+        if "four_bit" in file.project.flags:
+            yield _about_four_bits(call)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
@@ -129,6 +132,16 @@ def build(model):
             claims=(call.func,),
         )
         yield from (verdict for verdict in verdicts if not verdict.edits)
+
+
+def _about_four_bits(call: cst.Call) -> Diagnosis:
+    return Diagnosis(
+        call,
+        Level.REVIEW,
+        "the model that is sharded here has no 4-bit weights of bitsandbytes: fully_shard makes plain tensors of them, "
+        "without their quantisation state, and what they compute is wrong, in silence with bf16 storage",
+        "leave models with such weights on FSDP1",
+    )
 
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
