@@ -99,7 +99,7 @@ def build(model):
         if fields is None:
             return None
         if "batchnorm" in file.project.flags:
-            return "the project uses BatchNorm, which FSDP1 keeps in full precision"
+            return "models may have BatchNorm here (torchvision and timm bring it), which FSDP1 keeps in full precision"
         if "_module_classes_to_ignore" in fields:
             return "the MixedPrecision leaves out module classes of its own choice"
         precision = Precision(fields)
