@@ -333,6 +333,8 @@ def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:
     assert [(found.rule, found.level.value) for found in findings(script, None, trainer=wrapper)] == [
         ("FSDP309", "info")
     ]
+    helped = "from tools.fsdp import Checkpointer\n\n" + script
+    assert [found.level.value for found in findings(helped, None, trainer=wrapper)] == ["review"]
     inheriting = "class Mine(Trainer):\n    def save(self):\n        return self.model.state_dict()\n"
     assert [found.level.value for found in findings(inheriting, None, trainer=wrapper)] == ["review"]
 

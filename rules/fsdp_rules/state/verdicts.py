@@ -108,7 +108,7 @@ def _is_a_mere_name(state: StateCall, file: File) -> bool:
         and held_at(state.model, file) is Certainty.MAYBE
         and not is_set_before(state.call, state.model, file)
         and not file.project.touches(file.path)
-        and not any(canonical(target) is not None for target in file.aliases.values())
+        and not any(canonical(target) is not None or "fsdp" in target.lower() for target in file.aliases.values())
     )
 
 
