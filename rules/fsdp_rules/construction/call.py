@@ -37,6 +37,19 @@ PARAMETERS = (
     "ignored_states",
     "device_mesh",
 )
+#: What a project may use that FSDP1's plain parameters allow and DTensors do not: what is taken for granted, advice.
+BEYOND = {
+    "apex_optimizer": (
+        "the optimizer of the model that is sharded here is none of apex, whose kernels read the memory of plain "
+        "tensors and find none in a DTensor",
+        "torch.optim.AdamW(..., fused=True), or foreach=True",
+    ),
+    "four_bit": (
+        "the model that is sharded here has no 4-bit weights of bitsandbytes: fully_shard makes plain tensors of them, "
+        "without their quantisation state, and what they compute is wrong, in silence with bf16 storage",
+        "leave models with such weights on FSDP1",
+    ),
+}
 
 
 class ConstructorCall(Rule):
@@ -46,7 +59,8 @@ class ConstructorCall(Rule):
     the model itself last. FSDP2 shards in place, so the same object goes on. Where an argument is only known at run
     time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
     `fsdp_compat.shard` takes FSDP1's arguments as they stand and applies them to `fully_shard`. Models with 4-bit
-    weights of bitsandbytes are for FSDP1 alone: what FSDP2 cuts of them is no such weight any more.
+    weights of bitsandbytes are for FSDP1 alone: what FSDP2 cuts of them is no such weight any more. Nor do optimizers
+    of apex work on FSDP2's parameters.
     """
 
     id = "FSDP101"
@@ -100,8 +114,9 @@ def build(model):
         if blocked:
             yield from (_claiming(verdict, call.func) for verdict in blocked)
             return
-        if "four_bit" in file.project.flags:
-            yield _about_four_bits(call)
+        for flag, (message, advice) in BEYOND.items():
+            if flag in file.project.flags:
+                yield Diagnosis(call, Level.REVIEW, message, advice)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
@@ -132,16 +147,6 @@ def build(model):
             claims=(call.func,),
         )
         yield from (verdict for verdict in verdicts if not verdict.edits)
-
-
-def _about_four_bits(call: cst.Call) -> Diagnosis:
-    return Diagnosis(
-        call,
-        Level.REVIEW,
-        "the model that is sharded here has no 4-bit weights of bitsandbytes: fully_shard makes plain tensors of them, "
-        "without their quantisation state, and what they compute is wrong, in silence with bf16 storage",
-        "leave models with such weights on FSDP1",
-    )
 
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
