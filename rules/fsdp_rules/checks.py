@@ -48,6 +48,7 @@ _CHECKS = {
     "FSDP215": _CLIP,
     "FSDP216": _CLIP,
     "FSDP217": _EFFECT,
+    "FSDP218": "Evaluate, freeze or thaw, and train for two steps: the second must change what the first did.",
     "FSDP3": _RESUME,
     "FSDP4": _RESUME,
     "FSDP9": "Read each of the named places: no rule knows them, so nothing was checked for you.",

@@ -24,7 +24,7 @@ DATA = re.compile(r"\.data\s*=[^=]")
 #: Entry points of a model besides its call, which only matter where the file surely holds a wrapped one.
 ENTRY = re.compile(
     r"\.forward\b|\.\w*(generate|sample|rollout|encode|decode|predict|infer|embed|score|logits|loss|logprobs?)\w*\("
-    r"|\.(forward|compute)_\w+\(|\.get_\w+\(|\.\w+_(forward|step)\("
+    r"|\.(forward|compute)_\w+\(|\.get_\w+\(|\.\w+_(forward|step)\(|requires_grad|freeze|set_trainable"
 )
 
 

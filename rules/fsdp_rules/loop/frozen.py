@@ -1,0 +1,94 @@
+"""Rule for parameters that are frozen or thawed while training goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.wrapping import assignments, held_at, model_of_parameter, wrapping_call
+
+#: Methods of models that change ``requires_grad`` of their parameters, by what people call them.
+FREEZES = re.compile(r"(^|_)(un)?freeze(_|$)|^set_(requires_grad|trainable)")
+
+
+class FrozenLater(Rule):
+    """`requires_grad` of a sharded model's parameters, changed while training goes on.
+
+    After a forward without a backward (an evaluation) the units that FSDP2 does not reshard, the root and all under
+    SHARD_GRAD_OP, still show their gathered parameters. A change of `requires_grad` then reaches these alone: the next
+    backward brings the sharded ones back as they were, and what was thawed trains for one step. FSDP1 with
+    `use_orig_params=True` has one set of parameters. Resharding the units first makes the change last; where no
+    forward has run since the last backward, as right after the model is wrapped, nothing is lost.
+    """
+
+    id = "FSDP218"
+    name = "frozen-later"
+    visits = (cst.AssignTarget, cst.Call)
+    shim = True
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, epochs):
+    model = FSDP(net, use_orig_params=True)
+    for epoch in range(epochs):
+        for parameter in model.parameters():
+            parameter.requires_grad = epoch > 0
+        run(model)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def train(net, epochs):
+    model = fully_shard(net)
+    for epoch in range(epochs):
+        for parameter in model.parameters():
+            # TODO(fsdp-migrate FSDP218): after an evaluation this reaches gathered parameters alone, for one step
+            parameter.requires_grad = epoch > 0
+        run(model)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """What changes parameters of a wrapped model in a loop, or in another function than the one that wraps it."""
+        found = _changed(node, file)
+        if found is None or held_at(found[0], file) is not Certainty.YES or not _is_later(node, found[1], file):
+            return
+        model = file.code(found[0])
+        yield Diagnosis(
+            node,
+            Level.MANUAL,
+            "after an evaluation this reaches gathered parameters alone, for one step",
+            f"reshard before it: for unit in {model}.modules(): if isinstance(unit, FSDPModule): unit.reshard(); "
+            "where no forward has run since the last backward there is nothing to do",
+        )
+
+
+def _changed(node: cst.CSTNode, file: File) -> tuple[cst.BaseExpression, cst.CSTNode | None] | None:
+    """The model that ``node`` freezes or thaws, and the loop over its parameters if there is one."""
+    target = node.target if isinstance(node, cst.AssignTarget) else node.func if isinstance(node, cst.Call) else None
+    if not isinstance(target, cst.Attribute):
+        return None
+    name = target.attr.value
+    if isinstance(node, cst.Call) and FREEZES.search(name):
+        return target.value, None
+    if name != ("requires_grad_" if isinstance(node, cst.Call) else "requires_grad"):
+        return None
+    model = model_of_parameter(target.value, file)
+    if model is None:
+        return (target.value, None) if isinstance(node, cst.Call) else None
+    return model, next((entry for entry in file.ancestors(node) if isinstance(entry, cst.For)), None)
+
+
+def _is_later(node: cst.CSTNode, own: cst.CSTNode | None, file: File) -> bool:
+    """Whether a forward may have run before ``node``: its function does not wrap the model, or it stands in a loop."""
+    scope = file.scope(node)
+    if not any(wrapping_call(entry.value, file) for entry in assignments(file) if file.scope(entry) == scope):
+        return True
+    around = file.ancestors(node)
+    return any(isinstance(entry, cst.For | cst.While) and entry is not own for entry in around)

@@ -1,0 +1,53 @@
+"""FSDP218: ``requires_grad`` that is changed while training goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import findings
+
+HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+
+
+def lines(source: str, **others: str) -> list[int]:
+    return [entry.line for entry in findings(source, **others) if entry.rule == "FSDP218"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    for p in model.parameters():\n        p.requires_grad = False\n",
+        "    for name, p in model.named_parameters():\n        p.requires_grad_('head' in name)\n",
+        "    model.requires_grad_(False)\n",
+        "    model.module.freeze_encoder()\n",
+    ],
+)
+def test_right_after_the_model_is_wrapped_and_before_nothing_is_lost(body: str) -> None:
+    assert lines(f"{HEAD}def build(net):\n    model = FSDP(net)\n{body}    return model\n") == []
+    assert lines(f"{HEAD}def build(model):\n{body}    model = FSDP(model)\n    return model\n") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("    for p in model.parameters():\n        p.requires_grad = False\n", 3),
+        ("    for name, p in model.named_parameters():\n        p.requires_grad_('head' in name)\n", 3),
+        ("    model.requires_grad_(False)\n", 2),
+        ("    model.module.unfreeze_all()\n", 2),
+        ("    model.freeze(tower='image')\n", 2),
+        ("    model.set_trainable(True)\n", 2),
+        ("    teacher.unfreeze_all()\n", None),
+        ("    model.freezer()\n    loss = model(batch.requires_grad_())\n", None),
+        ("    print([p.requires_grad for p in model.parameters()])\n", None),
+    ],
+)
+def test_in_a_function_that_gets_the_model(body: str, line: int | None) -> None:
+    source = f"def step(model, teacher, batch):\n{body}"
+    main = f"{HEAD}from example import step\n\nmodel = FSDP(net)\nstep(model, teacher, batch)\n"
+    assert lines(source, main=main) == ([] if line is None else [line])
+    assert lines(source) == []
+
+
+def test_in_a_loop_of_the_function_that_wraps() -> None:
+    loop = "    for epoch in range(9):\n        if epoch == 3:\n            model.unfreeze()\n"
+    assert lines(f"{HEAD}def main(net):\n    model = FSDP(net)\n{loop}") == [8]
