@@ -62,8 +62,6 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
         rb"(\breturn|enter_context\()[^\n]*\bstate_dict_type\(|\bstate_dict_type\([^:]*\):\s*(#[^\n]*)?\n\s*yield\b"
     ),
     "offload": re.compile(rb"\bCPUOffload\("),
-    "apex_optimizer": re.compile(rb"\bfrom apex\.optimizers import\b|\bapex\.optimizers\.Fused"),
-    "four_bit": re.compile(rb"\b(Linear4bit|Params4bit|load_in_4bit|bnb_4bit_\w+)\b"),
     "low_precision": re.compile(
         rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
     ),

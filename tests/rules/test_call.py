@@ -21,9 +21,11 @@ WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nm
     ],
 )
 def test_what_only_fsdp1_allows(other: str, told: str, arguments: str) -> None:
-    said = [found for found in findings(WRAP.format(arguments), other=other) if found.rule == "FSDP101"]
+    said = [found for found in findings(other + WRAP.format(arguments)) if found.rule == "FSDP101"]
     assert len(said) == (2 if told else 1)
     assert not told or [found.level.value for found in said if told in found.message] == ["review"]
+    elsewhere = findings(WRAP.format(arguments), other=other)
+    assert len([found for found in elsewhere if found.rule == "FSDP101"]) == 1
 
 
 def test_a_library_that_may_bring_batch_norm() -> None:

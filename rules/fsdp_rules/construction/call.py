@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -37,14 +38,14 @@ PARAMETERS = (
     "ignored_states",
     "device_mesh",
 )
-#: What a project may use that FSDP1's plain parameters allow and DTensors do not: what is taken for granted, advice.
+#: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
 BEYOND = {
-    "apex_optimizer": (
+    re.compile(r"\bfrom apex\.optimizers import\b|\bapex\.optimizers\.Fused"): (
         "the optimizer of the model that is sharded here is none of apex, whose kernels read the memory of plain "
         "tensors and find none in a DTensor",
         "torch.optim.AdamW(..., fused=True), or foreach=True",
     ),
-    "four_bit": (
+    re.compile(r"\b(Linear4bit|Params4bit|load_in_4bit|bnb_4bit_\w+)\b"): (
         "the model that is sharded here has no 4-bit weights of bitsandbytes: fully_shard makes plain tensors of them, "
         "without their quantisation state, and what they compute is wrong, in silence with bf16 storage",
         "leave models with such weights on FSDP1",
@@ -114,8 +115,8 @@ def build(model):
         if blocked:
             yield from (_claiming(verdict, call.func) for verdict in blocked)
             return
-        for flag, (message, advice) in BEYOND.items():
-            if flag in file.project.flags:
+        for words, (message, advice) in BEYOND.items():
+            if words.search(file.text):
                 yield Diagnosis(call, Level.REVIEW, message, advice)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None:
