@@ -36,6 +36,8 @@ def test_right_after_the_model_is_wrapped_and_before_nothing_is_lost(body: str) 
         ("    model.module.unfreeze_all()\n", 2),
         ("    model.freeze(tower='image')\n", 2),
         ("    model.set_trainable(True)\n", 2),
+        ("    model.encoder.freeze()\n", 2),
+        ("    for p in model.encoder.parameters():\n        p.requires_grad = False\n", 3),
         ("    teacher.unfreeze_all()\n", None),
         ("    model.freezer()\n    loss = model(batch.requires_grad_())\n", None),
         ("    print([p.requires_grad for p in model.parameters()])\n", None),

@@ -57,20 +57,20 @@ def train(net, epochs):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """What changes parameters of a wrapped model in a loop, or in another function than the one that wraps it."""
         found = _changed(node, file)
-        if found is None or held_at(found[0], file) is not Certainty.YES or not _is_later(node, found[1], file):
+        model = _sharded(found[0], file) if found is not None else None
+        if found is None or model is None or not _is_later(node, found[1], file):
             return
-        model = file.code(found[0])
+        units = f"for unit in {file.code(model)}.modules(): if isinstance(unit, FSDPModule): unit.reshard()"
         yield Diagnosis(
             node,
             Level.MANUAL,
             "after an evaluation this reaches gathered parameters alone, for one step",
-            f"reshard before it: for unit in {model}.modules(): if isinstance(unit, FSDPModule): unit.reshard(); "
-            "where no forward has run since the last backward there is nothing to do",
+            f"reshard before it ({units}); where no forward has run since the last backward there is nothing to do",
         )
 
 
 def _changed(node: cst.CSTNode, file: File) -> tuple[cst.BaseExpression, cst.CSTNode | None] | None:
-    """The model that ``node`` freezes or thaws, and the loop over its parameters if there is one."""
+    """The model (or part of one) that ``node`` freezes or thaws, and the loop over its parameters if there is one."""
     target = node.target if isinstance(node, cst.AssignTarget) else node.func if isinstance(node, cst.Call) else None
     if not isinstance(target, cst.Attribute):
         return None
@@ -83,6 +83,15 @@ def _changed(node: cst.CSTNode, file: File) -> tuple[cst.BaseExpression, cst.CST
     if model is None:
         return (target.value, None) if isinstance(node, cst.Call) else None
     return model, next((entry for entry in file.ancestors(node) if isinstance(entry, cst.For)), None)
+
+
+def _sharded(model: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """What is surely a wrapped model: ``model``, or what it is a part of."""
+    while held_at(model, file) is not Certainty.YES:
+        if not isinstance(model, cst.Attribute):
+            return None
+        model = model.value
+    return model
 
 
 def _is_later(node: cst.CSTNode, own: cst.CSTNode | None, file: File) -> bool:
