@@ -382,6 +382,7 @@ def test_a_full_state_is_sent_to_ranks_outside_of_the_model_s_group_too() -> Non
     [
         ("model.load_state_dict(state)", True),
         ("if sharded:\n        model.load_state_dict(state)", False),
+        ("if state:\n        model.load_state_dict(state)", True),
         ("model = FSDP(model)\n    model.load_state_dict(state)", False),
         ("with FSDP.state_dict_type(model, FULL):\n        model.load_state_dict(state)", False),
     ],

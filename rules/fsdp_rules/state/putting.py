@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import libcst as cst
 
@@ -16,6 +17,9 @@ from fsdp_rules.state.loading import find_load, result_is_read
 from fsdp_rules.state.options import options_text, setting_text
 from fsdp_rules.state.writer import HELPERS, Writer, refuse
 from fsdp_rules.wrapping import is_wrapped_above
+
+#: Words of a test for ranks, or for what shards a model over them.
+SHARDS = re.compile(r"fsdp|shard|dist|rank|world|parallel", re.IGNORECASE)
 
 
 class Putting(Writer):
@@ -67,10 +71,12 @@ class Putting(Writer):
         return lambda code: initialized
 
     def _is_certainly_sharded(self) -> bool:
-        """Whether the model is wrapped further up in the same function, or a condition decides about this load."""
+        """Whether the model is wrapped further up in the same function, or a test for that stands around this load."""
         model, function = self.state.model, self.file.function(self.state.call)
         around = itertools.takewhile(lambda entry: entry is not function, self.file.ancestors(self.state.call))
-        return is_wrapped_above(model, self.file) or any(isinstance(entry, cst.If) for entry in around)
+        return is_wrapped_above(model, self.file) or any(
+            isinstance(entry, cst.If) and SHARDS.search(self.file.code(entry.test)) for entry in around
+        )
 
     def _options(self, settings: dict[str, Build]) -> Build:
         options_text(self.file, full_state_dict="True")
