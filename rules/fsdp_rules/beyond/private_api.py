@@ -195,11 +195,11 @@ def _is_guarded(node: cst.Attribute, file: File) -> bool:
 
 
 def _is_given_to_fsdp1(model: cst.BaseExpression, file: File) -> bool:
-    """Whether the function around ``model`` also hands it to one of FSDP1's static methods."""
+    """Whether the function around ``model`` also hands it to a static method or private function of FSDP1."""
     subject, scope = file.code(model), file.scope(model)
     return any(
         file.scope(call) == scope
-        and (file.fsdp1(call.func) or "").startswith(f"{FSDP}.")
+        and (file.fsdp1(call.func) or "").startswith((f"{FSDP}.", "."))
         and any(file.code(argument.value) == subject for argument in call.args)
         for call in file.nodes(cst.Call)
     )
