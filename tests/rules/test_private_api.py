@@ -107,7 +107,7 @@ CLASS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, Sh
         "if not isinstance(module, FSDP): return\n    module.params.clear()",
         "print(is_fsdp(module) and module.sharding_strategy is not ShardingStrategy.NO_SHARD)",
         "FSDP.set_state_dict_type(module, kind)\n    print(module.process_group)",
-        "import torch.distributed.fsdp._runtime_utils as r\n    r._lazy_init(module, module)\n    print(module._is_root)",
+        "import torch.distributed.fsdp._runtime_utils as t\n    t._lazy_init(module, module)\n    module._is_root",
         "state = FSDP.sharded_optim_state_dict(module, optimizer)\n    write(state, module.process_group)",
         "for a, b in zip(get_fsdp_modules(module), get_fsdp_modules(other)):\n        print(a.params, b.ready)",
     ],
