@@ -39,6 +39,7 @@ def test_right_after_the_model_is_wrapped_and_before_nothing_is_lost(body: str) 
         ("    model.encoder.freeze()\n", 2),
         ("    for p in model.encoder.parameters():\n        p.requires_grad = False\n", 3),
         ("    teacher.unfreeze_all()\n", None),
+        ("    model.set_requires_gradient_sync(False)\n", None),
         ("    model.freezer()\n    loss = model(batch.requires_grad_())\n", None),
         ("    print([p.requires_grad for p in model.parameters()])\n", None),
     ],

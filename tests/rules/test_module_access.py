@@ -194,7 +194,7 @@ def test_ddp_in_another_program_does_not_matter_where_the_file_wraps_with_fsdp_a
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
     def train(model):
-        model.module.freeze()
+        model.module.prepare()
 
     def main(net):
         model = FSDP(net, use_orig_params=True)
@@ -204,7 +204,7 @@ def test_ddp_in_another_program_does_not_matter_where_the_file_wraps_with_fsdp_a
     from torch.distributed.fsdp import fully_shard
 
     def train(model):
-        model.freeze()
+        model.prepare()
 
     def main(net):
         model = fully_shard(net)

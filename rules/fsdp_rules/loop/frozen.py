@@ -15,7 +15,7 @@ from fsdp_rules.source import File
 from fsdp_rules.wrapping import assignments, held_at, model_of_parameter, wrapping_call
 
 #: Methods of models that change ``requires_grad`` of their parameters, by what people call them.
-FREEZES = re.compile(r"(^|_)(un)?freeze(_|$)|^set_(requires_grad|trainable)")
+FREEZES = re.compile(r"(^|_)(un)?freeze(_|$)|^set_(requires_grad|trainable)(_|$)")
 
 
 class FrozenLater(Rule):
