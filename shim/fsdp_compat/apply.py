@@ -112,6 +112,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     left_to_outer = {parameter_at(tie.places[0]) for tie in plan.ties if unit.module in tie.inner_units}
     exposed = [tie for tie in plan.ties if tie.owner is unit.module and not tie.owner_sees_it]
     with (
+        _attributes_kept(unit),
         _buffers_left_in_place(plan.ignored_modules),
         leaving_out(unit.module, ignored | left_to_outer) as arguments,
         _exposed(unit.module, exposed),
@@ -122,6 +123,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     torch_internals.refuse_tensor_parallelism({module for module, _ in unit.places})
     # FSDP1 reduces a unit's gradients as one tensor, with zeros for what was not used.
     torch_internals.reduce_unused_as_zeros(unit.module)
+    torch_internals.keep_requires_grad(unit.module)
     refuse_exchanged_parameters(unit.module)
     precision = unit.precision
     set_record(
@@ -152,6 +154,21 @@ def _exposed(module: nn.Module, ties: Collection[Tie]) -> Iterator[None]:
     finally:
         for index in range(len(ties)):
             del module._parameters[f"{_EXPOSED}{index}"]
+
+
+@contextlib.contextmanager
+def _attributes_kept(unit: Unit) -> Iterator[None]:
+    """What a program has noted on parameters (``parameter.no_decay = True``) stays on those that take their place.
+
+    FSDP1 keeps the parameters themselves with ``use_orig_params=True``, and loses them without.
+    """
+    places = unit.places if unit.options.use_orig_params else ()
+    before = [(place, vars(parameter_at(place))) for place in places]
+    yield
+    for place, attributes in before:
+        new = vars(parameter_at(place))
+        for name, value in attributes.items():
+            new.setdefault(name, value)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ from .versions import HAS_GRAD_DTYPE
 
 _ABSENT = object()
 _SHOWN = "_fsdp_compat_shown"
+#: The attribute of a unit that has the flags of its parameters as they were when it was gathered.
+_FLAGS = "_fsdp_compat_requires_grad"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,6 +310,39 @@ def _post_backward_with_zeros(group: Any, post_backward: Callable[..., None], *a
         for full in unused if used else ():
             full.grad = torch.zeros_like(full)
     post_backward(*arguments)
+
+
+def keep_requires_grad(module: nn.Module) -> None:
+    """Make one unit heed a change of ``requires_grad`` while it is gathered, as after a forward without a backward.
+
+    FSDP1 has one parameter, whose flag it is. FSDP2 has two, shows the gathered one then, and forgets what was set on
+    it with the next reshard; what was set on the sharded one, by who kept it, it heeds with the next gathering only.
+    """
+    for group in param_groups(module):
+        group._to_unsharded = functools.partial(_to_unsharded_noting, group, group._to_unsharded)
+        group._to_sharded = functools.partial(_after_taking_flags, group, group._to_sharded)
+        group.pre_forward = functools.partial(_after_taking_flags, group, group.pre_forward)
+
+
+def _to_unsharded_noting(group: Any, to_unsharded: Callable[[], None]) -> None:
+    to_unsharded()
+    _note_flags(group)
+
+
+def _note_flags(group: Any) -> None:
+    setattr(group, _FLAGS, [param.sharded_param.requires_grad for param in group.fsdp_params])
+
+
+def _after_taking_flags(group: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    if group.is_unsharded and hasattr(group, _FLAGS):
+        for param, before in zip(group.fsdp_params, getattr(group, _FLAGS), strict=True):
+            full, sharded = param._unsharded_param, param.sharded_param
+            if full.requires_grad != sharded.requires_grad:
+                changed = full.requires_grad if sharded.requires_grad == before else sharded.requires_grad
+                full.requires_grad_(changed)
+                sharded.requires_grad_(changed)
+        _note_flags(group)
+    return call(*arguments)
 
 
 @contextlib.contextmanager

@@ -25,13 +25,13 @@ class FrozenLater(Rule):
     SHARD_GRAD_OP, still show their gathered parameters. A change of `requires_grad` then reaches these alone: the next
     backward brings the sharded ones back as they were, and what was thawed trains for one step. FSDP1 with
     `use_orig_params=True` has one set of parameters. Resharding the units first makes the change last; where no
-    forward has run since the last backward, as right after the model is wrapped, nothing is lost.
+    forward has run since the last backward, as right after the model is wrapped, nothing is lost. Models that
+    `fsdp_compat` shards keep what was set at any time.
     """
 
     id = "FSDP218"
     name = "frozen-later"
     visits = (cst.AssignTarget, cst.Call)
-    shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -65,7 +65,8 @@ def train(net, epochs):
             node,
             Level.MANUAL,
             "after an evaluation this reaches gathered parameters alone, for one step",
-            f"reshard before it ({units}); where no forward has run since the last backward there is nothing to do",
+            f"reshard before it ({units}), or shard with fsdp_compat.shard, which keeps it; where no forward has run "
+            "since the last backward there is nothing to do",
         )
 
 
