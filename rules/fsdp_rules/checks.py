@@ -49,6 +49,7 @@ _CHECKS = {
     "FSDP216": _CLIP,
     "FSDP217": _EFFECT,
     "FSDP218": "Evaluate, freeze or thaw, and train for two steps: the second must change what the first did.",
+    "FSDP219": "Print the parameter groups and compare them with those of the old code.",
     "FSDP3": _RESUME,
     "FSDP4": _RESUME,
     "FSDP9": "Read each of the named places: no rule knows them, so nothing was checked for you.",

@@ -49,6 +49,7 @@ DIFFERS = {
     "FSDP216-hand-reduced-norm": "each rank adds what is the norm of all ranks already",
     "FSDP217-parameter-data": "nothing decays",
     "FSDP218-frozen-later": "what was thawed after an evaluation trains for one step",
+    "FSDP219-parameter-attributes": "all parameters decay",
     "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",
 }
 

@@ -1,0 +1,68 @@
+"""Rule for what programs note on parameters and look up after they are sharded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.diagnosis import Diagnosis
+from fsdp_rules.finding import Level
+from fsdp_rules.project import Certainty
+from fsdp_rules.rule import Rule
+from fsdp_rules.source import File
+from fsdp_rules.wrapping import held_at, is_summoned, model_of_parameter
+
+#: What tensors have by themselves, and what DTensors, FSDP, DeepSpeed and quantizing libraries put on parameters.
+OWN = re.compile(
+    r"_.*|ds_.*|data|device|device_mesh|dtype|full_tensor|grad|grad_fn|is_cuda|is_leaf|is_meta|main_grad|name|ndim"
+    r"|placements|quant_state|quantized|requires_grad|shape|size|to_local|SCB|CB"
+)
+
+
+class ParameterAttributes(Rule):
+    """An attribute of a program's own, looked up on parameters of a sharded model (`getattr(p, "no_decay", False)`).
+
+    What was noted on parameters before the model is sharded is gone: `fully_shard` puts new parameters in their
+    places. FSDP1 with `use_orig_params=True` kept them, and `fsdp_compat` takes what was noted over to the new ones.
+    A default then decides in silence, about weight decay for one. What is noted after the model is sharded stays.
+    """
+
+    id = "FSDP219"
+    name = "parameter-attributes"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def groups(net):
+    model = FSDP(net, use_orig_params=True)
+    return [p for p in model.parameters() if getattr(p, "no_decay", False)]
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def groups(net):
+    model = fully_shard(net)
+    # TODO(fsdp-migrate FSDP219): no_decay is gone from these parameters if it was set before they were sharded
+    return [p for p in model.parameters() if getattr(p, "no_decay", False)]
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """``getattr`` and ``hasattr`` of a wrapped model's parameters, where it is wrapped already."""
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name) or len(node.args) < 2:
+            return
+        text = node.args[1].value
+        name = text.evaluated_value if isinstance(text, cst.SimpleString) else None
+        if node.func.value not in ("getattr", "hasattr") or not isinstance(name, str) or OWN.fullmatch(name):
+            return
+        model = model_of_parameter(node.args[0].value, file)
+        if model is None or held_at(model, file) is Certainty.NO or is_summoned(node, file):
+            return
+        yield Diagnosis(
+            node,
+            Level.MANUAL,
+            f"{name} is gone from these parameters if it was set before they were sharded",
+            "set it after fully_shard, look it up by the parameter's name, or shard with fsdp_compat.shard(..., "
+            "use_orig_params=True), which keeps it as FSDP1 did",
+        )
