@@ -106,7 +106,11 @@ def has_run(module: nn.Module) -> bool:
 
 def is_left_alone(module: nn.Module) -> bool:
     """Whether one unit is inside :func:`left_alone`."""
-    return any("_to_sharded" in vars(group) for group in param_groups(module))
+    return any(_is_left_alone(group) for group in param_groups(module))
+
+
+def _is_left_alone(group: Any) -> bool:
+    return vars(group).get("_to_sharded") is _do_nothing
 
 
 def is_running(module: nn.Module) -> bool:
@@ -334,7 +338,7 @@ def _note_flags(group: Any) -> None:
 
 
 def _after_taking_flags(group: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    if group.is_unsharded and hasattr(group, _FLAGS):
+    if group.is_unsharded and hasattr(group, _FLAGS) and not _is_left_alone(group):
         for param, before in zip(group.fsdp_params, getattr(group, _FLAGS), strict=True):
             full, sharded = param._unsharded_param, param.sharded_param
             if full.requires_grad != sharded.requires_grad:
@@ -356,7 +360,7 @@ def left_alone(module: nn.Module) -> Iterator[None]:
     groups = param_groups(module)
     states = [group._sharded_state for group in groups]
     cast = set_input_cast(module, False)
-    # Attributes of the instances, which hide the methods of the same name until they are deleted.
+    # Attributes of the instances, which hide the methods of the same name, or other attributes, until they go again.
     params = [param for group in groups for param in group.fsdp_params]
     hidden = [(group, name, _do_nothing) for group in groups for name in ("_to_sharded", "_to_sharded_post_forward")]
     hidden += [(param, "reset_sharded_param", _do_nothing) for param in params]
@@ -364,6 +368,7 @@ def left_alone(module: nn.Module) -> Iterator[None]:
     hidden += [
         (param, "_unsharded_param", param.sharded_param) for param in params if not hasattr(param, "_unsharded_param")
     ]
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in hidden if name in vars(owner)]
     try:
         for group in groups:
             group._sharded_state = type(group._sharded_state).UNSHARDED
@@ -373,6 +378,8 @@ def left_alone(module: nn.Module) -> Iterator[None]:
     finally:
         for owner, name, _ in hidden:
             delattr(owner, name)
+        for owner, name, value in before:
+            setattr(owner, name, value)
         for group, state in zip(groups, states, strict=True):
             group._sharded_state = state
         set_input_cast(module, cast)

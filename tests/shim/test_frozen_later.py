@@ -32,6 +32,9 @@ def trained(face: Any, rank: int, strategy: ShardingStrategy, held: bool) -> tup
     optimizer = torch.optim.SGD(parameters.values(), lr=0.05, momentum=0.9)
     losses = []
     for epoch in range(4):
+        if epoch == 1:
+            with face.summon_full_params(model):
+                pass
         with torch.no_grad():
             losses.append(loss_of(model, rank, 100 + epoch).item())
         if not held:
