@@ -10,8 +10,8 @@ import libcst as cst
 
 from fsdp_rules.names import FSDP
 from fsdp_rules.source import File, dotted
-from fsdp_rules.values import is_partial, literal_bool, names_in
-from fsdp_rules.wrapping import assignments, model_of_parameters, wrapped_module
+from fsdp_rules.values import literal_bool, names_in
+from fsdp_rules.wrapping import assignments, is_factory, model_of_parameters, wrapped_module
 
 #: Ends of class names by which optimizers of other libraries are known.
 KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
@@ -141,16 +141,6 @@ def wraps(call: cst.Call, file: File) -> bool:
     if name is None:
         return False
     return file.project.may_return_wrapped(name.rpartition(".")[2]) or is_factory(file.value(call.func), file)
-
-
-def is_factory(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` is a ``functools.partial(FSDP, ...)``."""
-    return (
-        isinstance(node, cst.Call)
-        and is_partial(node, file)
-        and bool(node.args)
-        and file.fsdp1(node.args[0].value) == FSDP
-    )
 
 
 def _wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:

@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.names import FSDP
 from fsdp_rules.project import INNER, Certainty
 from fsdp_rules.source import File, dotted
+from fsdp_rules.values import is_partial
 
 #: Calls that give the elements of their arguments, one by one.
 PASSING = frozenset({"enumerate", "filter", "iter", "list", "reversed", "sorted", "tuple", "zip"})
@@ -71,17 +72,34 @@ def is_wrapped_above(model: cst.CSTNode, file: File) -> bool:
     return False
 
 
+def is_factory(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a ``functools.partial(FSDP, ...)``."""
+    return (
+        isinstance(node, cst.Call)
+        and is_partial(node, file)
+        and bool(node.args)
+        and file.fsdp1(node.args[0].value) == FSDP
+    )
+
+
+def may_wrap(value: cst.BaseExpression, file: File) -> bool:
+    """Whether ``value`` may wrap what it is given: FSDP1 itself, a partial of it, or a function of the project."""
+    if wrapping_call(value, file) is not None:
+        return True
+    if not isinstance(value, cst.Call):
+        return False
+    name = dotted(value.func)
+    if name is not None and file.project.may_return_wrapped(name.rpartition(".")[2]):
+        return True
+    return is_factory(file.value(value.func), file)
+
+
 def _wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:
     for node in assignments(file):
         if file.scope(node) != scope or not any(dotted(target.target) == text for target in node.targets):
             continue
-        if wrapping_call(node.value, file) is not None or _may_wrap(node.value, file):
+        if may_wrap(node.value, file):
             yield node
-
-
-def _may_wrap(value: cst.BaseExpression, file: File) -> bool:
-    name = dotted(value.func) if isinstance(value, cst.Call) else None
-    return name is not None and file.project.may_return_wrapped(name.rpartition(".")[2])
 
 
 def assignments(file: File) -> list[cst.Assign]:

@@ -12,7 +12,7 @@ from fsdp_rules.finding import Level
 from fsdp_rules.project import Certainty
 from fsdp_rules.rule import Rule
 from fsdp_rules.source import File
-from fsdp_rules.wrapping import assignments, held_at, model_of_parameter, wrapping_call
+from fsdp_rules.wrapping import assignments, held_at, may_wrap, model_of_parameter
 
 #: Methods of models that change ``requires_grad`` of their parameters, by what people call them.
 FREEZES = re.compile(r"(^|_)(un)?freeze(_|$)|^set_(requires_grad|trainable)(_|$)")
@@ -98,7 +98,7 @@ def _sharded(model: cst.BaseExpression, file: File) -> cst.BaseExpression | None
 def _is_later(node: cst.CSTNode, own: cst.CSTNode | None, file: File) -> bool:
     """Whether a forward may have run before ``node``: its function does not wrap the model, or it stands in a loop."""
     scope = file.scope(node)
-    if not any(wrapping_call(entry.value, file) for entry in assignments(file) if file.scope(entry) == scope):
+    if not any(may_wrap(entry.value, file) for entry in assignments(file) if file.scope(entry) == scope):
         return True
     around = file.ancestors(node)
     return any(isinstance(entry, cst.For | cst.While) and entry is not own for entry in around)
