@@ -13,7 +13,18 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fsdp_migrate.checkpoints.model import ITEM_SIZES, BadCheckpoint, Bytes, Chunk, Item, Run, Runs, TensorEntry, box
+from fsdp_migrate.checkpoints.model import (
+    ITEM_SIZES,
+    BadCheckpoint,
+    Bytes,
+    Chunk,
+    Item,
+    Run,
+    Runs,
+    TensorEntry,
+    box,
+    strides_of,
+)
 from fsdp_migrate.checkpoints.torchfile import tensor_in
 
 Elements: TypeAlias = npt.NDArray[np.uint8]
@@ -108,14 +119,6 @@ def _read_strided(target: Elements, where: Bytes, sizes: tuple[int, ...], dtype:
     if not where.little_endian:
         half = size // 2 if dtype in _COMPLEX else size
         target.reshape(-1, half)[...] = target.reshape(-1, half)[:, ::-1].copy()
-
-
-def strides_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a tensor of ``sizes`` whose elements lie one behind the other, as torch counts them."""
-    steps = [1]
-    for size in reversed(sizes[1:]):
-        steps.append(steps[-1] * max(size, 1))
-    return tuple(reversed(steps))[: len(sizes)]
 
 
 def _read(path: Path, offset: int, target: Elements) -> None:

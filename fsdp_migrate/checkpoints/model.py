@@ -148,6 +148,14 @@ def box(chunk: Chunk) -> tuple[tuple[int, int], ...]:
     return tuple((first, first + size) for first, size in zip(chunk.offsets, chunk.sizes, strict=True))
 
 
+def strides_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a tensor of ``sizes`` whose elements lie one behind the other, as torch counts them."""
+    steps = [1]
+    for size in reversed(sizes[1:]):
+        steps.append(steps[-1] * max(size, 1))
+    return tuple(reversed(steps))[: len(sizes)]
+
+
 def spelled(key: Key) -> str:
     """The key as people write it, with dots."""
     return ".".join(map(str, key))

@@ -10,7 +10,7 @@ from pathlib import Path
 import safetensors
 
 from fsdp_migrate.checkpoints.archive import first_bytes, whole
-from fsdp_migrate.checkpoints.model import BadCheckpoint, Bytes, Chunk, Entries, TensorEntry
+from fsdp_migrate.checkpoints.model import BadCheckpoint, Bytes, Chunk, Entries, TensorEntry, strides_of
 
 #: dtypes by the names that safetensors has for them.
 DTYPES = {
@@ -91,9 +91,6 @@ def _entry(path: Path, start: int, told: dict[str, object]) -> TensorEntry:
     offsets = told["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list):
         raise ValueError("a header that says nothing of shapes")
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    where = Bytes(path, start + offsets[0], tuple(reversed(strides)))
-    return TensorEntry(tuple(shape), dtype, (Chunk((0,) * len(shape), tuple(shape), where),))
+    sizes = tuple(shape)
+    where = Bytes(path, start + offsets[0], strides_of(sizes))
+    return TensorEntry(sizes, dtype, (Chunk((0,) * len(sizes), sizes, where),))

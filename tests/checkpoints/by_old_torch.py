@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,9 +17,8 @@ from fixtures.checkpoints.model import build
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
 from fsdp_migrate.checkpoints.convert.run import convert
 from fsdp_migrate.checkpoints.judge import findings
-from fsdp_migrate.checkpoints.model import Key
 from tests.checkpoints.convert.templates import as_json
-from tests.checkpoints.written import expected, flattened
+from tests.checkpoints.written import assert_same, expected
 
 ROOT = Path(os.environ["FSDP_MIGRATE_WRITTEN"]) / "two"
 #: What is said of each; torch 2.2 could not write the folder of a mesh.
@@ -64,21 +62,6 @@ def test_converted(name: str, to: Target, tmp_path: Path) -> None:
     whole = expected(ROOT, name)
     if local:
         whole = {key[2:]: value for key, value in whole.items() if key[:2] == ("whole", "model")}
-    held = {_plain(key): value for key, value in flattened(read)}
-    filled = {key for key in held if key[-1] == "decoupled_weight_decay"}
-    assert all(held.pop(key) is True for key in filled)
-    assert len(filled) == (0 if local else 2)
-    by_name = {_plain(key): value for key, value in whole.items()}
-    assert held.keys() == by_name.keys()
-    for key, value in held.items():
-        assert _same(value, by_name[key]), key
-
-
-def _same(value: Any, wanted: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.dtype == wanted.dtype and torch.equal(value, wanted.detach())
-    return repr(value) == repr(wanted)
-
-
-def _plain(key: Key) -> Key:
-    return tuple(map(str, key))
+    groups = [] if local else read["optim"]["param_groups"]
+    assert [group.pop("decoupled_weight_decay") for group in groups] == ([] if local else [True, True])
+    assert_same(read, whole)

@@ -37,6 +37,30 @@ def flattened(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
         yield key, value
 
 
+def assert_same(value: Any, wanted: Mapping[Key, Any]) -> None:
+    """Nested ``value`` holds what ``wanted`` has under flat keys, bit for bit; empty dictionaries and lists apart.
+
+    Keys count as text, as torch.distributed.checkpoint spells them.
+    """
+    held = {_text(key): one for key, one in flattened(value) if not _is_empty(one)}
+    by_name = {_text(key): one for key, one in wanted.items() if not _is_empty(one)}
+    assert held.keys() == by_name.keys()
+    for key, one in held.items():
+        if isinstance(one, torch.Tensor):
+            assert one.dtype == by_name[key].dtype
+            assert torch.equal(one, by_name[key].detach()), key
+        else:
+            assert repr(one) == repr(by_name[key]), key
+
+
+def _text(key: Key) -> Key:
+    return tuple(map(str, key))
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, dict | list) and not value
+
+
 def elements(entry: TensorEntry) -> torch.Tensor:
     """The tensor that ``entry`` describes, from the bytes that it points to."""
     dtype = getattr(torch, entry.dtype)

@@ -139,9 +139,10 @@ class _Optimizer:
                     "groups that you give; leave yours out"
                 )
         elif groups is None:
+            without = f", or go on without it (--leave-out {spelled(self._prefix)})" if self._prefix else ""
             raise CannotConvert(
                 f"{self._path}: the optimizer is keyed by number, and which parameters it had, in which order, is not "
-                f"in it; pass the groups: {of_groups.ADVICE}"
+                f"in it; pass the groups (--groups FILE){without}. {of_groups.ADVICE}"
             )
         else:
             own = [list(group) for group in groups]

@@ -27,9 +27,8 @@ from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.archive import first_bytes, whole
 from fsdp_migrate.checkpoints.convert.names import DDP, clean
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
-from fsdp_migrate.checkpoints.elements import strides_of
 from fsdp_migrate.checkpoints.loading import root_of_model
-from fsdp_migrate.checkpoints.model import BadCheckpoint, Bytes, Entries, Key, TensorEntry, spelled, tensors
+from fsdp_migrate.checkpoints.model import BadCheckpoint, Bytes, Entries, Key, TensorEntry, spelled, strides_of, tensors
 from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
 
 #: Writes the JSON of a model, before FSDP wraps it.

@@ -6,7 +6,6 @@ import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,10 +14,9 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
-from fsdp_migrate.checkpoints.model import Key
 from fsdp_migrate.checkpoints.opened import open_all
 from tests.checkpoints.convert.converting import converted
-from tests.checkpoints.written import expected, flattened
+from tests.checkpoints.written import assert_same, expected
 
 TWO = (
     "full_orig.pt",
@@ -51,7 +49,7 @@ def test_to_a_full_file(fixture: str, name: str, request: pytest.FixtureRequest,
     root = request.getfixturevalue(fixture)
     converted(root / name, tmp_path / "all.pt", Target.FULL)
     for mmap in (False, True):
-        _assert_same(torch.load(tmp_path / "all.pt", weights_only=True, mmap=mmap), expected(root, name))
+        assert_same(torch.load(tmp_path / "all.pt", weights_only=True, mmap=mmap), expected(root, name))
 
 
 @pytest.mark.parametrize(("fixture", "name"), ALL)
@@ -59,7 +57,7 @@ def test_to_a_folder(fixture: str, name: str, request: pytest.FixtureRequest, tm
     root = request.getfixturevalue(fixture)
     converted(root / name, tmp_path / "new", Target.DCP)
     dcp_to_torch_save(tmp_path / "new", tmp_path / "read.pt")
-    _assert_same(torch.load(tmp_path / "read.pt", weights_only=True), expected(root, name))
+    assert_same(torch.load(tmp_path / "read.pt", weights_only=True), expected(root, name))
 
 
 @pytest.mark.parametrize(("fixture", "name"), [(root, name) for root, name in ALL if name not in OPTIMIZERS_ALONE])
@@ -85,7 +83,7 @@ def test_there_and_back(first: Target, two_ranks: Path, tmp_path: Path) -> None:
     whole = expected(two_ranks, "fsdp2_dcp")
     if first is Target.SAFETENSORS:
         whole = {key[1:]: value for key, value in whole.items() if key[0] == "model"}
-    _assert_same(torch.load(tmp_path / "second.pt", weights_only=True), whole)
+    assert_same(torch.load(tmp_path / "second.pt", weights_only=True), whole)
 
 
 def test_shards_and_their_index(two_ranks: Path, tmp_path: Path) -> None:
@@ -123,29 +121,9 @@ def test_tied_tensors_stay_on_one_storage(two_ranks: Path, tmp_path: Path) -> No
     assert model["tok.weight"].data_ptr() == model["head.weight"].data_ptr()
 
 
-def _assert_same(value: Any, wanted: dict[Key, Any]) -> None:
-    held = {_plain(key): one for key, one in flattened(value) if not _is_empty(one)}
-    by_name = {_plain(key): one for key, one in wanted.items() if not _is_empty(one)}
-    assert held.keys() == by_name.keys()
-    for key, one in held.items():
-        if isinstance(one, torch.Tensor):
-            assert one.dtype == by_name[key].dtype
-            assert torch.equal(one, by_name[key].detach()), key
-        else:
-            assert repr(one) == repr(by_name[key]), key
-
-
-def _plain(key: Key) -> Key:
-    return tuple(map(str, key))
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, dict | list) and not value
-
-
 def test_a_file_of_a_rank_stands_for_those_of_all(two_ranks: Path, tmp_path: Path) -> None:
     converted(two_ranks / "sharded_orig" / "rank_1.pt", tmp_path / "all.pt", Target.FULL)
-    _assert_same(torch.load(tmp_path / "all.pt", weights_only=True), expected(two_ranks, "sharded_orig"))
+    assert_same(torch.load(tmp_path / "all.pt", weights_only=True), expected(two_ranks, "sharded_orig"))
 
 
 def test_an_optimizer_beside_rank_files_tells_shapes(two_ranks: Path, tmp_path: Path) -> None:
@@ -156,7 +134,7 @@ def test_an_optimizer_beside_rank_files_tells_shapes(two_ranks: Path, tmp_path: 
         shutil.copy(two_ranks / "local_orig" / f"rank_{rank}.pt", out / f"pytorch_model_fsdp_rank{rank}.bin")
     converted(out / "pytorch_model_fsdp_rank0.bin", tmp_path / "all.pt", Target.FULL)
     whole = {key[2:]: one for key, one in expected(two_ranks, "local_orig").items() if key[:2] == ("whole", "model")}
-    _assert_same(torch.load(tmp_path / "all.pt", weights_only=True), whole)
+    assert_same(torch.load(tmp_path / "all.pt", weights_only=True), whole)
     shutil.rmtree(out / "optimizer_0")
     with pytest.raises(CannotConvert, match="template"):
         converted(out / "pytorch_model_fsdp_rank0.bin", tmp_path / "other.pt", Target.FULL)
