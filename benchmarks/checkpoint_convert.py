@@ -45,7 +45,7 @@ _IMPORTS = "import {modules}; print(open('/proc/self/status').read().partition('
 _OURS = """
 import json, sys, time
 from pathlib import Path
-from fsdp_migrate.checkpoints.convert.run import convert
+from fsdp_migrate.checkpoints.convert.convert import convert
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
 source, target, to = sys.argv[1:]
 begun = {}
@@ -151,7 +151,7 @@ def measured(code: str, *arguments: str) -> tuple[Usage, str]:
 
 def measure(root: Path, source: str, to: str, largest_mib: int) -> dict[str, object]:
     """One conversion, with what the imports alone took taken off its memory, and its peer where it has one."""
-    modules = f"fsdp_migrate.checkpoints.convert.run, fsdp_migrate.checkpoints.convert.writers.{_WRITERS[to]}"
+    modules = f"fsdp_migrate.checkpoints.convert.convert, fsdp_migrate.checkpoints.convert.writers.{_WRITERS[to]}"
     idle, printed = measured(_IMPORTS.format(modules=modules))
     used, share = measured(_OURS, str(root / source), str(root / "new"), to)
     _remove(root / "new")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.check_cli import check
-from fsdp_migrate.checkpoint_cli import checkpoint
+from fsdp_migrate.commands.check import check
+from fsdp_migrate.commands.checkpoint import checkpoint
 
 if TYPE_CHECKING:
-    from fsdp_migrate.outcome import RunResult
+    from fsdp_migrate.pipeline.outcome import RunResult
 
 OK, FINDINGS, FAILURE, INTERRUPTED = 0, 1, 2, 130
 
@@ -87,13 +87,14 @@ def rewrite(
     jobs: int | None,
     allow_dirty: bool,
 ) -> int:
-    from fsdp_migrate import outcome, run, settings
-    from fsdp_migrate.engine import RulesEngine
-    from fsdp_migrate.files import NoSuchPath
-    from fsdp_migrate.gitstate import GitError
-    from fsdp_migrate.progress import shown
-    from fsdp_migrate.rulebook import UnknownRule, check_names, pages
-    from fsdp_rules.finding import Settings
+    from fsdp_migrate.pipeline import outcome, run
+    from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.report.progress import shown
+    from fsdp_migrate.report.rulebook import UnknownRule, check_names, pages
+    from fsdp_migrate.tree import settings
+    from fsdp_migrate.tree.files import NoSuchPath
+    from fsdp_migrate.tree.git import GitError
+    from fsdp_rules.verdict.finding import Settings
 
     reports = [_report_file(name) for name in report]
     try:
@@ -127,7 +128,7 @@ def rewrite(
 @click.argument("rule", required=False)
 def rules(rule: str | None) -> int:
     """List the rules, or explain the RULE with this id or name."""
-    from fsdp_migrate.rulebook import UnknownRule, explanation, find, listing, pages
+    from fsdp_migrate.report.rulebook import UnknownRule, explanation, find, listing, pages
 
     known = pages()
     try:
@@ -159,7 +160,8 @@ def _show(result: RunResult) -> None:
 
     A refusal is raised, not shown: then there is no report either.
     """
-    from fsdp_migrate.report import summary, text
+    from fsdp_migrate.report import summary
+    from fsdp_migrate.report.rewrite import text_report as text
 
     if result.refused:
         raise click.ClickException(summary.refusal(result))
@@ -169,7 +171,7 @@ def _show(result: RunResult) -> None:
     if stream.isatty():
         from rich.console import Console
 
-        from fsdp_migrate.report import terminal
+        from fsdp_migrate.report.rewrite import terminal_report as terminal
 
         terminal.show(result, Console(file=stream))
         return
@@ -180,8 +182,8 @@ def _show(result: RunResult) -> None:
 
 
 def _show_diff(result: RunResult) -> None:
-    from fsdp_migrate.diff import patch_path, unified
-    from fsdp_rules.finding import Changed
+    from fsdp_migrate.report.diff import patch_path, unified
+    from fsdp_rules.verdict.finding import Changed
 
     here = Path.cwd()
     lines = (
@@ -193,7 +195,7 @@ def _show_diff(result: RunResult) -> None:
     if sys.stdout.isatty():
         from rich.console import Console
 
-        from fsdp_migrate.report import terminal
+        from fsdp_migrate.report.rewrite import terminal_report as terminal
 
         terminal.show_diff(lines, Console())
         return
@@ -204,7 +206,7 @@ def _show_diff(result: RunResult) -> None:
 
 
 def _write_reports(result: RunResult, files: Sequence[Path]) -> None:
-    from fsdp_migrate import writing
+    from fsdp_migrate.tree import writing
 
     for file in files:
         text = _render(file.suffix, result)
@@ -218,15 +220,15 @@ def _render(suffix: str, result: RunResult) -> str:
     """The report of the kind that a suffix in ``_REPORTS`` stands for."""
     match suffix:
         case ".html":
-            from fsdp_migrate.report import html
+            from fsdp_migrate.report.rewrite import html_report as html
 
             return html.render(result)
         case ".json":
-            from fsdp_migrate.report import json
+            from fsdp_migrate.report.rewrite import json_report as json
 
             return json.render(result)
         case _:
-            from fsdp_migrate.report import markdown
+            from fsdp_migrate.report.rewrite import markdown_report as markdown
 
             return markdown.render(result)
 

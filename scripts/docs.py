@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.rulebook import Page, explanation, pages
-from fsdp_rules.api import KINDS, Entry, entries
+from fsdp_migrate.report.rulebook import Page, explanation, pages
+from fsdp_rules.fsdp1.api import KINDS, Entry, entries
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FEATURES = DOCS / "features.toml"

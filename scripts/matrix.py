@@ -23,7 +23,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".matrix"
 PAGE = ROOT / "docs" / "torch-versions.md"
-GATES = ROOT / "shim" / "fsdp_compat" / "versions.py"
+GATES = ROOT / "shim" / "fsdp_compat" / "torch_" / "versions.py"
 # The oldest that has fully_shard, the two between which most changed on the CPU, the last two gates, the newest.
 VERSIONS = ("2.6", "2.8", "2.12", "2.15")
 INTRODUCTION = (
@@ -31,7 +31,9 @@ INTRODUCTION = (
     "torch than the one that `make test` has. A test that needs something its torch does not have is skipped, and "
     "says what."
 )
-DIFFERENCES = "What the shim does differently, by the version of torch, and why (`shim/fsdp_compat/versions.py`):"
+DIFFERENCES = (
+    "What the shim does differently, by the version of torch, and why (`shim/fsdp_compat/torch_/versions.py`):"
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from fsdp_migrate.cli import cli
-from fsdp_rules.registry import all_rules
+from fsdp_rules.engine.registry import all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = (ROOT / "docs" / "adding-a-rule.md", ROOT / "CONTRIBUTING.md")

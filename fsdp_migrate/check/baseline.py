@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate import writing
-from fsdp_migrate.check.outcome import Told
+from fsdp_migrate.check.checked import Told
+from fsdp_migrate.tree import writing
 
 VERSION = 1
 

@@ -7,8 +7,8 @@ import re
 import tokenize
 from collections.abc import Collection, Iterator, Mapping
 
-from fsdp_migrate.outcome import FileOutcome
-from fsdp_rules.finding import Finding, Level
+from fsdp_migrate.pipeline.outcome import FileOutcome
+from fsdp_rules.verdict.finding import Finding, Level
 
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]?")
 _TODO = re.compile(r"#\s*TODO\(fsdp-migrate (?P<rule>\w+)\):\s*(?P<text>.*)")

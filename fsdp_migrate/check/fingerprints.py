@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from fsdp_rules.finding import Finding
+from fsdp_rules.verdict.finding import Finding
 
 
 def fingerprints(findings: Iterable[Finding], sources: Mapping[str, bytes]) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fsdp_migrate import gitstate
-from fsdp_migrate.checkpoints.folders import Found, find
-from fsdp_migrate.checkpoints.model import BadCheckpoint
-from fsdp_migrate.files import SKIPPED_DIRECTORIES, SUFFIXES, NoSuchPath
+from fsdp_migrate.checkpoints.entries import BadCheckpoint
+from fsdp_migrate.checkpoints.read.find import Found, find
+from fsdp_migrate.tree import git as gitstate
+from fsdp_migrate.tree.files import SKIPPED_DIRECTORIES, SUFFIXES, NoSuchPath
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 #: How the files of checkpoints begin: an archive, and a pickle of protocol 2 or later.
@@ -19,7 +19,7 @@ _STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 @dataclass(frozen=True)
 class Targets:
-    """``sources`` are paths for :func:`fsdp_migrate.files.discover`; ``errors`` and ``skipped`` pairs of path, reason.
+    """``sources`` are paths for :func:`fsdp_migrate.tree.files.discover`; ``errors``, ``skipped``: (path, reason).
 
     A folder that was named stands among the sources and has its checkpoints in ``checkpoints`` as well.
     """

@@ -10,7 +10,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsdp_migrate.checkpoints.model import Bytes, Chunk, Entries, Item, Key, Runs, TensorEntry, ValueEntry, box, tensors
+from fsdp_migrate.checkpoints.entries import (
+    Bytes,
+    Chunk,
+    Entries,
+    Item,
+    Key,
+    Runs,
+    TensorEntry,
+    ValueEntry,
+    box,
+    tensors,
+)
 
 _FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
 _ID_STATE = re.compile(r"(?P<prefix>.*?)\.?\bstate\.(?P<id>\d+)\.[^.]+$")

@@ -6,8 +6,8 @@ import re
 import shlex
 from collections import Counter
 
-from fsdp_migrate.outcome import RunResult
-from fsdp_rules.finding import Finding, Level
+from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_rules.verdict.finding import Finding, Level
 
 _UNUSUAL = re.compile(r"[^ -~]")
 

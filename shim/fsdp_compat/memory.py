@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from . import torch_internals
-from .tables import readable, table
-from .torch_internals import ManagedParameter
+from fsdp_compat.tables import readable, table
+from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.internals import ManagedParameter
 
 _OUTSIDE = "(outside any unit)"
 _NOT_IN_MODEL = "(not in the model)"

@@ -14,9 +14,9 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from fixtures.checkpoints.model import build
+from fsdp_migrate.checkpoints.convert.convert import convert
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
-from fsdp_migrate.checkpoints.convert.run import convert
-from fsdp_migrate.checkpoints.judge import findings
+from fsdp_migrate.checkpoints.judge.judge import findings
 from tests.checkpoints.convert.templates import as_json
 from tests.checkpoints.written import assert_same, expected
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsdp_migrate.checkpoints.judge import findings
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.judge.judge import findings
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from fsdp_migrate.cli import main
 
 

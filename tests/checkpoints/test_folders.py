@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 
 from fixtures.checkpoints import hostile
-from fsdp_migrate.checkpoints.folders import Kind, find
-from fsdp_migrate.checkpoints.judge import findings
-from fsdp_migrate.checkpoints.loading import line
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.judge.judge import findings
+from fsdp_migrate.checkpoints.judge.loading import line
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+from fsdp_migrate.checkpoints.read.find import Kind, find
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fixtures.checkpoints import hostile
-from fsdp_migrate.checkpoints.judge import findings
-from fsdp_migrate.checkpoints.model import BadCheckpoint
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.entries import BadCheckpoint
+from fsdp_migrate.checkpoints.judge.judge import findings
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from fsdp_migrate.cli import main
 
 

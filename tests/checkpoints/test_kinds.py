@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsdp_migrate.checkpoints.judge import judge
-from fsdp_migrate.checkpoints.model import TensorEntry, ValueEntry, tensors
-from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
+from fsdp_migrate.checkpoints.entries import TensorEntry, ValueEntry, tensors
+from fsdp_migrate.checkpoints.judge.judge import judge
+from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
 from tests.checkpoints.written import elements, expected
 
 #: What each checkpoint of two ranks is (kind and layout), and the rules that concern it: no more and no fewer.

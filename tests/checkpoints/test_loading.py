@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fsdp_migrate.checkpoints.loading import line, traps
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.judge.loading import line, traps
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints import fsdp2
 from tests.checkpoints.written import expected
 from tests.pool import Pool

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fixtures.checkpoints import old
-from fsdp_migrate.checkpoints.dating import torch_versions
-from fsdp_migrate.checkpoints.judge import findings
-from fsdp_migrate.checkpoints.opened import open_all
-from fsdp_migrate.checkpoints.unpickle import Global
+from fsdp_migrate.checkpoints.judge.dating import torch_versions
+from fsdp_migrate.checkpoints.judge.judge import findings
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+from fsdp_migrate.checkpoints.read.unpickle import Global
 
 
 @pytest.mark.parametrize(

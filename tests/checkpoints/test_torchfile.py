@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsdp_migrate.checkpoints import pieces, torchfile
-from fsdp_migrate.checkpoints.model import ITEM_SIZES, BadCheckpoint, Bytes, Chunk, Item, TensorEntry, ValueEntry
+from fsdp_migrate.checkpoints.entries import ITEM_SIZES, BadCheckpoint, Bytes, Chunk, Item, TensorEntry, ValueEntry
+from fsdp_migrate.checkpoints.read import pieces
+from fsdp_migrate.checkpoints.read import torch_save as torchfile
+from fsdp_migrate.checkpoints.read.unpickle import Call, Global
 from fsdp_migrate.checkpoints.traits import Optimizer, flat_parameters, missing, optimizers
-from fsdp_migrate.checkpoints.unpickle import Call, Global
 from tests.checkpoints.written import elements
 
 _PLACEMENTS = "torch.distributed.tensor.placement_types"

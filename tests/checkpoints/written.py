@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fsdp_migrate.checkpoints import torchfile
-from fsdp_migrate.checkpoints.model import Bytes, Chunk, Key, TensorEntry
+from fsdp_migrate.checkpoints.entries import Bytes, Chunk, Key, TensorEntry
+from fsdp_migrate.checkpoints.read import torch_save as torchfile
 from tests.parity.cpu import fsdp1_on_cpu
 
 
@@ -29,7 +29,7 @@ def expected(root: Path, name: str) -> dict[Key, Any]:
 
 
 def flattened(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """The values of nested dictionaries, lists and tuples, keyed as :mod:`fsdp_migrate.checkpoints.model` keys them."""
+    """Values of nested dictionaries, lists and tuples, keyed as :mod:`fsdp_migrate.checkpoints.entries` keys them."""
     if isinstance(value, Mapping | list | tuple) and value:
         for part, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from flattened(inner, (*key, part))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate import engine
-from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
+from fsdp_migrate.pipeline import engine
+from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
 
 
 class WordEngine:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate import pool, writing
 from fsdp_migrate.cli import main
+from fsdp_migrate.pipeline import pool
+from fsdp_migrate.tree import writing
 
 IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 
@@ -92,7 +93,7 @@ def test_files_that_cannot_be_read(good: Path, capsys: pytest.CaptureFixture[str
 def test_a_file_without_permission(
     good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fsdp_migrate import run
+    from fsdp_migrate.pipeline import run
 
     def read(path: Path) -> bytes:
         if path.name == "secret.py":

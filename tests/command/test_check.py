@@ -82,10 +82,10 @@ def test_notes_are_told_but_fail_only_where_they_are_asked_for(tmp_path: Path, c
 
 
 def test_a_check_finds_what_a_rewrite_finds(capsys: Capture, tmp_path: Path) -> None:
-    from fsdp_migrate import run
-    from fsdp_migrate.engine import RulesEngine
-    from fsdp_migrate.progress import NoProgress
-    from fsdp_rules.finding import Settings
+    from fsdp_migrate.pipeline import run
+    from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.report.progress import NoProgress
+    from fsdp_rules.verdict.finding import Settings
 
     project = str(Path(__file__).parents[2] / "fixtures" / "projects" / "vision")
     rewritten = run.rewrite(run.Request((project,), Settings(), diff=True, jobs=1), RulesEngine(), NoProgress())
@@ -275,7 +275,7 @@ def test_what_git_ignores_is_passed_over(tmp_path: Path, commit: Callable[[], No
 
 @pytest.mark.usefixtures("word_engine")
 def test_an_interrupt(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fsdp_migrate import run
+    from fsdp_migrate.pipeline import run
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt

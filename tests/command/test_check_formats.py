@@ -195,7 +195,7 @@ def test_output_goes_to_a_file_and_text_to_the_log(form: str, project: Path, cap
 
 
 def test_an_output_that_cannot_be_written(project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fsdp_migrate import writing
+    from fsdp_migrate.tree import writing
 
     def replace(*arguments: object) -> None:
         raise OSError(28, "No space left on device")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.cli import main
-from fsdp_migrate.diff import unified
+from fsdp_migrate.report.diff import unified
 
 pytestmark = pytest.mark.usefixtures("word_engine")
 
@@ -274,7 +274,7 @@ def test_a_tree_without_fsdp_is_never_parsed(tmp_path: Path) -> None:
 def test_an_interrupt_between_two_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fsdp_migrate import writing
+    from fsdp_migrate.tree import writing
 
     for name in ("a.py", "b.py", "c.py"):
         (tmp_path / name).write_text("FSDP(x)\n")
@@ -296,7 +296,7 @@ def test_an_interrupt_between_two_files(
 def test_an_interrupt_before_writing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fsdp_migrate import run
+    from fsdp_migrate.pipeline import run
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt

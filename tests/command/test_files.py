@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.files import NoSuchPath, discover
-from fsdp_migrate.gitstate import GitError, uncommitted
+from fsdp_migrate.tree.files import NoSuchPath, discover
+from fsdp_migrate.tree.git import GitError, uncommitted
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_repositories_within_a_repository(tmp_path: Path, git: Callable[..., str
 def test_without_git_the_tree_is_walked(
     tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fsdp_migrate import gitstate
+    from fsdp_migrate.tree import git as gitstate
 
     def fail(*arguments: object, **options: object) -> None:
         raise FileNotFoundError(2, "No such file or directory")

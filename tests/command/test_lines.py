@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fsdp_migrate.lines import LineMatcher
+from fsdp_migrate.pipeline.lines import LineMatcher
 
 
 def lines(text: str) -> list[bytes]:

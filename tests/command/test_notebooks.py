@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate import notebooks
 from fsdp_migrate.cli import main
+from fsdp_migrate.tree import notebooks
 
 
 @pytest.fixture(autouse=True)

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate import pool as pool_module
-from fsdp_migrate.pool import MIN_BYTES, MIN_ITEMS, Pool, worker_count
+from fsdp_migrate.pipeline import pool as pool_module
+from fsdp_migrate.pipeline.pool import MIN_BYTES, MIN_ITEMS, Pool, worker_count
 
 # Workers say that they have an item, then wait for a byte that only the test can give.
 BLOCKED = """
 import os, signal, sys
-from fsdp_migrate import engine, pool
+from fsdp_migrate.pipeline import engine
+from fsdp_migrate.pipeline import pool
 from fsdp_migrate.cli import main
-from fsdp_rules.finding import Unchanged
+from fsdp_rules.verdict.finding import Unchanged
 
 # A shell starts what it puts in the background deaf to Ctrl-C, and so are the children of that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,9 +16,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
-from fsdp_migrate.outcome import FileOutcome, RunResult
-from fsdp_migrate.report import html
-from fsdp_rules.finding import Changed, Finding, Level
+from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
+from fsdp_migrate.report.rewrite import html_report as html
+from fsdp_rules.verdict.finding import Changed, Finding, Level
 
 OPTIONS = (
     "--headless",

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fsdp_migrate.moved import follow
-from fsdp_migrate.outcome import FileOutcome, RunResult, exit_code
-from fsdp_migrate.report import changes, guide, markdown, summary, terminal, text
-from fsdp_migrate.report import json as json_report
-from fsdp_migrate.rulebook import pages
-from fsdp_rules.checks import what_to_test
-from fsdp_rules.finding import Changed, Failed, Finding, Level, Result, Skipped, Unchanged
+from fsdp_migrate.pipeline.moved_lines import follow
+from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult, exit_code
+from fsdp_migrate.report import summary
+from fsdp_migrate.report.rewrite import changes, guide
+from fsdp_migrate.report.rewrite import json_report as json_report
+from fsdp_migrate.report.rewrite import markdown_report as markdown
+from fsdp_migrate.report.rewrite import terminal_report as terminal
+from fsdp_migrate.report.rewrite import text_report as text
+from fsdp_migrate.report.rulebook import pages
+from fsdp_rules.engine.checks import what_to_test
+from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Result, Skipped, Unchanged
 
 NASTY = "x[red]y[/red] \x1b[31m | `a` \udcff\n<b>"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate import run
 from fsdp_migrate.cli import main
-from fsdp_migrate.settings import ProjectSettings, SettingsError, load
-from fsdp_rules.finding import Settings
+from fsdp_migrate.pipeline import run
+from fsdp_migrate.tree.settings import ProjectSettings, SettingsError, load
+from fsdp_rules.verdict.finding import Settings
 
 FULL = """
 [tool.fsdp-migrate]

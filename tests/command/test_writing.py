@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate import writing
 from fsdp_migrate.cli import main
+from fsdp_migrate.tree import writing
 
 
 @pytest.mark.parametrize(

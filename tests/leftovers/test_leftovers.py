@@ -12,10 +12,10 @@ import pytest
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from fsdp_migrate.moved import follow
-from fsdp_rules.finding import Changed, Settings, Unchanged
-from fsdp_rules.project import Project, index_source
-from fsdp_rules.rewrite import rewrite_source
+from fsdp_migrate.pipeline.moved_lines import follow
+from fsdp_rules.engine.rewrite import rewrite_source
+from fsdp_rules.project.project import Project, index_source
+from fsdp_rules.verdict.finding import Changed, Settings, Unchanged
 from tests.leftovers.check import left
 from tests.leftovers.names import METHODS, SHARED_METHODS
 from tests.leftovers.uses import uses

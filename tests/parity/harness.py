@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsdp_rules.finding import Changed, Failed, Level, Settings, Skipped
-from fsdp_rules.project import Project, index_source
-from fsdp_rules.rewrite import rewrite_source
+from fsdp_rules.engine.rewrite import rewrite_source
+from fsdp_rules.project.project import Project, index_source
+from fsdp_rules.verdict.finding import Changed, Failed, Level, Settings, Skipped
 from tests.parity.compare import differences
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.programs import Program

@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import textwrap
 
-from fsdp_rules.finding import Changed, Failed, Finding, Result, Settings, Skipped, Unchanged
-from fsdp_rules.project import Project, index_source
-from fsdp_rules.rewrite import rewrite_source
+from fsdp_rules.engine.rewrite import rewrite_source
+from fsdp_rules.project.project import Project, index_source
+from fsdp_rules.verdict.finding import Changed, Failed, Finding, Result, Settings, Skipped, Unchanged
 
 
 def rewrite(source: str | bytes, settings: Settings | None = None, **others: str) -> Result:

@@ -13,10 +13,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel, api, wrap
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 import fsdp_compat
-from fsdp_compat.fsdp import _Methods
-from fsdp_rules.api import KINDS, VERDICTS, Entry, entries
-from fsdp_rules.names import CLASS_NAMES, CONFIG_NAMES, POLICY_NAMES
-from fsdp_rules.registry import all_rules, argument_rules
+from fsdp_compat.face.fsdp import _Methods
+from fsdp_rules.engine.registry import all_rules, argument_rules
+from fsdp_rules.fsdp1.api import KINDS, VERDICTS, Entry, entries
+from fsdp_rules.fsdp1.names import CLASS_NAMES, CONFIG_NAMES, POLICY_NAMES
 
 #: Names of nn.Module that mean something else on FSDP1's class, and private names that many projects use.
 INHERITED = {"load_state_dict", "state_dict"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.registry import all_rules
-from fsdp_rules.rule import Rule
+from fsdp_rules.engine.registry import all_rules
+from fsdp_rules.verdict.rule import Rule
 from tests.rules.helpers import check_findings, check_rewrites, findings
 
 RULES = all_rules()

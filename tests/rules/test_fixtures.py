@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_rules.registry import all_rules
+from fsdp_rules.engine.registry import all_rules
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.pool import ROOT, Pool, WorkerError
 from tests.rules.helpers import check_rewrites, findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from fsdp_compat.versions import TORCH
+from fsdp_compat.torch_.versions import TORCH
 
 
 def needs_torch(version: str, what: str) -> pytest.MarkDecorator:

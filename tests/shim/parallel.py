@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from fsdp_compat.versions import HAS_UNEVEN_STRIDES
+from fsdp_compat.torch_.versions import HAS_UNEVEN_STRIDES
 
 VOCABULARY, WIDTH = 12, 6
 # A number that four ranks do not divide, where torch can shard by it.

@@ -12,7 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy, fsdp_modules, reduction
+from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy, fsdp_modules
+from fsdp_compat.step import reduction
 from tests.device import DEVICE
 from tests.pool import Pool
 

@@ -444,7 +444,7 @@ def test_inheriting_is_refused_with_advice() -> None:
 
 
 def test_every_public_member_of_fsdp1_is_there() -> None:
-    sharded_class = fsdp_compat.fsdp._Methods
+    sharded_class = fsdp_compat.face.fsdp._Methods
     for name, member in vars(FSDP1).items():
         if name.startswith("_") or name in {"forward", "named_parameters", "named_buffers"}:
             continue

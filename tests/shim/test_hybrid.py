@@ -15,7 +15,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from fsdp_compat import FSDP, CustomPolicy, ModuleWrapPolicy, ShardingStrategy, options
+from fsdp_compat import FSDP, CustomPolicy, ModuleWrapPolicy, ShardingStrategy
+from fsdp_compat.planning import options
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, build

@@ -16,8 +16,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 
 import fsdp_compat
-from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, left_out, reduction, shard
-from fsdp_compat.versions import GLOO_AVERAGES
+from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, shard
+from fsdp_compat.applying import left_out
+from fsdp_compat.step import reduction
+from fsdp_compat.torch_.versions import GLOO_AVERAGES
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of, tokens
@@ -123,7 +125,7 @@ def explicitly_divided(rank: int, world_size: int, strategy: str) -> tuple[Outco
     with mock.patch.object(reduction, "GLOO_AVERAGES", False):
         assert reduction.averages(init_device_mesh(DEVICE.type, (world_size,))) is GLOO_AVERAGES
     case = Case(strategy=strategy, arguments=arguments, double=True)
-    with mock.patch("fsdp_compat.apply.averages", return_value=False):
+    with mock.patch("fsdp_compat.applying.apply.averages", return_value=False):
         ours = train_compat(rank, case)
     return train_fsdp1(rank, case), ours
 
@@ -523,7 +525,7 @@ def logged(rank: int, world_size: int) -> list[str]:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    fsdp_compat.options._logged.clear()
+    fsdp_compat.planning.options._logged.clear()
     logger = logging.getLogger("fsdp_compat")
     handler = Keep()
     logger.addHandler(handler)

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import fsdp_compat
 from fsdp_compat import MemoryReport, UnitBytes, Usage, memory_report
-from fsdp_compat.versions import TORCH
+from fsdp_compat.torch_.versions import TORCH
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of

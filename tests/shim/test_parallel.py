@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
-import fsdp_compat.tensor_parallel
+import fsdp_compat.planning.tensor_parallel
 from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy, relink_optimizer, shard
 from tests.device import DEVICE
 from tests.pool import Pool
@@ -215,7 +215,7 @@ def test_meshes_that_do_not_fit_tensor_parallelism_are_refused(pool: Pool) -> No
 def uneven(rank: int, world_size: int) -> None:
     """Worker: as on a torch that misplaces uneven parts. Rows cut by both, and those alone, have to be even."""
     mesh = build_mesh((2, 2))
-    with mock.patch.object(fsdp_compat.tensor_parallel, "HAS_UNEVEN_STRIDES", False):
+    with mock.patch.object(fsdp_compat.planning.tensor_parallel, "HAS_UNEVEN_STRIDES", False):
         with pytest.raises(NotImplementedError, match=r"blocks\.0\.up\.weight has 10 rows, which 4 ranks"):
             FSDP(tensor_parallel(Mlps(10), mesh["tp"]), **arguments(mesh["dp"]))
         FSDP(tensor_parallel(Mlps(12), mesh["tp"]), **arguments(mesh["dp"]))

@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor.debug import CommDebugMode
 
 import fsdp_compat
-from fsdp_compat import FSDP, BackwardPrefetch, CustomPolicy, ModuleWrapPolicy, torch_internals
+from fsdp_compat import FSDP, BackwardPrefetch, CustomPolicy, ModuleWrapPolicy
+from fsdp_compat.torch_ import internals as torch_internals
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.training import Case, Outcome, assert_same, train_compat, train_fsdp1, weights_of
@@ -190,7 +191,7 @@ def messages_of(rank: int, world_size: int) -> list[str]:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    fsdp_compat.options._logged.clear()
+    fsdp_compat.planning.options._logged.clear()
     logger, handler = logging.getLogger("fsdp_compat"), Keep()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

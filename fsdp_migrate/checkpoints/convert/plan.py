@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.convert import adam, flat, names, raw_optimizer, spelling, ties
-from fsdp_migrate.checkpoints.convert.groups import read_groups
+from fsdp_migrate.checkpoints.convert.flat import flat
+from fsdp_migrate.checkpoints.convert.flat.template import Template, read_template, template_of_optimizer
+from fsdp_migrate.checkpoints.convert.keys import names, spelling, ties
+from fsdp_migrate.checkpoints.convert.optimizer import adam, raw_optimizer
+from fsdp_migrate.checkpoints.convert.optimizer.groups import read_groups
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
-from fsdp_migrate.checkpoints.convert.template import Template, read_template, template_of_optimizer
-from fsdp_migrate.checkpoints.folders import LIGHTNING_FILE, Kind
-from fsdp_migrate.checkpoints.loading import root_of_model
-from fsdp_migrate.checkpoints.model import Key, TensorEntry, ValueEntry, spelled, tensors
-from fsdp_migrate.checkpoints.opened import Checkpoint
+from fsdp_migrate.checkpoints.entries import Key, TensorEntry, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.judge.loading import root_of_model
+from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
+from fsdp_migrate.checkpoints.read.find import LIGHTNING_FILE, Kind
 
 
 class Target(str, enum.Enum):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsdp_migrate.checkpoints.model import Entries, Key, Sequences, TensorEntry, ValueEntry, spelled
+from fsdp_migrate.checkpoints.entries import Entries, Key, Sequences, TensorEntry, ValueEntry, spelled
 
 
 class CannotConvert(Exception):

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fsdp_migrate.checkpoints import elements
-from fsdp_migrate.checkpoints.elements import Elements
-from fsdp_migrate.checkpoints.model import Chunk, Entries, Key, TensorEntry, box, spelled
+from fsdp_migrate.checkpoints.entries import Chunk, Entries, Key, TensorEntry, box, spelled
+from fsdp_migrate.checkpoints.read import elements
+from fsdp_migrate.checkpoints.read.elements import Elements
 
 #: The box of a tensor: the first index and the one behind the last, per dimension.
 Box: TypeAlias = tuple[tuple[int, int], ...]

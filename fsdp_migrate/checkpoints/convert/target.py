@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
-from fsdp_migrate.checkpoints.model import tensors
+from fsdp_migrate.checkpoints.entries import tensors
 
 #: Headers, pickles and padding, for each tensor and for all.
 _OVERHEAD_EACH = 4096

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, Edit, Replace, remove
-from fsdp_rules.finding import Level
-from fsdp_rules.guards import Guard, guard_of, is_asked_for, tested
-from fsdp_rules.names import FSDP, canonical
-from fsdp_rules.project import Certainty
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import SWITCH, File, dotted
-from fsdp_rules.values import is_simple, literal_bool, names_in
-from fsdp_rules.wrapping import held_at
+from fsdp_rules.file.expressions import is_simple, literal_bool, names_in
+from fsdp_rules.file.file import SWITCH, File, dotted
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, tested
+from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 PARAMETERS = (
     "iterate model.parameters(): each is a DTensor, its shard is p.to_local() and its full value p.full_tensor()"

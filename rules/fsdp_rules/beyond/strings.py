@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.class_names import name_test
-from fsdp_rules.diagnosis import Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODULES, canonical
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File, dotted
-from fsdp_rules.type_places import in_annotation
+from fsdp_rules.file.class_tests import name_test
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.type_places import in_annotation
+from fsdp_rules.fsdp1.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODULES, canonical
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 #: How a string of interest starts, which is cheap to ask of every string of a file.
 STARTS = (FSDP_PACKAGE, FSDP)

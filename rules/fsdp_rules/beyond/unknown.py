@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fsdp_rules.names import FSDP
-from fsdp_rules.rule import Rule
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.verdict.rule import Rule
 
 
 class UnknownUse(Rule):

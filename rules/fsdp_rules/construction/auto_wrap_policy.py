@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.plan import ShardPlan
-from fsdp_rules.rule import ArgumentRule
-from fsdp_rules.source import File
-from fsdp_rules.values import bind, brief, elements, is_none, is_partial
+from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.file.expressions import bind, brief, elements, is_none, is_partial
+from fsdp_rules.file.file import File
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import ArgumentRule
 
 #: For each policy that is a plain test on the module: the argument that holds the test.
 BY_CLASS = {

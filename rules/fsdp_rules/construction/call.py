@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import libcst as cst
 
-from fsdp_rules.construction.kwargs import gather
+from fsdp_rules.construction._plan.arguments import gather
+from fsdp_rules.construction._plan.early_optimizers import early_optimizers
+from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.construction._plan.render import render_native
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
-from fsdp_rules.diagnosis import Diagnosis, Replace
-from fsdp_rules.early_optimizers import early_optimizers
-from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP
-from fsdp_rules.plan import ShardPlan
-from fsdp_rules.render import render_native
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 #: FSDP1's constructor in torch's own order.
 PARAMETERS = (
@@ -87,7 +87,7 @@ def build(model):
         return ()
 
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
-        from fsdp_rules.registry import argument_rules
+        from fsdp_rules.engine.registry import argument_rules
 
         gathered = gather(call, PARAMETERS, file)
         plan = ShardPlan(call=call, arguments=gathered.arguments)

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Code, Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.names import CHECKPOINT_WRAPPER
-from fsdp_rules.project import Certainty
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.values import is_partial, literal_bool
-from fsdp_rules.wrapping import held_at
+from fsdp_rules.file.expressions import is_partial, literal_bool
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import CHECKPOINT_WRAPPER
+from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 WRAPPER = f"{CHECKPOINT_WRAPPER}.checkpoint_wrapper"
 OFFLOAD = f"{CHECKPOINT_WRAPPER}.offload_wrapper"

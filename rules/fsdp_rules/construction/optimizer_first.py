@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, InsertAfter, remove
-from fsdp_rules.early_optimizers import EarlyOptimizer, early_optimizers, given_optimizers, wraps
-from fsdp_rules.finding import Level
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File, dotted
-from fsdp_rules.values import is_none
+from fsdp_rules.construction._plan.early_optimizers import EarlyOptimizer, early_optimizers, given_optimizers, wraps
+from fsdp_rules.file.expressions import is_none
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, remove
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 
 class OptimizerFirst(Rule):

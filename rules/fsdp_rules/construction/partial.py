@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.values import is_partial
+from fsdp_rules.file.expressions import is_partial
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 
 class PartialConstructor(Rule):

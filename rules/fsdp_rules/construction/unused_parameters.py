@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.rule import Rule
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 
 class UnusedParameters(Rule):

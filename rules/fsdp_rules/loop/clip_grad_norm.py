@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Code, Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.project import Certainty
-from fsdp_rules.receivers import asked_for, call_with, wrapped
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.values import bind
+from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.file import File
+from fsdp_rules.model.receivers import asked_for, call_with, wrapped
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 
 class ClipGradNorm(Rule):

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.project import Certainty
-from fsdp_rules.receivers import call_with, wrapped
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.values import bind
-from fsdp_rules.wrapping import held_at
+from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.file import File
+from fsdp_rules.model.receivers import call_with, wrapped
+from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 #: Hooks of torch's own that fsdp_compat puts in FSDP2's terms.
 KNOWN = frozenset({"allreduce_hook", "bf16_compress_hook", "fp16_compress_hook", "reduce_scatter_hook"})

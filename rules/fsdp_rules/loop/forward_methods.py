@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, InsertAfter, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP
-from fsdp_rules.project import Certainty
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 #: Methods that compute with parameters, by the names that people give them.
 COMPUTES = re.compile(

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Code, Diagnosis, Replace, ReplaceStatement
-from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP
-from fsdp_rules.project import Certainty
-from fsdp_rules.render import indent
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.values import bind, literal_bool
-from fsdp_rules.wrapping import held_at, is_summoned
+from fsdp_rules.construction._plan.render import indent
+from fsdp_rules.file.expressions import bind, literal_bool
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.wrapping import held_at, is_summoned
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace, ReplaceStatement
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 
 class FsdpModules(Rule):

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Code, Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.render import call_text
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.type_places import is_read
-from fsdp_rules.values import bind, is_none
+from fsdp_rules.construction._plan.render import call_text
+from fsdp_rules.file.expressions import bind, is_none
+from fsdp_rules.file.file import File
+from fsdp_rules.file.type_places import is_read
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 #: The parameters of ShardedGradScaler. Those of GradScaler have the two factors the other way round.
 PARAMETERS = (

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.project import Certainty
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.wrapping import held_at, model_of_parameter
+from fsdp_rules.file.file import File
+from fsdp_rules.model.wrapping import held_at, model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 NORMS = frozenset({"_foreach_norm", "norm", "vector_norm"})
 REDUCTIONS = frozenset({"all_reduce", "reduce"})

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
-from fsdp_rules.finding import Level
-from fsdp_rules.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
-from fsdp_rules.names import FSDP
-from fsdp_rules.project import Certainty
-from fsdp_rules.receivers import is_repeatable
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.values import elements, names_in
-from fsdp_rules.wrapping import held_at
+from fsdp_rules.file.expressions import elements, names_in
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
+from fsdp_rules.model.receivers import is_repeatable
+from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 PRIVATE = "_fsdp_wrapped_module"
 DDP = re.compile(r"DistributedDataParallel|\bDDP\b")

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.file.file import File
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 PREFIX = re.compile(r"_fsdp_wrapped_module|_fpw_module|_flat_param\b|_flat_param_")
 #: Calls that take a part out of a name, and leave a name without it alone.

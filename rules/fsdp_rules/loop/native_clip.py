@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.names import canonical
-from fsdp_rules.project import Certainty
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.wrapping import held_at, is_wrapped_above, model_of_parameters
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import canonical
+from fsdp_rules.model.wrapping import held_at, is_wrapped_above, model_of_parameters
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 CLIP = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_")
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Code, Diagnosis, Rebuild, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.guards import is_under_ddp
-from fsdp_rules.negation import asserted, negated
-from fsdp_rules.project import Certainty
-from fsdp_rules.receivers import asked_for, is_repeatable, wrapped
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.file.file import File
+from fsdp_rules.file.negation import asserted, negated
+from fsdp_rules.model.guards import is_under_ddp
+from fsdp_rules.model.receivers import asked_for, is_repeatable, wrapped
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Rebuild, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 FSDP_WORD = re.compile(r"fsdp|FullySharded", re.IGNORECASE)
 NO_SYNC = "no_sync"

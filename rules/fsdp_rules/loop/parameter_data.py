@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.project import Certainty
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File, dotted
-from fsdp_rules.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 
 class ParameterData(Rule):

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.project import Certainty
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.file.file import File
+from fsdp_rules.model.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 RANK = re.compile(r"\b\w*rank\b|\bis_(main|master|rank|chief|local_main)\w*|\bmain_process\b", re.IGNORECASE)
 #: Methods that need all ranks for a sharded tensor, and attributes on the way to them.

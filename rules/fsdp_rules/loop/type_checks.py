@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.class_names import name_test, negation, subject_of_class
-from fsdp_rules.diagnosis import Code, Diagnosis, Edit, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP, canonical, expand
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File, dotted
-from fsdp_rules.type_places import TESTS, in_annotation, is_alias, is_read, is_tested, other_tests, whole_of
-from fsdp_rules.values import calls_plainly
+from fsdp_rules.file.class_tests import name_test, negation, subject_of_class
+from fsdp_rules.file.expressions import calls_plainly
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.type_places import TESTS, in_annotation, is_alias, is_read, is_tested, other_tests, whole_of
+from fsdp_rules.fsdp1.names import FSDP, canonical, expand
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Edit, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 MODULE = "torch.distributed.fsdp.FSDPModule"
 #: Classes that wrap a model or a block, and so are never the class of a sharded module itself.

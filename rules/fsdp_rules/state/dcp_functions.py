@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Build, Code, Diagnosis, Replace
-from fsdp_rules.finding import Level
-from fsdp_rules.names import canonical
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.state.dcp import DCP, spell
-from fsdp_rules.values import bind
+from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import canonical
+from fsdp_rules.state._writing.dcp_imports import DCP, spell
+from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 PACKAGES = (DCP, "torch.distributed._shard.checkpoint")
 FUNCTIONS = {

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
+from fsdp_rules.file.file import File
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 MESSAGE = "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
 ADVICE = (

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.names import FSDP
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.state.calls import state_call
-from fsdp_rules.state.verdicts import verdict
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.state._governing.calls import state_call
+from fsdp_rules.state._writing.verdict import verdict
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.rule import Rule
 
 
 class OptimStateDict(Rule):

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis
-from fsdp_rules.finding import Level
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.state.calls import state_call
-from fsdp_rules.state.dcp import DCP
-from fsdp_rules.state.options import OPTIONS
-from fsdp_rules.state.verdicts import is_sharded
-from fsdp_rules.values import bind, literal_bool
+from fsdp_rules.file.expressions import bind, literal_bool
+from fsdp_rules.file.file import File
+from fsdp_rules.state._governing.calls import state_call
+from fsdp_rules.state._writing.dcp_imports import DCP
+from fsdp_rules.state._writing.options import OPTIONS
+from fsdp_rules.state._writing.verdict import is_sharded
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 PLANNERS = (f"{DCP}.DefaultLoadPlanner", f"{DCP}.default_planner.DefaultLoadPlanner")
 ADVICE = "compare the names once: what only the model or only the file has is left out"

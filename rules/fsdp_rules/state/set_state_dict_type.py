@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Diagnosis, remove
-from fsdp_rules.finding import Level
-from fsdp_rules.names import FSDP
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.state.context import SET_STATE_DICT_TYPE, Kind, is_context_call, read_context
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.state._governing.context import SET_STATE_DICT_TYPE, Kind, is_context_call, read_context
+from fsdp_rules.state._governing.sticky import setting_problem
 from fsdp_rules.state.local_state_dict import LocalStateDict
-from fsdp_rules.state.sticky import setting_problem
+from fsdp_rules.verdict.diagnosis import Diagnosis, remove
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 _TAKEN = re.compile(r"(?<!\w)(?:load_|optim_|full_optim_|sharded_optim_)?state_dict(?:_to_load)?\(")
 

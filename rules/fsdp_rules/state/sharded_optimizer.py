@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.diagnosis import Build, Code, Diagnosis, ReplaceStatement
-from fsdp_rules.finding import Level
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.state.blocks import block_problem
-from fsdp_rules.state.calls import Action, StateCall, calls_in, state_call
-from fsdp_rules.state.context import governing_with
-from fsdp_rules.state.dcp import DCP, spell
-from fsdp_rules.state.loading import find_load
-from fsdp_rules.values import bind
+from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.file import File
+from fsdp_rules.state._governing.blocks import block_problem
+from fsdp_rules.state._governing.calls import Action, StateCall, calls_in, state_call
+from fsdp_rules.state._governing.context import governing_with
+from fsdp_rules.state._writing.dcp_imports import DCP, spell
+from fsdp_rules.state._writing.loading import find_load
+from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, ReplaceStatement
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 FUNCTION = "load_sharded_optimizer_state_dict"
 ADVICE = (

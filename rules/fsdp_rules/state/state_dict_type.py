@@ -7,16 +7,16 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.apply import removed_line
-from fsdp_rules.diagnosis import Code, Diagnosis, Rebuild
-from fsdp_rules.finding import Level
-from fsdp_rules.rule import Rule
-from fsdp_rules.source import File
-from fsdp_rules.state.blocks import block_assumption, block_problem
-from fsdp_rules.state.context import context_items, entered, is_context_call, read_context
+from fsdp_rules.engine.apply import removed_line
+from fsdp_rules.file.file import File
+from fsdp_rules.state._governing.blocks import block_assumption, block_problem
+from fsdp_rules.state._governing.context import context_items, entered, is_context_call, read_context
+from fsdp_rules.state._governing.switching import switching
+from fsdp_rules.state._writing.shared_options import shared_name, shared_options
 from fsdp_rules.state.local_state_dict import LocalStateDict
-from fsdp_rules.state.shared import shared_name, shared_options
-from fsdp_rules.state.switching import switching
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Rebuild
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
 
 CHOSEN = "is chosen by the options of each call"
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement

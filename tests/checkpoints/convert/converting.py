@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fsdp_migrate.checkpoints.convert.convert import SHARD_SIZE, Converted, convert
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
-from fsdp_migrate.checkpoints.convert.run import SHARD_SIZE, Converted, convert
 
 
 def converted(source: Path, target: Path, to: Target, shard_size: int = SHARD_SIZE, **wanted: Any) -> Converted:

@@ -13,11 +13,11 @@ from torch import nn
 
 from fixtures.checkpoints.model import build
 from fixtures.checkpoints.odd import build_odd
-from fsdp_migrate.checkpoints import elements
+from fsdp_migrate.checkpoints.convert.flat.template import Template, read_template
 from fsdp_migrate.checkpoints.convert.state import State
-from fsdp_migrate.checkpoints.convert.template import Template, read_template
-from fsdp_migrate.checkpoints.model import TensorEntry
-from fsdp_migrate.checkpoints.opened import Checkpoint, open_all
+from fsdp_migrate.checkpoints.entries import TensorEntry
+from fsdp_migrate.checkpoints.read import elements
+from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
 
 
 def model_of(name: str) -> nn.Module:

@@ -15,12 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fixtures.checkpoints.model import build
-from fsdp_migrate.checkpoints.convert.flat import unflattened
+from fsdp_migrate.checkpoints.convert.flat.flat import unflattened
+from fsdp_migrate.checkpoints.convert.flat.template import Template, read_template
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
-from fsdp_migrate.checkpoints.convert.template import Template, read_template
-from fsdp_migrate.checkpoints.model import tensors
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.entries import tensors
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.convert.templates import (
     as_copies,

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.written import assert_same, expected
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.checkpoints.model import build, optimizer_for
-from fsdp_migrate.checkpoints.convert.groups import RECIPE, read_groups
+from fsdp_migrate.checkpoints.convert.optimizer.groups import RECIPE, read_groups
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
 
 

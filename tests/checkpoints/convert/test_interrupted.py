@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsdp_migrate.checkpoints import elements
 from fsdp_migrate.checkpoints.convert.plan import Target
-from fsdp_migrate.checkpoints.model import tensors
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.entries import tensors
+from fsdp_migrate.checkpoints.read import elements
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints.convert import command
 from tests.checkpoints.convert.converting import converted
 

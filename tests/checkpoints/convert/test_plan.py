@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from fixtures.checkpoints import hostile
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
-from fsdp_migrate.checkpoints.model import BadCheckpoint
+from fsdp_migrate.checkpoints.entries import BadCheckpoint
 from tests.checkpoints.convert.converting import converted
 
 W = torch.arange(6.0).view(2, 3)

@@ -15,12 +15,12 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from fixtures.checkpoints.model import build, optimizer_for
+from fsdp_migrate.checkpoints.convert.flat.template import Template, read_template
+from fsdp_migrate.checkpoints.convert.optimizer.raw_optimizer import keyed_by_name
 from fsdp_migrate.checkpoints.convert.plan import Target
-from fsdp_migrate.checkpoints.convert.raw_optimizer import keyed_by_name
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
-from fsdp_migrate.checkpoints.convert.template import Template, read_template
-from fsdp_migrate.checkpoints.model import Key, TensorEntry
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.entries import Key, TensorEntry
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.convert.templates import (
     as_json,

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from fixtures.checkpoints import hostile
 from fixtures.checkpoints.model import Net, build
+from fsdp_migrate.checkpoints.convert.flat.template import RECIPE, Template, read_template, template_of_optimizer
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
-from fsdp_migrate.checkpoints.convert.template import RECIPE, Template, read_template, template_of_optimizer
-from fsdp_migrate.checkpoints.opened import open_all
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 
 NAMES = [name for name, _ in build().named_parameters()]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsdp_migrate.checkpoints.convert import run
+from fsdp_migrate.checkpoints.convert import convert as run
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.stream import TensorStream

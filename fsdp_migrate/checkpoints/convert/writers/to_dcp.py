@@ -23,7 +23,7 @@ from torch.futures import Future
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State, nested
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
-from fsdp_migrate.checkpoints.model import BadCheckpoint, Chunk, Key, TensorEntry, ValueEntry
+from fsdp_migrate.checkpoints.entries import BadCheckpoint, Chunk, Key, TensorEntry, ValueEntry
 
 #: The first file of the first rank.
 _FILE = "__0_0.distcp"

@@ -20,7 +20,7 @@ import torch
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State, nested
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
-from fsdp_migrate.checkpoints.model import ITEM_SIZES, Key, TensorEntry, ValueEntry, spelled, strides_of, tensors
+from fsdp_migrate.checkpoints.entries import ITEM_SIZES, Key, TensorEntry, ValueEntry, spelled, strides_of, tensors
 
 #: torch pickles with it, and its restricted reader of today takes no other.
 _PROTOCOL = 2

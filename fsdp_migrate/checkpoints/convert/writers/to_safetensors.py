@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
-from fsdp_migrate.checkpoints.model import ITEM_SIZES, Key, TensorEntry, spelled, tensors
-from fsdp_migrate.checkpoints.safetensors import DTYPES
+from fsdp_migrate.checkpoints.entries import ITEM_SIZES, Key, TensorEntry, spelled, tensors
+from fsdp_migrate.checkpoints.read.safetensors import DTYPES
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 #: Readers of safetensors map tensors at multiples of eight bytes.

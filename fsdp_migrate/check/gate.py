@@ -1,0 +1,144 @@
+"""A whole check: the pipeline of a rewrite with nothing written, and a look into every checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fsdp_migrate.check import baseline as baselines
+from fsdp_migrate.check import targets
+from fsdp_migrate.check.checked import CheckResult, Told, at_least
+from fsdp_migrate.check.comments import todos, unknown_names
+from fsdp_migrate.check.fingerprints import fingerprints
+from fsdp_migrate.checkpoints.entries import BadCheckpoint
+from fsdp_migrate.checkpoints.read.find import Found
+from fsdp_migrate.pipeline import run
+from fsdp_migrate.pipeline.engine import Engine
+from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_migrate.pipeline.run import Progress
+from fsdp_migrate.pipeline.work import contained
+from fsdp_migrate.tree.files import SUFFIXES
+from fsdp_rules.verdict.finding import Failed, Finding, Level, Settings
+
+#: What is said before the message of a finding that tells what a rewrite does.
+_WOULD = {
+    Level.SAFE: "FSDP1 code, would be rewritten: ",
+    Level.REVIEW: "FSDP1 code, would be rewritten on an assumption: ",
+}
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What the user asked for. ``settings`` are those of a rewrite; ``baseline`` is a file of known findings."""
+
+    paths: tuple[str, ...]
+    settings: Settings
+    min_level: Level = Level.SAFE
+    baseline: Path | None = None
+    jobs: int | None = None
+
+
+def check(
+    request: CheckRequest, engine: Engine, rule_names: Callable[[], Mapping[str, str]], progress: Progress
+) -> CheckResult:
+    """Look at everything that ``request`` names.
+
+    ``rule_names`` gives the name of every rule by its id, and is asked only where a comment has an id. Raises
+    :class:`fsdp_migrate.tree.files.NoSuchPath` and :class:`fsdp_migrate.check.baseline.BaselineError` before anything
+    is read. Whatever goes wrong with one path is in the result.
+    """
+    known = baselines.read(request.baseline) if request.baseline else set()
+    sorted_paths = targets.sort(request.paths)
+    rewritten = _sources(request, sorted_paths.sources, engine, progress)
+    in_checkpoints, errors = _checkpoints(sorted_paths.checkpoints, progress)
+    in_comments, comment_errors = _comments(rewritten, rule_names)
+    errors += [*sorted_paths.errors, *rewritten.errors, *comment_errors]
+
+    wanted = [
+        finding
+        for finding in [*map(_as_told, rewritten.findings), *in_comments, *in_checkpoints]
+        if request.settings.enabled(finding.rule)
+    ]
+    wanted.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule, finding.message))
+    sources = {file.path: file.before for file in rewritten.outcomes}
+    told, below, counted = [], 0, 0
+    for finding, fingerprint in zip(wanted, fingerprints(wanted, sources), strict=True):
+        fails = at_least(finding.level, request.min_level)
+        one = Told(finding, fails, finding.path not in sources, fingerprint)
+        if request.baseline and baselines.entry_of(one, request.baseline) in known:
+            counted += 1
+        elif fails or finding.level is Level.INFO:
+            told.append(one)
+        else:
+            below += 1
+    return CheckResult(
+        paths=sorted_paths.sources,
+        min_level=request.min_level,
+        sources=rewritten.scanned,
+        checkpoints=len(sorted_paths.checkpoints),
+        told=tuple(told),
+        below=below,
+        known=counted,
+        errors=tuple(dict.fromkeys(errors)),
+        skipped=(*rewritten.skipped, *sorted_paths.skipped),
+    )
+
+
+def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, progress: Progress) -> RunResult:
+    if not paths:
+        return RunResult((), True, 0, ())
+    # Which rules are asked for is decided afterwards: what one rule says may depend on what another one did.
+    settings = dataclasses.replace(request.settings, select=(), ignore=(), traps=True)
+    return run.rewrite(run.Request(paths, settings, diff=True, jobs=request.jobs), engine, progress)
+
+
+def _as_told(finding: Finding) -> Finding:
+    return dataclasses.replace(finding, message=_WOULD.get(finding.level, "") + finding.message)
+
+
+def _checkpoints(found: tuple[Found, ...], progress: Progress) -> tuple[list[Finding], list[tuple[str, str]]]:
+    findings: list[Finding] = []
+    errors: list[tuple[str, str]] = []
+    progress.start("Looking into checkpoints", len(found))
+    for one in found:
+        said = contained(partial(_judged, one))
+        if isinstance(said, Failed):
+            errors.append((one.path.as_posix(), said.error))
+        else:
+            findings += said
+        progress.step()
+    return findings, errors
+
+
+def _judged(found: Found) -> list[Finding] | Failed:
+    from fsdp_migrate.checkpoints.judge.judge import judge
+    from fsdp_migrate.checkpoints.read.checkpoint_parts import open_found
+
+    try:
+        return judge(open_found(found))
+    except (BadCheckpoint, OSError) as error:
+        return Failed(str(error))
+
+
+def _comments(
+    result: RunResult, rule_names: Callable[[], Mapping[str, str]]
+) -> tuple[list[Finding], list[tuple[str, str]]]:
+    """What the comments of this command that stand in sources say, and those among them that name no rule."""
+    commented = [
+        file for file in result.outcomes if b"fsdp-migrate" in file.before and not isinstance(file.result, Failed)
+    ]
+    names = rule_names() if commented else {}
+    findings: list[Finding] = []
+    errors: list[tuple[str, str]] = []
+    for file in commented:
+        is_notebook = file.real.suffix == SUFFIXES[1]
+        findings += todos(file, is_notebook, names)
+        if not is_notebook:
+            errors += [
+                (file.path, f"line {line}: a comment ignores {name}, and there is no such rule")
+                for line, name in unknown_names(file.before, names)
+            ]
+    return findings, errors

@@ -1,0 +1,109 @@
+"""One conversion from start to end: read, decide, write beside, compare, put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from fsdp_migrate.checkpoints import traits
+from fsdp_migrate.checkpoints.convert import target as place
+from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, plan
+from fsdp_migrate.checkpoints.convert.reread import Differs, verify
+from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
+from fsdp_migrate.checkpoints.convert.stream import TensorStream
+from fsdp_migrate.checkpoints.entries import BadCheckpoint, tensors
+from fsdp_migrate.checkpoints.judge import loading
+from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all, open_found
+from fsdp_migrate.checkpoints.read.find import Kind, find
+
+#: What Hugging Face's libraries cut at by default.
+SHARD_SIZE = 5 * 10**9
+
+
+#: Is told what is being done, and of how many bytes; gives what is to be called with each number of them done.
+Progress: TypeAlias = Callable[[str, int], Callable[[int], object]]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written, or would be: how much, what was changed on the way, and the line that loads it."""
+
+    source: Path
+    target: Path
+    count: int
+    nbytes: int
+    notes: Sequence[str]
+    line: str
+
+
+def prepare(source: Path, target: Path, wanted: Wanted) -> State:
+    """The state that :func:`convert` writes. Raises :class:`CannotConvert` or :class:`BadCheckpoint`."""
+    place.refuse(source, target)
+    checkpoint = _only(source)
+    flat = traits.flat_parameters(checkpoint.entries)
+    return plan(checkpoint, wanted, _beside(checkpoint) if flat and wanted.template is None else [])
+
+
+def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shard_size: int = SHARD_SIZE) -> Converted:
+    """Write the checkpoint at ``source`` to ``target``, which must not be there yet.
+
+    One process and no process group; it holds two tensors at most. Raises :class:`CannotConvert` and
+    :class:`BadCheckpoint`, both before anything lies at ``target``; ``source`` is only ever read.
+    """
+    state = prepare(source, target, wanted)
+    place.refuse_small_disk(state, target)
+    nbytes = place.nbytes_of(state)
+    with place.beside(target) as path:
+        stream = TensorStream(state.entries, progress("writing", nbytes))
+        _write(state, path, stream, wanted.to, shard_size)
+        try:
+            verify(state, path, stream.digests, progress("comparing", nbytes))
+        except (Differs, BadCheckpoint) as error:
+            raise CannotConvert(f"what was written is not what was read, and is gone again: {error}") from error
+    left = (
+        f"{path}: of a run that was killed, or is still at work; if none is, it can go"
+        for path in place.left_behind(target)
+    )
+    notes = (*state.notes, *left)
+    (written,) = open_all(target)
+    count = len(list(tensors(state.entries)))
+    return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
+
+
+def _write(state: State, path: Path, stream: TensorStream, to: Target, shard_size: int) -> None:
+    # Each writer takes time or a library that the others do without: torch for two of them.
+    match to:
+        case Target.SAFETENSORS:
+            from fsdp_migrate.checkpoints.convert.writers import to_safetensors
+
+            to_safetensors.write(state, path, stream, shard_size)
+        case Target.FULL:
+            from fsdp_migrate.checkpoints.convert.writers import to_full
+
+            to_full.write(state, path, stream)
+        case Target.DCP:
+            from fsdp_migrate.checkpoints.convert.writers import to_dcp
+
+            to_dcp.write(state, path, stream)
+
+
+def _only(source: Path) -> Checkpoint:
+    """The one checkpoint at or under ``source``; a rank's file stands for those of all ranks beside it."""
+    beside = find(source.parent, lambda folder: False) if source.is_file() else []
+    families = [found for found in beside if found.kind is Kind.RANKS and source in found.files]
+    found = [open_found(one) for one in families] or open_all(source)
+    if not found:
+        raise CannotConvert(f"{source}: there is no checkpoint in it")
+    if len(found) > 1:
+        names = ", ".join(str(one.path) for one in found[:5]) + (", …" if len(found) > 5 else "")
+        raise CannotConvert(f"{source}: there are {len(found)} checkpoints in it, name one of them: {names}")
+    return found[0]
+
+
+def _beside(checkpoint: Checkpoint) -> list[Checkpoint]:
+    """The others in the same folder and in folders of that, where accelerate puts the optimizer of rank files."""
+    folder = checkpoint.path.parent
+    found = find(folder, lambda inner: inner.parent == folder)
+    return [open_found(one) for one in found if one.path != checkpoint.path]

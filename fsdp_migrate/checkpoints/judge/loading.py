@@ -1,0 +1,216 @@
+"""The code that loads a checkpoint into FSDP2, and the traps on the way that this one has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fsdp_migrate.checkpoints import traits
+from fsdp_migrate.checkpoints.entries import Entries, Key, tensors
+from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
+from fsdp_migrate.checkpoints.read.find import Kind, split_at_rank
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Something that goes wrong without an error, or with a misleading one."""
+
+    name: str
+    sentence: str
+
+
+def root_of_model(entries: Entries) -> Key | None:
+    """The key under which the model lies, ``()`` where it is the root; None for an optimizer alone."""
+    prefixes = [optimizer.prefix for optimizer in traits.optimizers(entries)]
+    roots = Counter(
+        key[:-1]
+        for key, entry in tensors(entries)
+        if key
+        and "float" in entry.dtype
+        and not any(key[: len((*prefix, "state"))] == (*prefix, "state") for prefix in prefixes)
+    )
+    return roots.most_common(1)[0][0] if roots else None
+
+
+def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str:
+    """One line of code for an FSDP2 model, or as a comment why there is none, or that it has to be converted.
+
+    It takes the functions of ``torch.distributed.checkpoint.state_dict`` for imported, and ``dist`` and ``dcp``.
+    ``aliases``: names that the model has and its safetensors lack, each with the name of the same elements in them.
+    """
+    if checkpoint.dangers:
+        return "# it runs code when loaded: do not"
+    if checkpoint.problems:
+        return "# it is not whole"
+    if needs_conversion(checkpoint):
+        return "# none as it is: the finding has the command that converts it"
+    whole = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
+    match checkpoint.found.kind:
+        case Kind.DCP:
+            return _from_folder(checkpoint)
+        case Kind.RANKS:
+            return _from_value(checkpoint, f"torch.load({_name_of_rank(checkpoint)}, weights_only=True)", "")
+        case Kind.SAFETENSORS:
+            loaded = _from_safetensors(checkpoint)
+            return _tied(loaded, aliases, whole) if aliases else _from_value(checkpoint, loaded, whole)
+        case Kind.PICKLE:
+            return "# save it again with a torch that writes archives (1.6 or later)"
+        case Kind.FILE:
+            return _from_value(
+                checkpoint, f"torch.load({_quoted(checkpoint.path)}, mmap=True, weights_only=True)", whole
+            )
+
+
+def needs_conversion(checkpoint: Checkpoint) -> bool:
+    """Whether no FSDP2 program can load it as it is."""
+    return (
+        bool(traits.flat_parameters(checkpoint.entries))
+        or any(optimizer.keyed_by == "id" for optimizer in traits.optimizers(checkpoint.entries))
+        or any(entry.kind == "ShardedTensor" for _, entry in tensors(checkpoint.entries))
+    )
+
+
+def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
+    """The traps that this checkpoint has, worst first."""
+    found = traits.optimizers(checkpoint.entries)
+    folder = checkpoint.found.kind is Kind.DCP
+    names = [str(key[-1]) for key in checkpoint.entries if key]
+    if folder and found:
+        yield Trap(
+            "silent-reset",
+            "dcp.load into optimizer.state_dict() of a fresh optimizer loads no state and says nothing; "
+            "load into get_optimizer_state_dict(model, optimizer)",
+        )
+    if any(_shares_states(checkpoint.entries, optimizer.prefix) for optimizer in found):
+        yield Trap(
+            "shared-step",
+            "several parameters share one step, as those of a flat parameter of FSDP1 do; loaded as it is, the "
+            "optimizer counts each step once for each of them: fsdp-migrate checkpoint convert sets them apart",
+        )
+    if checkpoint.metadata is not None and checkpoint.metadata.by_rank:
+        yield Trap(
+            "by-rank",
+            "every rank saved for itself (use_collectives=False); it loads into as many ranks alone, "
+            "with a FileSystemReader told the same",
+        )
+    flat = traits.flat_parameters(checkpoint.entries)
+    if flat:
+        yield Trap("strict-false", "load_state_dict(strict=False) accepts these keys and loads nothing")
+    if flat and folder and len(list(tensors(checkpoint.entries))) > len(flat):
+        yield Trap("lossy-views", "only the flat parameters are whole; tensors under parameters' names are slices")
+    for optimizer in found:
+        if optimizer.groups > 1:
+            yield Trap(
+                "groups",
+                f"the optimizer has {optimizer.groups} groups; one built with fewer drops the rest without a word",
+            )
+    grouped = [key for key in checkpoint.entries if "param_groups" in key]
+    if any("betas" in key for key in grouped) and not any("decoupled_weight_decay" in key for key in grouped):
+        yield Trap(
+            "decoupled-weight-decay",
+            "its groups lack decoupled_weight_decay, which newer Adam and AdamW miss when loading strictly; "
+            "pass DefaultLoadPlanner(allow_partial_load=True)",
+        )
+    if any(entry.kind == "DTensor" for _, entry in tensors(checkpoint.entries)):
+        yield Trap("import-dtensor", "torch.load(weights_only=True) needs import torch.distributed.tensor before it")
+    if any(name.startswith("_orig_mod.") or "._orig_mod." in name for name in names):
+        yield Trap("compiled", "keys with _orig_mod. come from torch.compile and fit a compiled model alone")
+    if any(name.startswith("module.") for name in names):
+        yield Trap("module-prefix", "keys start with module., as DistributedDataParallel leaves them")
+
+
+def _shares_states(entries: Entries, prefix: Key) -> bool:
+    """Whether states of several parameters are one tensor, which optimizers change in place."""
+    start = (*prefix, "state")
+    chunks = [entry.chunks for key, entry in tensors(entries) if key[: len(start)] == start and entry.numel]
+    return len(set(chunks)) < len(chunks)
+
+
+def _from_folder(checkpoint: Checkpoint) -> str:
+    root = root_of_model(checkpoint.entries)
+    targets: dict[Key, str] = {}
+    after = []
+    if root is not None:
+        targets[root] = "get_model_state_dict(model)"
+        after.append(f"set_model_state_dict(model, {_at('sd', root)})")
+    for optimizer in traits.optimizers(checkpoint.entries)[:1]:
+        targets[optimizer.prefix] = "get_optimizer_state_dict(model, optimizer)"
+        after.append(f"set_optimizer_state_dict(model, optimizer, {_at('sd', optimizer.prefix)})")
+    if not targets:
+        return "# neither a model nor an optimizer"
+    return f"sd = {_nested(targets)}; dcp.load(sd, checkpoint_id={_quoted(checkpoint.path)}); " + "; ".join(after)
+
+
+def _nested(targets: Mapping[Key, str]) -> str:
+    """The expression of dictionaries that has each value under its key."""
+    if () in targets:
+        rest = {key: value for key, value in targets.items() if key}
+        return f"{targets[()]} | {_nested(rest)}" if rest else targets[()]
+    inner: dict[str | int, dict[Key, str]] = {}
+    for key, value in targets.items():
+        inner.setdefault(key[0], {})[key[1:]] = value
+    return "{" + ", ".join(f'"{name}": {_nested(held)}' for name, held in inner.items()) + "}"
+
+
+def _from_value(checkpoint: Checkpoint, loaded: str, options: str) -> str:
+    root = root_of_model(checkpoint.entries)
+    optimizers = traits.optimizers(checkpoint.entries)[:1]
+    prefixes = [*([root] if root is not None else []), *(optimizer.prefix for optimizer in optimizers)]
+    if not prefixes:
+        return f"{loaded}  # neither a model nor an optimizer"
+    value = loaded if len(prefixes) == 1 else "sd"
+    calls = [f"set_model_state_dict(model, {_at(value, root)}{options})"] if root is not None else []
+    calls += [f"set_optimizer_state_dict(model, optimizer, {_at(value, one.prefix)}{options})" for one in optimizers]
+    return "; ".join(calls if value != "sd" else [f"sd = {loaded}", *calls])
+
+
+def _tied(loaded: str, aliases: Sequence[tuple[str, str]], options: str) -> str:
+    ties = [f"{_at('sd', (name,))} = {_at('sd', (first,))}" for name, first in aliases]
+    return "; ".join([f"sd = {loaded}", *ties, f"set_model_state_dict(model, sd{options})"])
+
+
+def _from_safetensors(checkpoint: Checkpoint) -> str:
+    shards = [file for file in checkpoint.found.files if file.suffix == ".safetensors"]
+    if len(shards) == 1:
+        return f"safetensors.torch.load_file({_quoted(shards[0])})"
+    pattern = shards[0].parent / f"{re.split('[0-9]', shards[0].name)[0]}*.safetensors"
+    return f"{{k: v for f in glob.glob({_quoted(pattern)}) for k, v in safetensors.torch.load_file(f).items()}}"
+
+
+def _name_of_rank(checkpoint: Checkpoint) -> str:
+    """The expression of the name of a rank's own file."""
+    rank, path = next(iter(checkpoint.found.ranks.items()))
+    before, after = split_at_rank(path.name, rank)
+    name = _quoted(path.parent / before) + "{dist.get_rank()}"
+    return "f" + name.replace('"{', "{") + after + '"'
+
+
+def _quoted(text: object) -> str:
+    return json.dumps(str(text), ensure_ascii=False)
+
+
+def _at(value: str, key: Key) -> str:
+    return value + "".join(f"[{part!r}]" if isinstance(part, int) else f'["{part}"]' for part in key)
+
+
+def kind_in_words(checkpoint: Checkpoint) -> str:
+    """What it is, as people call it."""
+    kinds = {entry.kind for _, entry in tensors(checkpoint.entries)} - {"plain"}
+    flat = bool(traits.flat_parameters(checkpoint.entries))
+    match checkpoint.found.kind:
+        case Kind.DCP:
+            return "folder of torch.distributed.checkpoint" + (", flat parameters (LOCAL_STATE_DICT)" if flat else "")
+        case Kind.SAFETENSORS:
+            return "safetensors"
+        case Kind.PICKLE:
+            return "pickle, not an archive of torch.save"
+        case Kind.RANKS | Kind.FILE:
+            whose = "a file per rank" if checkpoint.found.kind is Kind.RANKS else "one file"
+            if flat:
+                return f"{whose} of torch.save, flat parameters (LOCAL_STATE_DICT)"
+            held = " and ".join(sorted(kinds)) or "plain tensors"
+            gathered = not kinds and any(file.fsdp1 for file in checkpoint.ranks.values())
+            return f"{whose} of torch.save, {held}" + (", gathered by FSDP1" if gathered else "")

@@ -1,0 +1,276 @@
+"""A checkpoint as a whole, whichever way it is stored: what it holds, what is wrong with it, what it would run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsdp_migrate.checkpoints import traits
+from fsdp_migrate.checkpoints.entries import BadCheckpoint, Entries, Item, Key, Sequences, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.read import dcp, safetensors
+from fsdp_migrate.checkpoints.read import torch_save as torchfile
+from fsdp_migrate.checkpoints.read.archive import first_bytes, open_archive, whole
+from fsdp_migrate.checkpoints.read.danger import dangerous, pickles_in
+from fsdp_migrate.checkpoints.read.find import LFS_START, LIGHTNING_FILE, Found, Kind, find, world_size_in
+from fsdp_migrate.checkpoints.read.ranks import together
+from fsdp_migrate.checkpoints.read.torch_save import TorchFile
+from fsdp_migrate.checkpoints.read.unpickle import Global, Pickled
+from fsdp_migrate.checkpoints.read.unpickle import read as read_pickle
+
+#: How a file of ``torch.save`` from before torch 1.6 starts, and more bytes than its pickles have.
+_OLD_MAGIC = 0x1950A86A20F9469CFC6C
+_OLD_LIMIT = 2**28
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What can be known of a checkpoint without reading its tensors or running its pickles.
+
+    ``entries``: all that it holds, ranks put together. ``ranks``: the file of each rank, for rank files; a single file
+    is rank 0's. ``rankwise``: keys that are not sharded and yet differ between ranks. ``problems``: why it is not
+    whole; with any, ``entries`` may be incomplete. ``dangers``: files and what loading them would run. ``metadata``:
+    that of a folder of torch.distributed.checkpoint. ``names``: all classes and functions that its pickles name.
+    ``sequences``: which prefixes of keys are lists and tuples, and not dictionaries.
+    """
+
+    found: Found
+    entries: Entries
+    world_size: int | None = None
+    ranks: Mapping[int, TorchFile] = field(default_factory=dict)
+    rankwise: tuple[Key, ...] = ()
+    ties: tuple[tuple[Key, ...], ...] = ()
+    problems: tuple[str, ...] = ()
+    dangers: tuple[tuple[Path, tuple[Global, ...]], ...] = ()
+    metadata: dcp.Metadata | None = None
+    names: frozenset[Global] = frozenset()
+    sequences: Sequences = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.found.path
+
+
+def open_all(path: Path) -> list[Checkpoint]:
+    """The checkpoints at or under ``path``.
+
+    Broken ones are among them, with their ``problems``. Raises :class:`BadCheckpoint` where ``path`` is none.
+    """
+    return [open_found(found) for found in find(path)]
+
+
+def open_found(found: Found) -> Checkpoint:
+    """What the files of ``found`` hold; what is wrong with them is in the answer, never raised."""
+    match found.kind:
+        case Kind.DCP:
+            return _Opening(found).folder()
+        case Kind.SAFETENSORS:
+            return _Opening(found).safetensors()
+        case Kind.PICKLE:
+            return _Opening(found).pickles()
+        case _:
+            return _Opening(found).torch_files()
+
+
+class _Opening:
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._problems: list[str] = []
+        self._dangers: dict[Path, set[Global]] = {}
+        self._names: set[Global] = set()
+        self._sequences: Sequences = {}
+
+    def torch_files(self) -> Checkpoint:
+        ranks: dict[int, TorchFile] = {}
+        for rank, path in (self._found.ranks or {0: self._found.path}).items():
+            file = self._torch_file(whole(path))
+            if file is not None:
+                ranks[rank] = file
+        world_size = self._world_size(ranks)
+        if not ranks:
+            return self._made({}, world_size)
+        try:
+            joined = together(ranks)
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+            return self._made({}, world_size, ranks)
+        for file in ranks.values():
+            self._sequences |= file.sequences
+        self._check_ranks(world_size, joined.entries, joined.rankwise)
+        return self._made(joined.entries, world_size, ranks, joined.rankwise)
+
+    def folder(self) -> Checkpoint:
+        for file in self._found.files:
+            if file.name == LIGHTNING_FILE:
+                self._torch_file(whole(file))
+        metadata = self._metadata()
+        if metadata is None:
+            return self._made({}, None)
+        path = metadata.path
+        broken = self._broken_files(metadata)
+        entries: Entries = {}
+        for key, entry in metadata.entries.items():
+            if isinstance(entry, ValueEntry) and entry.where is not None and entry.where.file not in broken:
+                entries |= self._value(key, entry.where)
+            else:
+                entries[key] = entry
+            self._note_lists(key)
+        self._problems += [f"{path}: it does not say where {name} lies" for name in sorted(set(metadata.unplaced))]
+        self._check_coverage(entries, str(path))
+        ranks = {int(name[2:].partition("_")[0]) for name in _names(metadata) if name[2:].partition("_")[0].isdigit()}
+        return self._made(entries, max(ranks, default=0) + 1, metadata=metadata)
+
+    def _metadata(self) -> dcp.Metadata | None:
+        """The folder's, or that of all ranks where each wrote its own; None where there is none that can be read."""
+        files = [file for file in self._found.files if file.name == ".metadata" or file.suffix == ".metadata"]
+        own = [file for file in files if file.name == ".metadata"]
+        try:
+            parts = []
+            for file in own or sorted(files, key=lambda file: int(file.name[2:].partition(".")[0])):
+                pickled = self._scan(file, dcp.content(file))
+                parts.append(dcp.of(file, pickled[0] if pickled else read_pickle(b"")))
+            if parts:
+                return parts[0] if own else dcp.joined(parts)
+            self._problems.append(f"{self._found.path}: there is no .metadata, without which nobody can read it")
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+        return None
+
+    def safetensors(self) -> Checkpoint:
+        try:
+            return self._made(safetensors.read(self._found.files), None)
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+            return self._made({}, None)
+
+    def pickles(self) -> Checkpoint:
+        """Pickles one after the other; torch wrote five, and then the storages, before it wrote archives."""
+        path = self._found.path
+        try:
+            data = first_bytes(whole(path), _OLD_LIMIT)
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+            return self._made({}, None)
+        if data.startswith(LFS_START):
+            self._problems.append(f"{path}: git LFS has put a pointer here, and not fetched the file (git lfs pull)")
+            return self._made({}, None)
+        found = self._scan(path, data)
+        needed = 5 if found and found[0].value == _OLD_MAGIC else 1
+        broken = next((pickled.error for pickled in found[:needed] if pickled.error is not None), None)
+        if broken is not None or len(found) < needed:
+            self._problems.append(f"{path}: {broken or 'it ends before it should'}")
+        return self._made({}, None)
+
+    def _scan(self, path: Path, data: bytes) -> list[Pickled]:
+        """The pickles in ``data``; what they would run, and all they name, is noted."""
+        found = list(pickles_in(data))
+        for pickled in found:
+            self._note(path, dangerous(pickled))
+            self._names |= pickled.names
+        return found
+
+    def _torch_file(self, item: Item) -> TorchFile | None:
+        try:
+            archive = open_archive(item)
+            pickled = {name: read_pickle(data) for name, data in archive.pickles.items()}
+            for one in pickled.values():
+                self._note(item.file, dangerous(one))
+                self._names |= one.names
+            return torchfile.of(archive, pickled["data.pkl"])
+        except BadCheckpoint as error:
+            self._problems.append(str(error))
+            return None
+
+    def _value(self, key: Key, item: Item) -> Entries:
+        """What a value of torch.distributed.checkpoint is, with the key of each part of it."""
+        file = self._torch_file(item)
+        if file is None:
+            return {key: ValueEntry(where=item)}
+        self._sequences |= {(*key, *inner): kind for inner, kind in file.sequences.items()}
+        return {(*key, *inner): entry for inner, entry in file.entries.items()}
+
+    def _note_lists(self, key: Key) -> None:
+        """torch.distributed.checkpoint spells all keys of dictionaries, so a number in a key is a place in a list."""
+        for place, part in enumerate(key):
+            if isinstance(part, int):
+                self._sequences.setdefault(key[:place], list)
+
+    def _broken_files(self, metadata: dcp.Metadata) -> set[Path]:
+        ends: dict[Path, int] = dict.fromkeys(metadata.files, 0)
+        for entry in metadata.entries.values():
+            wheres = [entry.where] if isinstance(entry, ValueEntry) else [chunk.where for chunk in entry.chunks]
+            for where in wheres:
+                if isinstance(where, Item) and where.length:
+                    ends[where.file] = max(ends[where.file], where.offset + where.length)
+        broken = set()
+        for file, end in sorted(ends.items()):
+            size = file.stat().st_size if file.is_file() else None
+            if size is None:
+                self._problems.append(f"{file}: it is missing")
+            elif size < end:
+                self._problems.append(f"{file}: it ends at byte {size}, .metadata tells of {end}")
+            if size is None or size < end:
+                broken.add(file)
+        return broken
+
+    def _world_size(self, ranks: Mapping[int, TorchFile]) -> int | None:
+        if self._found.kind is not Kind.RANKS:
+            return next((file.world_size for file in ranks.values()), None)
+        told = [file.world_size for file in ranks.values() if file.world_size is not None]
+        named = world_size_in(self._found.path.name)
+        return max(*told, named or 0, max(self._found.ranks) + 1, 1)
+
+    def _check_ranks(self, world_size: int | None, entries: Entries, rankwise: tuple[Key, ...]) -> None:
+        present = self._found.ranks
+        absent = sorted(set(range(world_size or 0)) - set(present)) if self._found.kind is Kind.RANKS else []
+        sliced = bool(set(traits.flat_parameters(entries)) or any(key in rankwise for key, _ in tensors(entries)))
+        before = len(self._problems)
+        self._check_coverage(entries, str(self._found.path))
+        if self._found.kind is Kind.FILE and (world_size or 0) > 1 and len(self._problems) > before:
+            self._problems.insert(
+                before, f"{self._found.path}: the file of one of {world_size} ranks; name their folder"
+            )
+        if absent and (sliced or len(self._problems) > before):
+            many = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+            self._problems.insert(before, f"{self._found.path}: of {world_size} ranks, the files of {many} are missing")
+
+    def _check_coverage(self, entries: Entries, where: str) -> None:
+        gaps = [(key, entry, gap) for key, entry in tensors(entries) if (gap := traits.missing(entry))]
+        if gaps:
+            key, entry, gap = gaps[0]
+            more = f", and {len(gaps) - 1} more tensors are not whole" if len(gaps) > 1 else ""
+            self._problems.append(f"{where}: {gap} of the {entry.numel} elements of {spelled(key)} are missing{more}")
+
+    def _note(self, path: Path, names: list[Global]) -> None:
+        if names:
+            self._dangers.setdefault(path, set()).update(names)
+
+    def _made(
+        self,
+        entries: Entries,
+        world_size: int | None,
+        ranks: Mapping[int, TorchFile] | None = None,
+        rankwise: tuple[Key, ...] = (),
+        metadata: dcp.Metadata | None = None,
+    ) -> Checkpoint:
+        dangers = tuple((path, tuple(sorted(names))) for path, names in sorted(self._dangers.items()))
+        found_ties = tuple(traits.ties(entries))
+        problems = tuple(self._problems)
+        names = frozenset(self._names)
+        return Checkpoint(
+            self._found,
+            entries,
+            world_size,
+            ranks or {},
+            rankwise,
+            found_ties,
+            problems,
+            dangers,
+            metadata,
+            names,
+            self._sequences,
+        )
+
+
+def _names(metadata: dcp.Metadata) -> list[str]:
+    return [file.name for file in metadata.files]

@@ -1,0 +1,135 @@
+"""The elements of tensors, read from the files that they lie in, one chunk at a time.
+
+Elements are bytes here: arrays of ``uint8`` in C order, little-endian, whatever the dtype, so that nothing is rounded
+and dtypes that numpy lacks are no different from others.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdp_migrate.checkpoints.entries import (
+    ITEM_SIZES,
+    BadCheckpoint,
+    Bytes,
+    Chunk,
+    Item,
+    Run,
+    Runs,
+    TensorEntry,
+    box,
+    strides_of,
+)
+from fsdp_migrate.checkpoints.read.torch_save import tensor_in
+
+Elements: TypeAlias = npt.NDArray[np.uint8]
+
+_COMPLEX = ("complex32", "complex64", "complex128")
+
+
+def of_chunk(chunk: Chunk, dtype: str) -> Elements:
+    """The bytes of the elements of ``chunk``, ``chunk.numel`` times the size of the dtype.
+
+    Raises :class:`BadCheckpoint` where the file does not hold them.
+    """
+    held = np.empty(chunk.numel * ITEM_SIZES[dtype], np.uint8)
+    read_into(held, chunk, dtype)
+    return held
+
+
+def read_into(target: Elements, chunk: Chunk, dtype: str) -> None:
+    """As :func:`of_chunk`, into bytes that are there already."""
+    if not chunk.numel:
+        return
+    if isinstance(chunk.where, Runs):
+        _read_runs(target, chunk.where, dtype)
+    else:
+        _read_strided(target, _bytes(chunk.where, chunk.sizes, dtype), chunk.sizes, dtype)
+
+
+def whole(entry: TensorEntry) -> Elements:
+    """The bytes of all elements of the tensor, its chunks put together.
+
+    Takes the memory of the tensor, and for chunks that are not whole rows that of the largest of them besides. Where
+    chunks overlap the last one counts; what no chunk covers is not defined.
+    """
+    size = ITEM_SIZES[entry.dtype]
+    held = np.empty(entry.numel * size, np.uint8)
+    boxed = held.reshape(*entry.shape, size)
+    for chunk in entry.chunks:
+        if chunk.numel:
+            part = boxed[tuple(slice(first, end) for first, end in box(chunk))]
+            if part.flags.c_contiguous:
+                read_into(part.reshape(-1), chunk, entry.dtype)
+            else:
+                part[...] = of_chunk(chunk, entry.dtype).reshape(*chunk.sizes, size)
+    return held
+
+
+def _bytes(where: Bytes | Item, sizes: tuple[int, ...], dtype: str) -> Bytes:
+    if isinstance(where, Bytes):
+        return where
+    found = tensor_in(where)
+    if found.dtype != dtype or found.shape != sizes or not isinstance(found.chunks[0].where, Bytes):
+        raise BadCheckpoint(
+            f"{where.file}, from byte {where.offset}: {found.dtype} of shape {found.shape} where the rest of the "
+            f"checkpoint tells of {dtype} of shape {sizes}"
+        )
+    return found.chunks[0].where
+
+
+def _read_runs(target: Elements, runs: Runs, dtype: str) -> None:
+    size = ITEM_SIZES[dtype]
+    start = 0
+    for run in runs.parts:
+        _read_run(target[start * size : (start + run.count) * size], run, dtype)
+        start += run.count
+
+
+def _read_run(target: Elements, run: Run, dtype: str) -> None:
+    where = run.where
+    if isinstance(where, Item):
+        found = tensor_in(where)
+        if found.dtype != dtype or len(found.shape) != 1 or run.first + run.count > found.numel:
+            raise BadCheckpoint(f"{where.file}, from byte {where.offset}: {found.dtype} of shape {found.shape}")
+        where = _bytes(where, found.shape, dtype)
+    step = where.strides[0] if where.strides else 1
+    begins = Bytes(where.file, where.offset + run.first * step * ITEM_SIZES[dtype], (step,), where.little_endian)
+    _read_strided(target, begins, (run.count,), dtype)
+
+
+def _read_strided(target: Elements, where: Bytes, sizes: tuple[int, ...], dtype: str) -> None:
+    size = ITEM_SIZES[dtype]
+    if where.strides == strides_of(sizes) or math.prod(sizes) == 1:
+        _read(where.file, where.offset, target)
+    else:
+        # What lies between the elements may be larger than all of them, so it must not take memory.
+        last = sum((count - 1) * stride for count, stride in zip(sizes, where.strides, strict=True))
+        try:
+            span = np.memmap(where.file, np.uint8, "r", where.offset, ((last + 1) * size,))
+        except (OSError, ValueError) as error:
+            raise BadCheckpoint(f"{where.file}: could not read from byte {where.offset}: {error}") from error
+        steps = (*(stride * size for stride in where.strides), 1)
+        target.reshape(*sizes, size)[...] = np.lib.stride_tricks.as_strided(span, (*sizes, size), steps)
+    if not where.little_endian:
+        half = size // 2 if dtype in _COMPLEX else size
+        target.reshape(-1, half)[...] = target.reshape(-1, half)[:, ::-1].copy()
+
+
+def _read(path: Path, offset: int, target: Elements) -> None:
+    try:
+        with path.open("rb", buffering=0) as stream:
+            stream.seek(offset)
+            view, done = target.data, 0
+            while done < len(view):
+                count = stream.readinto(view[done:])
+                if not count:
+                    raise BadCheckpoint(f"{path}: it ends at byte {offset + done}, within a tensor")
+                done += count
+    except OSError as error:
+        raise BadCheckpoint(f"{path}: could not read: {error.strerror or error}") from error

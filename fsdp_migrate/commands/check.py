@@ -1,0 +1,182 @@
+"""The command ``check``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdp_migrate.tree.settings import LEVELS
+
+if TYPE_CHECKING:
+    from fsdp_migrate.check.checked import CheckResult
+    from fsdp_migrate.tree.settings import ProjectSettings
+    from fsdp_rules.verdict.finding import Settings
+
+_HELP = """Fail if PATH... still holds FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
+
+PATH is a Python file, a Jupyter notebook, a checkpoint or one of its files, or a directory with any of these; what is
+in a file decides, not its name. Name every directory of a project in one call: a wrapped model is followed from file
+to file. Under a directory what git ignores is passed over. torch need not be installed, and a checkpoint costs no more
+than its metadata, however large it is: no tensor is read, and no pickle is run.
+
+\b
+  fsdp-migrate check .                              in CI: fails while FSDP1 is left
+  fsdp-migrate check --min-level manual src/        fail only on what rewrite cannot do by itself
+  fsdp-migrate check --write-baseline known.json .  keep what is there today,
+  fsdp-migrate check --baseline known.json .        and fail on what is new
+  fsdp-migrate check --ignore FSDP2,FSDP404 .       leave some rules out
+  fsdp-migrate check --format sarif --output out.sarif src/ checkpoints/step_1000
+
+\b
+Levels, each of which includes the ones below it:
+  info    nothing to do, worth knowing; always shown, fails nothing unless asked for
+  safe    FSDP1 code that rewrite moves with the same numbers (the default: FSDP1 is left)
+  review  FSDP1 code that rewrite moves on an assumption
+  manual  to be done by hand, and checkpoints that must be saved anew
+
+\b
+Formats:
+  text    for people and logs
+  json    for programs
+  sarif   SARIF 2.1.0, for code scanning; with the help of each rule
+  github  annotations of GitHub Actions
+  junit   JUnit's XML, for the test pages of CI servers
+
+\b
+Exit code:
+  0  nothing at or above the level
+  1  findings
+  2  it could not run, or a path could not be checked
+
+Defaults for --select, --ignore, --to, --helpers, --jobs, --min-level and --baseline can stand in pyproject.toml under
+[tool.fsdp-migrate]. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
+`fsdp-migrate rules FSDP203` explains one.
+"""
+
+
+@click.command(help=_HELP, short_help="Fail where FSDP1 is left, in sources and checkpoints.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "github", "junit"]),
+    default="text",
+    show_default=True,
+    help="How to say it.",
+)
+@click.option("--output", metavar="FILE", help="Write the format there, and text to standard output.")
+@click.option("--min-level", type=click.Choice(LEVELS), help="What is below does not fail (default: safe).")
+@click.option("--select", metavar="RULES", multiple=True, help="Only these rules: ids or prefixes, comma separated.")
+@click.option("--ignore", metavar="RULES", multiple=True, help="All but these rules.")
+@click.option("--baseline", metavar="FILE", help="Leave out the findings that are in FILE.")
+@click.option("--write-baseline", metavar="FILE", help="Write all findings to FILE, and exit 0.")
+@click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
+@click.option("--helpers/--no-helpers", default=None, help="Whether FSDP2 code may call fsdp_compat (default: yes).")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes at most (default: one a processor).")
+def check(
+    paths: tuple[str, ...],
+    form: str,
+    output: str | None,
+    min_level: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    baseline: str | None,
+    write_baseline: str | None,
+    to: str | None,
+    helpers: bool | None,
+    jobs: int | None,
+) -> int:
+    from fsdp_migrate.check import gate as run
+    from fsdp_migrate.check.baseline import BaselineError
+    from fsdp_migrate.check.checked import exit_code
+    from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.report.progress import shown
+    from fsdp_migrate.report.rulebook import UnknownRule, pages
+    from fsdp_migrate.tree import settings
+    from fsdp_migrate.tree.files import NoSuchPath
+    from fsdp_rules.verdict.finding import Level
+
+    if baseline and write_baseline:
+        raise click.UsageError("--baseline and --write-baseline exclude each other: a baseline is written anew")
+    target = _writable(output, "--output")
+    kept = _writable(write_baseline, "--write-baseline")
+    try:
+        defaults = settings.load_first(map(Path, paths))
+        known = Path(baseline) if baseline else defaults.baseline
+        request = run.CheckRequest(
+            paths,
+            _settings(select, ignore, to, helpers, defaults),
+            Level(min_level or defaults.min_level or "safe"),
+            None if write_baseline else known,
+            jobs or defaults.jobs,
+        )
+        with shown() as progress:
+            result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)
+        if kept and not result.errors:
+            return _keep(kept, result)
+    except (NoSuchPath, UnknownRule, settings.SettingsError, BaselineError) as error:
+        raise click.ClickException(str(error)) from error
+    _show(result, form, target)
+    return exit_code(result)
+
+
+def _settings(
+    select: Sequence[str], ignore: Sequence[str], to: str | None, helpers: bool | None, defaults: ProjectSettings
+) -> Settings:
+    from fsdp_migrate.report.rulebook import check_names, pages
+    from fsdp_migrate.tree.settings import split_names
+    from fsdp_rules.verdict.finding import Settings
+
+    selected = split_names(select or defaults.select or ())
+    ignored = split_names(ignore or defaults.ignore or ())
+    if selected or ignored:
+        check_names((*selected, *ignored), pages())
+    return Settings(
+        to=to or defaults.to or "native",
+        helpers=next(value for value in (helpers, defaults.helpers, True) if value is not None),
+        select=selected,
+        ignore=ignored,
+    )
+
+
+def _writable(name: str | None, option: str) -> Path | None:
+    if name is None:
+        return None
+    file = Path(name)
+    if not file.absolute().parent.is_dir() or file.is_dir():
+        raise click.UsageError(f"{option} {name}: there is no directory {file.parent} to write it to")
+    return file
+
+
+def _keep(file: Path, result: CheckResult) -> int:
+    from fsdp_migrate.check import baseline
+    from fsdp_migrate.report.summary import count
+
+    number = baseline.write(file, result.failing)
+    click.echo(f"{count(number, 'finding')} written to {file}. Next: fsdp-migrate check --baseline {file}")
+    return 0
+
+
+def _show(result: CheckResult, form: str, target: Path | None) -> None:
+    from fsdp_migrate.report.check import render
+    from fsdp_migrate.tree import writing
+
+    text = render(form, result)
+    if target is not None:
+        try:
+            writing.replace(target.resolve(), text.encode("utf-8", errors="backslashreplace"))
+        except OSError as error:
+            raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
+        form, text = "text", render("text", result)
+    if form == "text" and sys.stdout.isatty():
+        from rich.console import Console
+
+        from fsdp_migrate.report.check import terminal
+
+        terminal.show(result, Console())
+        return
+    click.echo(text, nl=False)

@@ -1,0 +1,181 @@
+"""The commands about checkpoints; as in :mod:`fsdp_migrate.cli`, each imports what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+_INSPECT_HELP = """Say what the checkpoints at or under PATH hold, and the code that loads them into FSDP2.
+
+PATH is a file of torch.save or safetensors, or a folder: of torch.distributed.checkpoint, of a file per rank, or one
+that has such folders in it. Nothing is loaded: no tensor is read and no pickle is run, so that a large checkpoint is as
+quick as a small one, and a hostile one harmless. torch need not be installed.
+
+\b
+  fsdp-migrate checkpoint inspect out/step_1000
+  fsdp-migrate checkpoint inspect --format json model.pt | jq '.checkpoints[0].tensors'
+
+\b
+Exit code:
+  0  all of it loads into FSDP2
+  1  something must be saved anew or found first, or runs code when loaded
+  2  it could not be read, or there is no checkpoint
+"""
+
+
+_CONVERT_HELP = """Write the checkpoint SRC anew at DST, in a format that FSDP2 loads.
+
+One process does it, without a process group, a GPU or the model's code: it reads one tensor after the other, so that
+memory for two of the largest is enough. No pickle is run. SRC is only read. DST must not be there yet; it appears when
+all of it has been written, read again and compared with SRC, and not before.
+
+\b
+  --to dcp          a folder of torch.distributed.checkpoint (needs torch)
+  --to safetensors  the model alone, as Hugging Face's libraries store it
+  --to full         one file, for torch.load (needs torch)
+
+\b
+  fsdp-migrate checkpoint convert out/rank_files new --to dcp
+  fsdp-migrate checkpoint convert out/step_1000 model --to safetensors
+  fsdp-migrate checkpoint convert --dry-run out/step_1000 all.pt --to full
+
+Flat parameters (LOCAL_STATE_DICT) need --template, as neither names nor shapes are in them: a state dict of the model,
+or a JSON of name and shape in the order of model.named_parameters(). Where rank files tell the order themselves, any
+safetensors of the model, or an optimizer keyed by name beside them, is enough. optimizer.state_dict() needs --groups:
+it calls parameters by numbers.
+
+What differs from the source, wrappers in names for one, is printed. What cannot be carried over stops it with the
+reason, and --leave-out goes on without that.
+
+\b
+Exit code:
+  0  written, or with --dry-run: could be
+  2  not written
+"""
+_SIZES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def _nbytes(context: click.Context, option: click.Parameter, value: str) -> int:
+    number, unit = value[:-2].strip(), value[-2:].upper()
+    if unit not in _SIZES or not number.isdecimal() or not int(number):
+        raise click.BadParameter(f"{value!r} is no size: write it as 5GB, 500MB or 100KB", context, option)
+    return int(number) * _SIZES[unit]
+
+
+@click.group(short_help="Look into checkpoints, and convert them.")
+def checkpoint() -> None:
+    """Look into checkpoints without loading them, and write them anew in a format that FSDP2 loads."""
+
+
+@checkpoint.command(help=_INSPECT_HELP, short_help="Say what a checkpoint holds and how it loads.")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="For people, or programs.")
+@click.option("--all", "everything", is_flag=True, help="Show every tensor, however many there are.")
+def inspect(path: Path, form: str, everything: bool) -> int:
+    from rich.console import Console
+
+    from fsdp_migrate.checkpoints.entries import BadCheckpoint
+    from fsdp_migrate.checkpoints.judge.judge import judge
+    from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+    from fsdp_migrate.report.checkpoint import inspected as report
+    from fsdp_migrate.report.summary import printable
+    from fsdp_rules.verdict.finding import Level
+
+    try:
+        found = open_all(path)
+    except BadCheckpoint as error:
+        raise click.ClickException(printable(str(error))) from error
+    if not found:
+        raise click.ClickException(f"{path}: there is no checkpoint in it")
+    if form == "json":
+        click.echo(report.render_json(found), nl=False)
+    else:
+        # Without a terminal there is no width to fit into, and a name cut in two cannot be searched for.
+        report.show(found, Console(width=None if sys.stdout.isatty() else 200), everything)
+    return int(any(finding.level is Level.MANUAL for one in found for finding in judge(one)))
+
+
+@checkpoint.command(help=_CONVERT_HELP, short_help="Write a checkpoint anew in another format.")
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(["dcp", "safetensors", "full"]), required=True, help="The format of DST.")
+@click.option(
+    "--template",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Names and shapes of the parameters in flat parameters: a JSON, a state dict or safetensors.",
+)
+@click.option(
+    "--groups",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A JSON of the parameters' names in each param group, for an optimizer keyed by number.",
+)
+@click.option(
+    "--leave-out", metavar="KEY", multiple=True, help="Do not carry over KEY and what is under it. Repeatable."
+)
+@click.option("--adamw", "decoupled", flag_value="adamw", help="Param groups are AdamW's: fill decoupled_weight_decay.")
+@click.option("--adam", "decoupled", flag_value="adam", help="Param groups are Adam's: fill decoupled_weight_decay.")
+@click.option(
+    "--shard-size",
+    callback=_nbytes,
+    metavar="SIZE",
+    default="5GB",
+    show_default=True,
+    help="The most that a safetensors file takes.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+def convert(
+    source: Path,
+    target: Path,
+    to: str,
+    template: Path | None,
+    groups: Path | None,
+    leave_out: tuple[str, ...],
+    decoupled: str | None,
+    shard_size: int,
+    dry_run: bool,
+) -> int:
+    from fsdp_migrate.checkpoints.convert import convert as run
+    from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
+    from fsdp_migrate.checkpoints.convert.state import CannotConvert
+    from fsdp_migrate.checkpoints.entries import BadCheckpoint
+    from fsdp_migrate.report.checkpoint.converted import converted, prepared
+    from fsdp_migrate.report.progress import bytes_shown
+    from fsdp_migrate.report.summary import printable
+
+    wanted = Wanted(Target(to), template, groups, leave_out, None if decoupled is None else decoupled == "adamw")
+    try:
+        if dry_run:
+            click.echo(prepared(run.prepare(source, target, wanted), target))
+            return 0
+        with bytes_shown() as progress, _stopped_by_signals():
+            done = run.convert(source, target, wanted, progress, shard_size)
+    except (BadCheckpoint, CannotConvert) as error:
+        raise click.ClickException(printable(str(error))) from error
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"--to {to} needs {error.name}: pip install 'fsdp-migrate[torch]'") from error
+    except OSError as error:
+        raise click.ClickException(printable(f"{error.filename or target}: {error.strerror or error}")) from error
+    click.echo(converted(done))
+    return 0
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """What ends the process by default ends it by way of ``finally``, which clears up."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

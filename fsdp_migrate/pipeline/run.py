@@ -1,0 +1,162 @@
+"""A whole rewrite: find, read, index, rewrite, check that nothing can be lost, write."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from fsdp_migrate.pipeline.engine import Engine
+from fsdp_migrate.pipeline.moved_lines import follow
+from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
+from fsdp_migrate.pipeline.pool import Pool, worker_count
+from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
+from fsdp_migrate.tree import git as gitstate
+from fsdp_migrate.tree import writing
+from fsdp_migrate.tree.files import Source, discover, read_regular
+from fsdp_rules.verdict.finding import Changed, Failed, Result, Settings, Skipped, Unchanged
+
+if TYPE_CHECKING:
+    from fsdp_rules.project.project import FileFacts
+
+Value = TypeVar("Value")
+OBJECTS_OF_A_FILE = 100_000
+
+
+class Progress(Protocol):
+    """Is told how far the run is."""
+
+    def start(self, phase: str, total: int) -> None:
+        """A phase begins that has ``total`` steps."""
+
+    def step(self) -> None:
+        """One step of the current phase is done."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. ``jobs`` None means as many processes as there are processors."""
+
+    paths: tuple[str, ...]
+    settings: Settings
+    diff: bool = False
+    jobs: int | None = None
+    allow_dirty: bool = False
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while files were being written; each file is whole, either old or new."""
+
+    def __init__(self, written: int, total: int) -> None:
+        super().__init__()
+        self.written = written
+        self.total = total
+
+
+PENDING: Result = Unchanged()
+
+
+@dataclass
+class _File:
+    source: Source
+    candidate: Candidate
+    result: Result
+
+
+def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
+    """Rewrite what ``request`` names. Nothing is written before every result is known.
+
+    Raises :class:`fsdp_migrate.tree.files.NoSuchPath` and :class:`fsdp_migrate.tree.git.GitError` before anything is
+    written, :class:`Interrupted` between two files. Whatever goes wrong with one file is in its outcome.
+    """
+    sources = discover(request.paths)
+    files = _read(sources, engine, progress)
+    _analyse(files, request, engine, progress)
+    changed = [file for file in files if isinstance(file.result, Changed)]
+    refused: list[str] = []
+    if changed and not request.diff:
+        if not request.allow_dirty:
+            dirty = gitstate.uncommitted(file.source.path for file in changed)
+            refused = [file.source.shown for file in changed if file.source.path in dirty]
+        if not refused:
+            _write(changed, progress)
+    outcomes = tuple(
+        FileOutcome(file.source.shown, file.source.path, file.candidate.data, file.result) for file in files
+    )
+    return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused))
+
+
+def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> list[_File]:
+    """The files with a marker, and those that could not be read."""
+    progress.start("Reading", len(sources))
+    files: list[_File] = []
+    for source in sources:
+        try:
+            data, result = read_regular(source.path), PENDING
+        except OSError as error:
+            data, result = b"", Failed(f"could not read: {error.strerror or error}")
+        except MemoryError:
+            data, result = b"", Failed("could not read: too large for the memory of this machine")
+        if result is not PENDING or engine.has_marker(data):
+            files.append(_File(source, Candidate(source.shown, data, source.is_notebook), result))
+        progress.step()
+    return files
+
+
+def _analyse(files: Sequence[_File], request: Request, engine: Engine, progress: Progress) -> None:
+    """Give every readable file its result."""
+    readable = [file for file in files if not isinstance(file.result, Failed)]
+    facts: list[FileFacts] = []
+    parsed: list[_File] = []
+    indexed = _map(Indexer(engine), readable, request, progress, "Indexing")
+    for file, found in zip(readable, indexed, strict=True):
+        if isinstance(found, Skipped | Failed):
+            file.result = found
+        else:
+            facts.append(found)
+            parsed.append(file)
+    if not parsed:
+        return
+    rewriter = Rewriter(engine, engine.build(facts), request.settings)
+    for file, result in zip(parsed, _map(rewriter, parsed, request, progress, "Rewriting"), strict=True):
+        file.result = result
+
+
+def _map(
+    task: Callable[[Candidate], Value],
+    files: Sequence[_File],
+    request: Request,
+    progress: Progress,
+    phase: str,
+) -> list[Value | Failed]:
+    candidates = [file.candidate for file in files]
+    sizes = [len(candidate.data) for candidate in candidates]
+    progress.start(phase, len(candidates))
+    pool: Pool[Candidate, Value | Failed] = Pool(task, _died, worker_count(request.jobs, sizes))
+    # What is in memory now stays; workers need not look at it again, which would also copy its pages.
+    gc.freeze()
+    # A parsed file is some 100,000 objects that live as long as it is worked on.
+    gc.set_threshold(OBJECTS_OF_A_FILE)
+    # The largest first, so that no process is left with one at the end.
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    return pool.run(candidates, order, progress.step)
+
+
+def _died(candidate: Candidate) -> Failed:
+    return Failed("the process that worked on this file ended without an answer (out of memory, or a crash)")
+
+
+def _write(changed: Sequence[_File], progress: Progress) -> None:
+    progress.start("Writing", len(changed))
+    for index, file in enumerate(changed):
+        try:
+            if isinstance(file.result, Changed):
+                before, after = file.candidate.data, file.result.source
+                writing.replace(file.source.path, after, expected=before)
+                file.result = Changed(after, follow(file.result.findings, before, after))
+        except OSError as error:
+            file.result = Failed(f"could not write: {error.strerror or error}")
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(index, len(changed)) from interrupt
+        progress.step()

@@ -1,0 +1,71 @@
+"""Plain lines, for people and logs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from fsdp_migrate.check.checked import CheckResult, Told
+from fsdp_migrate.report.summary import count, printable
+from fsdp_rules.verdict.finding import Level
+
+
+def render(result: CheckResult) -> str:
+    """One line per finding and its advice, per path that was left out or could not be done, then the summary."""
+    return "".join(f"{line}\n" for line in _lines(result))
+
+
+def paragraph(result: CheckResult) -> str:
+    """What was looked at, what was found, and the command to run next."""
+    looked = f"{count(result.sources, 'source file')} and {count(result.checkpoints, 'checkpoint')} checked"
+    parts = [f"{looked}, {_found(result)}."]
+    if result.known:
+        parts.append(f"{count(result.known, 'finding')} known from the baseline.")
+    if result.below:
+        parts.append(f"{count(result.below, 'finding')} below level {result.min_level.value} not shown.")
+    if result.errors:
+        parts.append(f"{count(len(result.errors), 'path')} could not be checked.")
+    elif not result.sources and not result.checkpoints:
+        parts.append("Nothing was looked at: is this the right path?")
+    return " ".join([*parts, *_next(result)])
+
+
+def place(told: Told) -> str:
+    """``path:line:column``, the column from 1 as editors count; of a checkpoint its path alone."""
+    finding = told.finding
+    where = "" if told.in_checkpoint else f":{finding.line}:{finding.column + 1}"
+    return f"{printable(finding.path)}{where}"
+
+
+def left_out(result: CheckResult) -> Iterator[str]:
+    """One line per path that was left out or could not be done."""
+    for path, reason in result.skipped:
+        yield f"{printable(path)}: skipped: {printable(reason)}"
+    for path, reason in result.errors:
+        yield f"{printable(path)}: error: {printable(reason)}"
+
+
+def _lines(result: CheckResult) -> Iterator[str]:
+    for told in result.told:
+        finding = told.finding
+        yield f"{place(told)}: {finding.rule} {finding.level.value}: {printable(finding.message)}"
+        if finding.advice:
+            yield f"    {printable(finding.advice)}"
+    yield from left_out(result)
+    yield paragraph(result)
+
+
+def _found(result: CheckResult) -> str:
+    failing = len(result.failing)
+    notes = len(result.told) - failing
+    found = count(failing, "finding") if failing else "no findings"
+    return f"{found} and {count(notes, 'note')}" if notes else found
+
+
+def _next(result: CheckResult) -> Iterator[str]:
+    levels = {told.finding.level for told in result.failing if not told.in_checkpoint}
+    if levels & {Level.SAFE, Level.REVIEW}:
+        yield f"Next: fsdp-migrate rewrite --diff {shlex.join(map(printable, result.paths))}"
+    elif result.failing:
+        rule = next((told for told in result.failing if told.finding.level is Level.MANUAL), result.failing[0])
+        yield f"Next: fsdp-migrate rules {rule.finding.rule}"

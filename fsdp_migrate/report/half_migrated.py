@@ -1,0 +1,32 @@
+"""Whether a rewrite left a project between FSDP1 and FSDP2."""
+
+from __future__ import annotations
+
+from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_rules.engine.together import TOGETHER
+from fsdp_rules.verdict.finding import Finding, Level
+
+SHIM = "fsdp-migrate rewrite --to shim"
+
+
+def left_behind(result: RunResult) -> list[Finding]:
+    """The FSDP1 calls that could not move although others, which do not work with them, have; [] where none did."""
+    concerned = [finding for finding in result.findings if finding.rule in TOGETHER]
+    if not any(finding.level in (Level.SAFE, Level.REVIEW) for finding in concerned):
+        return []
+    return [finding for finding in concerned if finding.level is Level.MANUAL]
+
+
+def warning(result: RunResult) -> str:
+    """What to say above everything else, "" where the project has moved as a whole."""
+    left = left_behind(result)
+    if not left:
+        return ""
+    several = len(left) > 1
+    files = sorted({finding.path for finding in left})
+    where = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    return (
+        f"{len(left)} FSDP1 {'calls' if several else 'call'} could not move ({where}) and will not work with the "
+        f"models that {'would have' if result.diff else 'have'} moved. Do {'them' if several else 'it'} by hand before "
+        f"anything runs, or undo this and use `{SHIM}`, which moves a project as a whole and works today."
+    )

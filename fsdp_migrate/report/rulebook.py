@@ -1,0 +1,90 @@
+"""The rules as a reader meets them: a list, a page each, and the check of names that a user typed."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fsdp_migrate.checkpoints.judge.checkpoint_rules import DOCS, NAMES
+from fsdp_migrate.tree.notebooks import CELL_RULE, CELL_RULE_NAME
+
+
+class UnknownRule(Exception):
+    """No rule has this id; the message names the nearest."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is told about one rule; ``doc`` is Markdown, ``before`` and ``after`` are sources."""
+
+    id: str
+    name: str
+    doc: str
+    before: str
+    after: str
+
+    @property
+    def first_sentence(self) -> str:
+        """The first sentence, without its full stop."""
+        return re.split(r"\.(?:\s|$)", " ".join(self.doc.split()), maxsplit=1)[0]
+
+
+_CELL = Page(
+    CELL_RULE,
+    CELL_RULE_NAME,
+    "A notebook cell, or an IPython magic, that holds FSDP1 code but is not plain Python.\n\n"
+    "It is left as it is. Move its code to a cell of its own and run again.",
+    "%time model = FSDP(model)\n",
+    "",
+)
+
+
+def pages() -> list[Page]:
+    """All rules, by id."""
+    from fsdp_rules.engine.registry import all_rules
+
+    own = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after) for rule in all_rules()]
+    checkpoints = [Page(rule, name, DOCS[rule], "", "") for rule, name in NAMES.items()]
+    return sorted([*own, *checkpoints, _CELL], key=lambda page: page.id)
+
+
+def find(wanted: str, known: Sequence[Page]) -> Page:
+    """The page of a rule by its id or name, in any case. Raises :class:`UnknownRule`."""
+    for page in known:
+        if wanted.upper() == page.id or wanted.lower() == page.name:
+            return page
+    raise UnknownRule(_no_rule(wanted, known))
+
+
+def check_names(prefixes: Iterable[str], known: Sequence[Page]) -> None:
+    """Raise :class:`UnknownRule` for the first prefix that no rule id starts with."""
+    for prefix in prefixes:
+        if not any(page.id.startswith(prefix) for page in known):
+            raise UnknownRule(_no_rule(prefix, known))
+
+
+def listing(known: Sequence[Page]) -> Iterator[str]:
+    """One line per rule."""
+    width = max(len(page.name) for page in known)
+    for page in known:
+        yield f"{page.id}  {page.name:<{width}}  {page.first_sentence}"
+
+
+def explanation(page: Page) -> Iterator[str]:
+    """The whole page, as Markdown."""
+    yield f"# {page.id} {page.name}"
+    yield ""
+    yield inspect.cleandoc(page.doc)
+    for title, source in (("Before", page.before), ("After", page.after)):
+        if source.strip():
+            yield from ("", f"## {title}", "", "```python", source.strip("\n"), "```")
+
+
+def _no_rule(wanted: str, known: Sequence[Page]) -> str:
+    near = difflib.get_close_matches(wanted.upper(), [page.id for page in known], n=3, cutoff=0.5)
+    names = difflib.get_close_matches(wanted.lower(), [page.name for page in known], n=2, cutoff=0.5)
+    hint = f"; the nearest are {', '.join(near + names)}" if near or names else "; fsdp-migrate rules lists them"
+    return f"there is no rule {wanted}{hint}"

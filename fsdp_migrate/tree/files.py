@@ -1,0 +1,153 @@
+"""Which files a run is about."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from fsdp_migrate.tree import git as gitstate
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+SUFFIXES = (".py", ".ipynb")
+SKIPPED_DIRECTORIES = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
+
+
+class NoSuchPath(Exception):
+    """A path that the user named does not exist."""
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """One file: ``shown`` as the user named it, with forward slashes; ``path`` real and absolute, never a symlink."""
+
+    shown: str
+    path: Path
+
+    @property
+    def is_notebook(self) -> bool:
+        return self.path.suffix == ".ipynb"
+
+
+def discover(paths: Sequence[str]) -> list[Source]:
+    """The files under ``paths``, each real file once, sorted by name.
+
+    A file is always taken. In a directory: what git tracks and what it neither tracks nor ignores, submodules
+    included; outside of git, or where git ignores the whole directory, a walk that honours every ``.gitignore`` in it.
+    Directories reached through a symlink are not entered. A dangling symlink is returned, so that reading names it.
+    Raises :class:`NoSuchPath` before anything else is done.
+    """
+    roots = [Path(path) for path in paths]
+    for root in roots:
+        if not (root.exists() or root.is_symlink()):
+            raise NoSuchPath(f"no such file or directory: {root}")
+    found: dict[Path, tuple[bool, str]] = {}
+    # Resolving a path asks the system about every part of it; most files share their directory with others.
+    directories: dict[Path, Path] = {}
+    for root in roots:
+        for place in _files_under(root, set()) if root.is_dir() else [root]:
+            is_link = place.is_symlink()
+            name = (is_link, place.as_posix())
+            if not is_link and place.parent not in directories:
+                directories[place.parent] = _resolve(place.parent)
+            real = _resolve(place) if is_link else directories[place.parent] / place.name
+            # A file that is reached by its own name and by links goes by its own name.
+            found[real] = min(found.get(real, name), name)
+    return sorted(Source(shown, real) for real, (_, shown) in found.items())
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a regular file. Anything else, a pipe that would be waited for included, is an :class:`OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a regular file")
+        return stream.read()
+
+
+def _resolve(path: Path) -> Path:
+    try:
+        return path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        # A dangling link or a loop: keep the name, for reading to fail on.
+        return path.absolute()
+
+
+def _files_under(directory: Path, visited: set[Path]) -> Iterator[Path]:
+    real = directory.resolve()
+    if real in visited:
+        return
+    visited.add(real)
+    listing = _ask_git(directory) if gitstate.repository(real) else None
+    if listing is None:
+        yield from _walk(directory, ())
+        return
+    for name in listing.files:
+        place = directory / name
+        if name.endswith(SUFFIXES) and (place.is_file() or place.is_symlink()):
+            yield place
+    for name in listing.repositories:
+        yield from _files_under(directory / name, visited)
+
+
+def _ask_git(directory: Path) -> gitstate.Listing | None:
+    """None where git has nothing to say: it fails, or it ignores the whole directory that the user named."""
+    try:
+        tracked, untracked = gitstate.tracked(directory), gitstate.untracked(directory)
+    except gitstate.GitError:
+        return None
+    files = dict.fromkeys(tracked.files + [name for name in untracked.files if not _is_skipped(name)])
+    repositories = tracked.repositories + [name for name in untracked.repositories if not _is_skipped(name)]
+    if not files and not repositories:
+        return None
+    return gitstate.Listing(list(files), repositories)
+
+
+def _is_skipped(name: str) -> bool:
+    return not SKIPPED_DIRECTORIES.isdisjoint(PurePosixPath(name).parts)
+
+
+def _walk(directory: Path, above: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError:
+        # Reading it as a file fails for the same reason, and that is reported like any unreadable file.
+        yield directory
+        return
+    specs = (*above, *_ignore_file(directory))
+    for entry in entries:
+        place = directory / entry.name
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name not in SKIPPED_DIRECTORIES and not _is_ignored(place, specs, "/"):
+                yield from _walk(place, specs)
+        elif entry.name.endswith(SUFFIXES) and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
+            yield place
+
+
+def _is_file_or_dangling(entry: os.DirEntry[str], place: Path) -> bool:
+    return entry.is_file(follow_symlinks=False) or (entry.is_symlink() and not place.is_dir())
+
+
+def _ignore_file(directory: Path) -> list[tuple[Path, GitIgnoreSpec]]:
+    try:
+        text = (directory / ".gitignore").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        # No such file, or one that git could not read either.
+        return []
+    from pathspec import GitIgnoreSpec
+
+    return [(directory, GitIgnoreSpec.from_lines(text.splitlines()))]
+
+
+def _is_ignored(place: Path, specs: tuple[tuple[Path, GitIgnoreSpec], ...], ending: str) -> bool:
+    for base, spec in reversed(specs):
+        # The nearest file that has a say decides, as in git.
+        verdict = spec.check_file(place.relative_to(base).as_posix() + ending).include
+        if verdict is not None:
+            return verdict
+    return False

@@ -1,0 +1,90 @@
+"""Gathering a call's arguments, dictionaries behind ``**`` included where their content is certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import is_simple, literal_bool
+from fsdp_rules.file.file import File
+
+
+@dataclass
+class Gathered:
+    """The arguments by name; ``reasons`` say why some of them are only known at run time."""
+
+    arguments: dict[str, cst.BaseExpression] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    consumed: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
+
+
+def gather(call: cst.Call, parameters: tuple[str, ...], file: File) -> Gathered:
+    """The arguments of an FSDP1 constructor call."""
+    found = Gathered()
+    position = 0
+    for argument in call.args:
+        if argument.star == "**":
+            _expand(argument.value, call, file, found)
+        elif argument.star == "*":
+            found.reasons.append("positional arguments come from a sequence")
+        elif argument.keyword is not None:
+            found.arguments[argument.keyword.value] = argument.value
+        elif position < len(parameters):
+            found.arguments[parameters[position]] = argument.value
+            position += 1
+    return found
+
+
+def _expand(value: cst.BaseExpression, call: cst.Call, file: File, found: Gathered) -> None:
+    text = file.code(value)
+    entries = dict_entries(value)
+    binding = None
+    if entries is None and isinstance(value, cst.Name):
+        binding = file.binding(value)
+        if binding is not None and binding.value is not None and not _mutated(value.value, file):
+            entries = dict_entries(binding.value)
+    if entries is None:
+        found.reasons.append(f"the content of **{text} is only known at run time")
+        return
+    if binding is not None and not all(_constant(entry, file) for entry in entries.values()):
+        found.reasons.append(f"**{text} holds values that are computed where it is built")
+        return
+    found.arguments.update(entries)
+    if binding is not None:
+        found.consumed.append((binding.statement, text))
+
+
+def dict_entries(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | None:
+    """The items of a ``{...}`` or ``dict(...)`` display with literal keys, else None."""
+    if isinstance(node, cst.Dict):
+        found: dict[str, cst.BaseExpression] = {}
+        for element in node.elements:
+            if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
+                return None
+            found[str(element.key.evaluated_value)] = element.value
+        return found
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
+        if any(argument.keyword is None or argument.star for argument in node.args):
+            return None
+        return {argument.keyword.value: argument.value for argument in node.args if argument.keyword is not None}
+    return None
+
+
+def _constant(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` means the same at the call as in the dictionary, without work done twice."""
+    if isinstance(node, cst.Name):
+        return literal_bool(node) is not None or node.value == "None" or file.binding(node) is not None
+    if is_simple(node) or isinstance(node, cst.BaseString | cst.BaseNumber):
+        return True
+    return file.fsdp1(node.func) is not None if isinstance(node, cst.Call) else False
+
+
+def _mutated(name: str, file: File) -> bool:
+    for use in file.uses(name):
+        parent = file.parent(use)
+        if isinstance(parent, cst.Subscript) or (isinstance(parent, cst.Attribute) and parent.value is use):
+            return True
+        if isinstance(parent, cst.Arg) and not parent.star:
+            return True
+    return False

@@ -1,0 +1,265 @@
+"""Optimizers that hold the parameters that a model had before it was wrapped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import literal_bool, names_in
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.wrapping import assignments, is_factory, model_of_parameters, wrapped_module
+
+#: Ends of class names by which optimizers of other libraries are known.
+KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
+
+#: Names of functions and methods that build an optimizer for a model.
+BUILDER = re.compile(
+    r"(build|configure|construct|create|get|init|initialize|make|prepare|set_?up)_(?!\w*(state|sched))\w*optim\w*"
+)
+#: What a function calls an optimizer that it is given.
+OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizer)s?$")
+#: What wraps a model where it is called.
+WRAPPERS = (FSDP, "wrap")
+NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
+
+
+@dataclass(frozen=True)
+class EarlyOptimizer:
+    """An optimizer built above a wrapping call, for ``model``, whose parameters that call wraps.
+
+    ``moves``: its statement may stand behind ``anchor`` just as well, the statement (or loop) that wraps. Of several
+    calls in one loop the first ``speaks``. ``elsewhere``: the call is one of a function of the project that wraps.
+    ``note`` says where FSDP1 trained nothing this way.
+    """
+
+    built: cst.Assign
+    model: str
+    anchor: cst.CSTNode
+    moves: bool
+    speaks: bool
+    elsewhere: bool
+    note: str
+
+    @property
+    def name(self) -> str:
+        """The name that the optimizer is assigned to."""
+        return dotted(self.built.targets[0].target) or ""
+
+
+def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
+    """The optimizers that hold parameters from before the wrapping ``call``."""
+    scope, place = file.scope(call), file.span(call)
+    calls = _wrapping_calls(file.function(call) or file.module, file)
+    found: list[EarlyOptimizer] = []
+    for built in assignments(file):
+        if file.span(built).line >= place.line:
+            break
+        value = built.value
+        if file.scope(built) != scope or len(built.targets) != 1 or dotted(built.targets[0].target) is None:
+            continue
+        parameters = _parameters(value, file) if isinstance(value, cst.Call) else None
+        if parameters is None:
+            continue
+        models = dict.fromkeys(_read(parameters, file))
+        if _passes_on(call, models, built, calls, file):
+            continue
+        for model in models:
+            if not _wraps_part(call, model, file):
+                continue
+            wraps = [one for one in calls if _wraps_part(one, model, file) and file.span(one) > file.span(built)]
+            anchor = _anchor(call, built, file)
+            whole = model in {dotted(module) for module in _modules(call, file)}
+            found.append(
+                EarlyOptimizer(
+                    built,
+                    model,
+                    anchor,
+                    moves=len(wraps) == 1
+                    and whole
+                    and not _is_held_by_name(parameters, model, file)
+                    and _may_move(built, anchor, file),
+                    speaks=_speaks(call, anchor, [(one, _anchor(one, built, file)) for one in wraps], file),
+                    elsewhere=file.fsdp1(call.func) not in WRAPPERS,
+                    note=_note(call) if file.fsdp1(call.func) == FSDP else "",
+                )
+            )
+            break
+    return found
+
+
+def given_optimizers(call: cst.Call, file: File) -> list[cst.Param]:
+    """The optimizers that a function is given together with the model that it wraps, where FSDP1 kept them valid."""
+    function = file.function(call)
+    if function is None or file.fsdp1(call.func) != FSDP or _note(call):
+        return []
+    parameters = [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
+    root = (dotted(wrapped_module(call) or call) or "").partition(".")[0]
+    if root not in {parameter.name.value for parameter in parameters}:
+        return []
+    return [parameter for parameter in parameters if OPTIMIZER.search(parameter.name.value)]
+
+
+def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst.CSTNode]], file: File) -> bool:
+    """Whether ``call`` is the first one at its anchor, and its anchor the last one of its block."""
+    block = file.block(anchor)
+    return (
+        call is next(one for one, its in wraps if its is anchor)
+        and anchor is [its for _, its in wraps if its in block][-1]
+    )
+
+
+def _passes_on(call: cst.Call, models: Iterable[str], built: cst.Assign, calls: list[cst.Call], file: File) -> bool:
+    """Whether ``call``, of a function of the project, gets a model that was wrapped above the optimizer already."""
+    return file.fsdp1(call.func) not in WRAPPERS and any(
+        file.fsdp1(one.func) in WRAPPERS
+        and file.span(one) < file.span(built)
+        and not {dotted(module) for module in _modules(one, file)}.isdisjoint(models)
+        for one in calls
+    )
+
+
+def _note(call: cst.Call) -> str:
+    for argument in call.args:
+        if argument.star == "**":
+            return ""
+        if argument.keyword is not None and argument.keyword.value == "use_orig_params":
+            return "" if literal_bool(argument.value) is not False else NOT_TRAINED
+    return NOT_TRAINED
+
+
+def wraps(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` wraps a model: itself, or as a function of the project that returns what it wrapped."""
+    if file.fsdp1(call.func) in WRAPPERS:
+        return True
+    if not isinstance(file.parent(call), cst.Assign) or not call.args:
+        return False
+    name = dotted(call.func)
+    if name is None:
+        return False
+    return file.project.may_return_wrapped(name.rpartition(".")[2]) or is_factory(file.value(call.func), file)
+
+
+def _wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:
+    return [call for call in file.inside(where, cst.Call) if wraps(call, file)]
+
+
+def _modules(call: cst.Call, file: File) -> list[cst.BaseExpression]:
+    """What a wrapping call wraps, or may wrap."""
+    if file.fsdp1(call.func) not in WRAPPERS:
+        return [argument.value for argument in call.args]
+    module = wrapped_module(call)
+    return [module] if module is not None else []
+
+
+def _wraps_part(call: cst.Call, model: str, file: File) -> bool:
+    return any(_belongs(module, model, file) for module in _modules(call, file))
+
+
+def _belongs(module: cst.BaseExpression, model: str, file: File) -> bool:
+    """Whether ``module`` is ``model``, a part of it, or what a loop over it gives."""
+    while isinstance(module, cst.Subscript):
+        module = module.value
+    text = dotted(module)
+    if text is None:
+        return False
+    if text == model or text.startswith(f"{model}."):
+        return True
+    root = text.partition(".")[0]
+    for ancestor in file.ancestors(module):
+        if isinstance(ancestor, cst.For) and any(entry.value == root for entry in names_in(ancestor.target)):
+            return model in file.code(ancestor.iter)
+    return False
+
+
+def _anchor(call: cst.Call, built: cst.Assign, file: File) -> cst.CSTNode:
+    """The statement of ``call``, or the outermost loop around it that neither builds nor names the optimizer.
+
+    A loop that names it trains with it, or unpacks it together with its model, and behind the loop is too late.
+    """
+    inside = set(file.ancestors(built))
+    name = file.code(built.targets[0].target)
+    loops = [
+        entry
+        for entry in file.ancestors(call)
+        if isinstance(entry, cst.For | cst.While)
+        and entry not in inside
+        and not any(dotted(use) == name for kind in (cst.Name, cst.Attribute) for use in file.inside(entry, kind))
+    ]
+    function = file.function(call)
+    return next((entry for entry in reversed(loops) if file.function(entry) is function), file.statement(call))
+
+
+def _parameters(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """What an optimizer is given to train; None where ``call`` builds no optimizer.
+
+    That is the call itself where a function or method of the project builds it.
+    """
+    if BUILDER.fullmatch((dotted(call.func) or "").rpartition(".")[2]):
+        return call
+    full = file.resolved(call.func)
+    if full is None or full.startswith(("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")):
+        return None
+    if not full.startswith("torch.optim.") and full.rpartition(".")[2].lower() not in KNOWN:
+        return None
+    for argument in call.args:
+        if argument.keyword is None or argument.keyword.value in ("params", "named_parameters"):
+            return argument.value
+    return None
+
+
+def _read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]:
+    """The models, by dotted name, whose parameters ``node`` gives, itself or by names that it reads."""
+    for call in file.inside(node, cst.Call):
+        direct = model_of_parameters(call, file)
+        texts = [dotted(direct)] if direct is not None else [dotted(argument.value) for argument in call.args]
+        if direct is None and isinstance(call.func, cst.Attribute):
+            texts.append(dotted(call.func.value))
+        yield from (text for text in texts if text is not None and text != "self")
+    if depth < 5:
+        for _, value in _assigned(node, file):
+            yield from _read(value, file, depth + 1)
+
+
+def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Each name that ``node`` reads, with each value that its scope assigns to it."""
+    for name in names_in(node):
+        for binding in file.bindings.get((file.scope(name), name.value), []):
+            if binding.value is not None and binding.value is not node:
+                yield name.value, binding.value
+
+
+def _is_held_by_name(parameters: cst.BaseExpression, model: str, file: File) -> bool:
+    """Whether the parameters come through a name, which holds those from before wherever the optimizer is built."""
+    root = model.partition(".")[0]
+    return any(name != root and model in _read(value, file) for name, value in _assigned(parameters, file))
+
+
+def _may_move(built: cst.Assign, wrapping: cst.CSTNode, file: File) -> bool:
+    """Whether both stand in one block and nothing from the one to the other reads or changes what the optimizer is."""
+    block = file.block(built)
+    if built not in block or wrapping not in block or not isinstance(wrapping, cst.Assign):
+        return False
+    between = block[block.index(built) + 1 : block.index(wrapping)]
+    name = file.code(built.targets[0].target).rpartition(".")[2]
+    for statement in between:
+        if any(entry.value == name for entry in names_in(statement)):
+            return False
+        if not isinstance(statement, cst.Assign | cst.AnnAssign | cst.Expr):
+            return False
+        if isinstance(statement, cst.Assign) and any(
+            _changes(target.target, built.value, file) for target in statement.targets
+        ):
+            return False
+    return not any(entry.value == name for entry in names_in(wrapping))
+
+
+def _changes(target: cst.BaseExpression, value: cst.BaseExpression, file: File) -> bool:
+    """Whether assigning to ``target`` may change what ``value`` means."""
+    if isinstance(target, cst.Attribute):
+        return file.code(target) in file.code(value)
+    read = {entry.value for entry in names_in(value)}
+    return any(entry.value in read for entry in names_in(target))

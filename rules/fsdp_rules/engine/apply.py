@@ -1,0 +1,290 @@
+"""Carries out the edits that rules asked for: one walk, once, all at the end."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import dropwhile
+from typing import TypeVar, cast
+
+import libcst as cst
+
+from fsdp_rules.file.tree import find
+from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
+
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+Line = TypeVar("Line", bound=cst.CSTNode)
+
+
+class EditConflictError(Exception):
+    """Two rules want to rewrite the same node: a defect of the rules, never of the file."""
+
+
+def apply_edits(
+    module: cst.Module,
+    edits: Iterable[Edit],
+    todos: dict[cst.CSTNode, list[str]],
+    ancestors: Callable[[cst.CSTNode], Iterable[cst.CSTNode]],
+) -> cst.Module:
+    """``module`` with all ``edits`` made and a comment for each of ``todos`` above its statement.
+
+    ``todos`` maps statement lines and compound statements to comment texts; ``ancestors`` gives the nodes around one,
+    so that only the branches of the tree that change are walked. Raises :class:`EditConflictError`.
+    """
+    editor = _Editor(module, edits, todos)
+    editor.follow(ancestors)
+    return cst.ensure_type(module.visit(editor), cst.Module)
+
+
+#: Comments to other tools about the line that they end.
+PRAGMA = re.compile(r"#\s*(type: ignore|noqa|pylint:|pyright:|pyre-|mypy:|fmt: skip|pragma: no)")
+
+#: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
+REMOVED = "__removed_by_fsdp_migrate__"
+
+
+def removed_line(leading: Sequence[cst.EmptyLine], what: str = "") -> cst.SimpleStatementLine:
+    """What stands for a removed statement (``what``, a name) until its block is settled; keeps the comments above."""
+    return cst.SimpleStatementLine([cst.Expr(cst.Name(REMOVED + what))], leading_lines=leading)
+
+
+def is_removed(entry: cst.CSTNode, what: str = "") -> bool:
+    """Whether ``entry`` was made by :func:`removed_line`, for ``what`` where that is given."""
+    if not isinstance(entry, cst.SimpleStatementLine) or len(entry.body) != 1:
+        return False
+    small = entry.body[0]
+    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Name):
+        return False
+    return small.value.value == REMOVED + what if what else small.value.value.startswith(REMOVED)
+
+
+def comments(node: cst.CSTNode) -> list[str]:
+    """The comments anywhere in ``node``, in order."""
+    return [comment.value for comment in find(node, cst.Comment)]
+
+
+class _Editor(cst.CSTTransformer):
+    def __init__(self, module: cst.Module, edits: Iterable[Edit], todos: dict[cst.CSTNode, list[str]]) -> None:
+        super().__init__()
+        self.module = module
+        self.todos = todos
+        self.expressions: dict[cst.CSTNode, Replace] = {}
+        self.replaced: dict[cst.CSTNode, ReplaceStatement | Rebuild] = {}
+        self.before: dict[cst.CSTNode, list[InsertBefore]] = defaultdict(list)
+        self.after: dict[cst.CSTNode, list[InsertAfter]] = defaultdict(list)
+        self.updated: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.owners: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.lost: dict[cst.CSTNode, list[str]] = defaultdict(list)
+        self.branches: set[cst.CSTNode] = {module}
+        for edit in edits:
+            if isinstance(edit, InsertBefore):
+                self.before[edit.node].append(edit)
+            elif isinstance(edit, InsertAfter):
+                self.after[edit.node].append(edit)
+            else:
+                table: dict[cst.CSTNode, Edit] = cast("dict[cst.CSTNode, Edit]", self._table(edit))
+                if edit.node in table:
+                    raise EditConflictError(f"two edits of {module.code_for_node(edit.node).strip()[:80]!r}")
+                table[edit.node] = edit
+
+    def follow(self, ancestors: Callable[[cst.CSTNode], Iterable[cst.CSTNode]]) -> None:
+        """Mark the branches that lead to an edit."""
+        for node in (*self.expressions, *self.replaced, *self.before, *self.after, *self.todos):
+            self.branches.add(node)
+            self.branches.update(ancestors(node))
+        for node in self.expressions:
+            self.owners[node] = next(owner for owner in ancestors(node) if isinstance(owner, Statement))
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return node in self.branches
+
+    def _table(self, edit: Replace | ReplaceStatement | Rebuild) -> object:
+        return self.expressions if isinstance(edit, Replace) else self.replaced
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The text of ``node`` with the edits inside it made; in parentheses where it would not stand alone."""
+        text = self.module.code_for_node(self.updated.get(node, node)).strip()
+        if "\n" in text and isinstance(node, cst.BaseExpression):
+            try:
+                ast.parse(text, mode="eval")
+            except SyntaxError:
+                return f"({text})"
+        return text
+
+    def on_leave(  # type: ignore[override]
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
+        new: cst.CSTNode | cst.FlattenSentinel[cst.CSTNode] = updated_node
+        self.updated[original_node] = updated_node
+        if original_node in self.expressions:
+            new = self._expression(original_node, updated_node)
+            self.updated[original_node] = cast("cst.CSTNode", new)
+            return new
+        if isinstance(original_node, cst.SimpleStatementLine):
+            new = self._line(original_node, cst.ensure_type(updated_node, cst.SimpleStatementLine))
+        elif isinstance(original_node, cst.SimpleStatementSuite):
+            new = self._suite(original_node, cst.ensure_type(updated_node, cst.SimpleStatementSuite))
+        elif isinstance(original_node, cst.BaseCompoundStatement) and self._touched(original_node):
+            new = self._flatten(original_node, updated_node)
+        elif isinstance(updated_node, cst.IndentedBlock | cst.Module):
+            new = settle(updated_node)
+        if original_node in self.lost and new is updated_node:
+            new = _with_leading(new, _lines(self.lost[original_node]))
+        if original_node in self.todos and not isinstance(new, cst.FlattenSentinel):
+            new = _with_leading(new, [*_lines(self.todos[original_node])])
+        return new
+
+    def _expression(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.BaseExpression:
+        text = self._newlines(self.expressions[original].build(self.code))
+        try:
+            new = cst.parse_expression(text, config=self.module.config_for_parsing)
+        except cst.ParserSyntaxError:
+            new = cst.parse_expression(f"({text})", config=self.module.config_for_parsing)
+        lost = self.lost[self.owners[original]]
+        known = {*comments(new), *lost}
+        lost.extend(comment for comment in comments(original) if comment not in known)
+        old = cast("cst.BaseExpression", updated)
+        if old.lpar and not new.lpar:
+            return new.with_changes(lpar=old.lpar, rpar=old.rpar)
+        return new
+
+    def _touched(self, node: cst.CSTNode) -> bool:
+        return node in self.replaced or node in self.before or node in self.after
+
+    def _line(
+        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+    ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
+        touched = [self._touched(small) for small in original.body]
+        if not any(touched):
+            return updated
+        statements: list[Statement] = []
+        for small_original, small in zip(original.body, updated.body, strict=True):
+            if self._touched(small_original):
+                statements.extend(self._statements(small_original, small))
+            else:
+                statements.append(cst.SimpleStatementLine([_bare(small)]))
+        lost = _kept(comments(original), statements)
+        own = [line for line in updated.leading_lines if line.comment is not None]
+        for line in own:
+            if line.comment is not None and line.comment.value in lost:
+                lost.remove(line.comment.value)
+        trailing = updated.trailing_whitespace
+        if trailing.comment is not None and len(statements) == 1 and isinstance(statements[0], cst.SimpleStatementLine):
+            statements[0] = statements[0].with_changes(trailing_whitespace=trailing)
+            lost = [comment for comment in lost if comment != trailing.comment.value]
+        lines = [*updated.leading_lines, *_lines(lost), *_lines(self.todos.get(original, []))]
+        if not statements:
+            return removed_line(lines)
+        statements[0] = _with_leading(statements[0], lines, own=False)
+        return cst.FlattenSentinel(cast("Sequence[cst.CSTNode]", statements))
+
+    def _suite(self, original: cst.SimpleStatementSuite, updated: cst.SimpleStatementSuite) -> cst.CSTNode:
+        if not any(self._touched(small) for small in original.body):
+            return updated
+        line = cst.SimpleStatementLine(original.body)
+        result = self._line(line, cst.SimpleStatementLine(updated.body))
+        body = list(result) if isinstance(result, cst.FlattenSentinel) else [result]
+        return settle(cst.IndentedBlock(cast("Sequence[cst.BaseStatement]", body)))
+
+    def _flatten(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
+        leading = list(getattr(updated, "leading_lines", ()))
+        bare = updated.with_changes(leading_lines=()) if leading else updated
+        statements = self._statements(original, bare)
+        kept = {line.comment.value for line in leading if line.comment is not None}
+        lost = [comment for comment in _kept(comments(original), statements) if comment not in kept]
+        lines = [*leading, *_lines(lost), *_lines(self.todos.get(original, []))]
+        if not statements:
+            return removed_line(lines)
+        statements[0] = _with_leading(statements[0], lines, own=False)
+        return cst.FlattenSentinel(cast("Sequence[cst.CSTNode]", statements))
+
+    def _statements(self, original: cst.CSTNode, updated: cst.CSTNode) -> list[Statement]:
+        statements: list[Statement] = []
+        for before in self.before.get(original, ()):
+            statements.extend(self._parse(before.build(self.code)))
+        if original in self.replaced:
+            edit = self.replaced[original]
+            if isinstance(edit, Rebuild):
+                statements.extend(edit.build(cast("cst.BaseCompoundStatement", updated), self.code))
+            else:
+                statements.extend(self._parse(edit.build(self.code)))
+        elif isinstance(updated, cst.BaseSmallStatement):
+            statements.append(cst.SimpleStatementLine([_bare(updated)]))
+        else:
+            statements.append(cast("cst.BaseCompoundStatement", updated))
+        for after in self.after.get(original, ()):
+            statements.extend(self._parse(after.build(self.code)))
+        return statements
+
+    def _newlines(self, text: str) -> str:
+        text = text.replace("\r\n", "\n")
+        return text.replace("\n", self.module.default_newline)
+
+    def _parse(self, text: str) -> list[Statement]:
+        indent = self.module.default_indent
+        if indent != "    ":
+            text = "\n".join(_reindent(line, indent) for line in text.split("\n"))
+        parsed = cst.parse_module(self._newlines(text), config=self.module.config_for_parsing)
+        statements = [*parsed.body]
+        if statements and parsed.header:
+            statements[0] = _with_leading(statements[0], list(parsed.header))
+        return statements
+
+
+def _reindent(line: str, indent: str) -> str:
+    stripped = line.lstrip(" ")
+    depth, rest = divmod(len(line) - len(stripped), 4)
+    return indent * depth + " " * rest + stripped
+
+
+def _lines(texts: Iterable[str]) -> list[cst.EmptyLine]:
+    return [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
+
+
+def _all_comments(statements: Iterable[cst.CSTNode]) -> set[str]:
+    return {comment for statement in statements for comment in comments(statement)}
+
+
+def _kept(found: Iterable[str], statements: Iterable[cst.CSTNode]) -> list[str]:
+    """The comments of a replaced statement that ``statements`` lack; what they told a tool about its lines is over."""
+    present = _all_comments(statements)
+    return [comment for comment in found if comment not in present and not PRAGMA.match(comment)]
+
+
+def _bare(small: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
+    return small.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+
+
+def _with_leading(node: Line, lines: Sequence[cst.EmptyLine], own: bool = True) -> Line:
+    existing = [*getattr(node, "leading_lines", ())]
+    return node.with_changes(leading_lines=[*existing, *lines] if own else [*lines, *existing])
+
+
+def settle(block: cst.IndentedBlock | cst.Module) -> cst.IndentedBlock | cst.Module:
+    """Hand the comments of removed statements to what follows them, and keep no block empty."""
+    if not any(is_removed(entry) for entry in block.body):
+        return block
+    body: list[cst.BaseStatement] = []
+    waiting: list[cst.EmptyLine] = []
+    removed = False
+    for entry in block.body:
+        if is_removed(entry):
+            waiting.extend(getattr(entry, "leading_lines", ()))
+            removed = True
+            continue
+        if removed:
+            own = list(getattr(entry, "leading_lines", ()))
+            if not body:
+                own = list(dropwhile(lambda line: line.comment is None, own))
+            described = any(line.comment is not None for line in waiting)
+            kept = waiting if described or not body or not own else []
+            entry = entry.with_changes(leading_lines=[*kept, *own])
+            waiting, removed = [], False
+        body.append(entry)
+    footer = [*[line for line in waiting if line.comment is not None], *block.footer]
+    if not body and isinstance(block, cst.IndentedBlock):
+        body = [cst.SimpleStatementLine([cst.Pass()], leading_lines=footer)]
+        footer = []
+    return block.with_changes(body=body, footer=footer)

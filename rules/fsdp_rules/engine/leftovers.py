@@ -1,0 +1,118 @@
+"""What no rule spoke about: every FSDP1 reference of a file gets a verdict, known or not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from fsdp_rules.beyond.unknown import UnknownUse
+from fsdp_rules.construction.fsdp1_imports import Imports
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.type_places import is_read
+from fsdp_rules.fsdp1.names import CONFIG_NAMES, POLICY_NAMES, PUBLIC_MODULES, canonical
+from fsdp_rules.project.facts import index_source
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+#: How far above a reference the verdict that speaks for it may stand (``FSDP`` in ``FSDP.apply(...)``).
+REACH = 3
+#: What does nothing before a wrapped model is made of it.
+VALUES = (CONFIG_NAMES | POLICY_NAMES) - {"enable_wrap", "wrap"}
+SPELLED = re.compile("|".join(sorted(VALUES)))
+
+
+def unclaimed(file: File, diagnoses: list[Diagnosis]) -> Iterator[tuple[Rule, Diagnosis]]:
+    """A verdict of level manual for each FSDP1 reference that none of ``diagnoses`` accounts for."""
+    claimed: set[cst.CSTNode] = set()
+    for diagnosis in diagnoses:
+        claimed.add(diagnosis.node)
+        claimed.update(diagnosis.claims)
+        claimed.update(edit.node for edit in diagnosis.edits)
+    rule = UnknownUse()
+    for node, known in _references(file):
+        if known.split(".")[0] in CONFIG_NAMES | POLICY_NAMES:
+            continue
+        if node in claimed or any(entry in claimed for entry in _near(file, node)):
+            continue
+        yield rule, Diagnosis(node, Level.MANUAL, rule.message(known), rule.advice(known))
+
+
+def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator[tuple[Rule, Diagnosis]]:
+    """One verdict that names the values of torch's FSDP1 in ``output`` at whose statements nothing else is said."""
+    rule = Imports()
+    if not SPELLED.search(output) or not file.settings.enabled(rule.id):
+        return
+    facts = index_source(file.path, output.encode())
+    kept = {canonical(file.project.resolve(full)) for full in facts.aliases.values()} if facts is not None else set()
+    spoken = {file.statement(entry.node) for entry in diagnoses if entry.level is not Level.SAFE}
+    found = [
+        (node, name)
+        for node, known in _references(file)
+        if (name := known.split(".")[0]) in VALUES
+        and (name in kept or _is_reached_through_module(node, file))
+        and file.code(node) in output
+        and file.statement(node) not in spoken
+        and not file.ignored(rule.id, node)
+    ]
+    found += [entry for entry in _chosen(file) if file.statement(entry[0]) not in spoken]
+    if found:
+        names = ", ".join(sorted({name for _, name in found}))
+        yield (
+            rule,
+            Diagnosis(
+                min(found, key=lambda entry: file.span(entry[0]).line)[0],
+                Level.INFO,
+                f"{names}: still torch's FSDP1 values in this file, for code that stays; "
+                "they do nothing by themselves, and fsdp_compat takes them as they are",
+                "remove them together with that code",
+            ),
+        )
+
+
+def _chosen(file: File) -> Iterator[tuple[cst.Name, str]]:
+    """Reads of names that branches import either from FSDP1 or from elsewhere: which it is, is not known here."""
+    names = {
+        alias.evaluated_alias or alias.evaluated_name: alias.evaluated_name
+        for node in file.nodes(cst.ImportFrom)
+        if node.module is not None
+        and dotted(node.module) in PUBLIC_MODULES
+        and not isinstance(node.names, cst.ImportStar)
+        for alias in node.names
+        if alias.evaluated_name in VALUES
+    }
+    for node in file.nodes(cst.Name):
+        if node.value not in names or isinstance(file.parent(node), cst.Attribute):
+            continue
+        if file.fsdp1(node) is None and is_read(node, file):
+            yield node, names[node.value]
+
+
+def _is_reached_through_module(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` spells out a module of torch (``fsdp.ShardingStrategy``), whose import stays what it is."""
+    head = (dotted(node) or "").partition(".")[0]
+    return canonical(file.project.resolve(file.aliases.get(head, ""))) is None
+
+
+def _near(file: File, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    for distance, ancestor in enumerate(file.ancestors(node)):
+        if distance >= REACH or isinstance(ancestor, cst.BaseStatement):
+            return
+        yield ancestor
+
+
+def _references(file: File) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Every name or attribute chain that stands for something of FSDP1, imports left out."""
+    for node in (*file.nodes(cst.Attribute), *file.nodes(cst.Name)):
+        parent = file.parent(node)
+        if isinstance(parent, cst.Attribute):
+            continue
+        if isinstance(node, cst.Name) and not is_read(node, file):
+            continue
+        known = file.fsdp1(node)
+        if known is None:
+            continue
+        if not any(isinstance(entry, cst.Import | cst.ImportFrom) for entry in file.ancestors(node)):
+            yield node, known

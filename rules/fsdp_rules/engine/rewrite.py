@@ -1,0 +1,215 @@
+"""From the bytes of one file to its result: parse, ask every rule, edit once, tidy the imports, check the output."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import io
+import tokenize
+from collections import defaultdict
+
+import libcst as cst
+
+from fsdp_rules.construction.fsdp1_imports import Imports
+from fsdp_rules.engine.apply import apply_edits
+from fsdp_rules.engine.imports import tidy_imports
+from fsdp_rules.engine.leftovers import staying, unclaimed
+from fsdp_rules.engine.registry import all_rules
+from fsdp_rules.engine.relevance import is_relevant
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
+from fsdp_rules.project.gates import statements
+from fsdp_rules.project.project import Project
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
+from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
+from fsdp_rules.verdict.rule import Rule
+
+
+def rewrite_source(data: bytes, path: str, project: Project, settings: Settings) -> Result:
+    """The result of rewriting one file.
+
+    ``data`` is the whole file; encoding cookie, BOM and newlines are kept in the result. ``path`` must be the one
+    under which the file was indexed. Never raises for bad input: a file that does not parse is ``Failed``.
+    """
+    try:
+        text, encoding, bom = _decode(data)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        return Failed(f"cannot be decoded: {error}")
+    try:
+        tree = ast.parse(text)
+        if not is_relevant(text, path, project, settings.traps):
+            return Unchanged()
+        file = File(text, tree, path, project, settings)
+    except SyntaxError as error:
+        return Failed(f"line {error.lineno}: {error.msg}")
+    except cst.ParserSyntaxError as error:
+        return Failed(f"line {error.raw_line}: {error.message}")
+    except ValueError as error:
+        return Failed(str(error))
+    except RecursionError:
+        return Failed("is nested too deeply to be parsed")
+    if not file.prints_back:
+        return Failed("does not print back as it was parsed; it is left alone")
+
+    diagnoses = _diagnose(file)
+    edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
+    todos = _todos(file, diagnoses)
+    module = apply_edits(file.module, edits, todos, file.ancestors) if edits or todos else file.module
+    consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes]
+    dead: list[cst.CSTNode] = []
+    while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead]):
+        dead += more
+        module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos, file.ancestors)
+    wanted = [entry for entry in file.wanted_imports.values() if entry]
+    # Where nothing else has changed, only FSDP1's own imports can be ones that go.
+    if not file.left_alone and (module is not file.module or wanted or FSDP_PACKAGE in text):
+        module, said = tidy_imports(file, module, wanted)
+        diagnoses += _imports(file, said)
+    output = file.print(module)
+    if settings.to != "shim":
+        diagnoses += staying(file, [diagnosis for _, diagnosis in diagnoses], output)
+    findings = tuple(
+        sorted(
+            (_finding(file, rule, diagnosis) for rule, diagnosis in diagnoses),
+            key=lambda found: (found.line, found.column, found.rule),
+        )
+    )
+    if output == text:
+        return Unchanged(findings)
+    try:
+        compile(output, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return Failed(f"internal error: the rewritten file would not compile (line {error.lineno}: {error.msg})")
+    return Changed(bom + output.encode(encoding), findings)
+
+
+def _imports(file: File, said: str) -> list[tuple[Rule, Diagnosis]]:
+    """The finding about the file's FSDP1 imports, at the first of them."""
+    rule = Imports()
+    if not said or not file.settings.enabled(rule.id):
+        return []
+    for node in file.nodes(cst.ImportFrom):
+        if node.module is not None and not node.relative and dotted(node.module) in PUBLIC_MODULES:
+            return [(rule, Diagnosis(node, Level.SAFE, said))]
+    return []
+
+
+def _unread(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]]) -> list[cst.CSTNode]:
+    """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more."""
+    if not consumed:
+        return []
+    tree = ast.parse(file.print(module))
+    read = _names_read(tree)
+    shared = {name for node in statements(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+    unread = [
+        statement
+        for statement, name in consumed
+        if name not in read["" if name in shared else file.scope(statement)]
+        and not file.project.imports_from(file.path, name)
+    ]
+    return list(dict.fromkeys(unread))
+
+
+def _names_read(tree: ast.Module) -> dict[str, set[str]]:
+    """The names that are read in each scope of ``tree``, the scopes inside it included, by its qualified name."""
+    read: dict[str, set[str]] = defaultdict(set)
+    pending: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ("",))]
+    while pending:
+        node, scopes = pending.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            for scope in scopes:
+                read[scope].add(node.id)
+        # What a definition reads from around it, its decorators and defaults, counts as read inside it too.
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            scopes = (*scopes, f"{scopes[-1]}.{node.name}".lstrip("."))
+        pending += [(child, scopes) for child in ast.iter_child_nodes(node)]
+    return read
+
+
+def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:
+    gone = set(dead)
+    return [edit for edit in edits if edit.node not in gone and not gone.intersection(file.ancestors(edit.node))]
+
+
+def _decode(data: bytes) -> tuple[str, str, bytes]:
+    bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    if encoding == "utf-8-sig":
+        encoding = "utf-8"
+    return data[len(bom) :].decode(encoding), encoding, bom
+
+
+def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
+    shim = file.settings.to == "shim"
+    found: list[tuple[Rule, Diagnosis]] = []
+    for rule in all_rules():
+        if shim and not rule.shim:
+            continue
+        for kind in rule.visits:
+            for node in file.nodes(kind):
+                found.extend((diagnosis.rule or rule, diagnosis) for diagnosis in rule.visit(node, file))
+    if not shim:
+        found += unclaimed(file, [diagnosis for _, diagnosis in found])
+    return [
+        (rule, diagnosis if shim else _left_alone(diagnosis, file.gated(diagnosis.node)))
+        for rule, diagnosis in found
+        if file.settings.enabled(rule.id) and not file.ignored(rule.id, diagnosis.node)
+    ]
+
+
+def _left_alone(diagnosis: Diagnosis, twin: bool | None) -> Diagnosis:
+    if twin is None:
+        return diagnosis
+    if twin:
+        return Diagnosis(
+            diagnosis.node,
+            Level.INFO,
+            "left alone: an FSDP2 branch stands beside this code",
+            "remove the FSDP1 branch once nobody runs it",
+        )
+    return Diagnosis(
+        diagnosis.node,
+        Level.MANUAL,
+        "this FSDP1 code stands in a gate for versions of torch, which is left alone",
+        "keep the branch that runs on your torch, remove the gate, and run this tool again",
+    )
+
+
+def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
+    span = file.span(diagnosis.node)
+    return Finding(
+        rule=rule.id,
+        name=rule.name,
+        path=file.path,
+        line=span.line,
+        column=span.column,
+        end_line=span.end_line,
+        end_column=span.end_column,
+        level=diagnosis.level,
+        message=diagnosis.message,
+        advice=diagnosis.advice,
+    )
+
+
+def _todos(file: File, diagnoses: list[tuple[Rule, Diagnosis]]) -> dict[cst.CSTNode, list[str]]:
+    todos: dict[cst.CSTNode, list[str]] = defaultdict(list)
+    for rule, diagnosis in diagnoses:
+        if diagnosis.level is not Level.MANUAL:
+            continue
+        statement = _commentable(file, diagnosis.node)
+        text = f"# TODO(fsdp-migrate {rule.id}): {' '.join(diagnosis.message.split())}"
+        existing = {line.comment.value for line in getattr(statement, "leading_lines", ()) if line.comment is not None}
+        if statement is file.module.body[0] if file.module.body else False:
+            existing |= {line.comment.value for line in file.module.header if line.comment is not None}
+        if text not in existing and text not in todos[statement]:
+            todos[statement].append(text)
+    return {statement: texts for statement, texts in todos.items() if texts}
+
+
+def _commentable(file: File, node: cst.CSTNode) -> cst.CSTNode:
+    current: cst.CSTNode | None = node
+    while current is not None:
+        if isinstance(current, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            return current
+        current = file.parent(current)
+    return file.module.body[0]

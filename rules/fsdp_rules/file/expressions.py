@@ -1,0 +1,79 @@
+"""Small questions about expressions that several rules ask."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import find
+
+
+def brief(text: str, length: int = 60) -> str:
+    """``text`` on one line, cut where it is long, for a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
+def is_none(node: cst.CSTNode | None) -> bool:
+    """Whether ``node`` is the literal None."""
+    return isinstance(node, cst.Name) and node.value == "None"
+
+
+def literal_bool(node: cst.CSTNode | None) -> bool | None:
+    """The value of a literal True or False, else None."""
+    if isinstance(node, cst.Name) and node.value in ("True", "False"):
+        return node.value == "True"
+    return None
+
+
+def bind(call: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
+    """The arguments of ``call`` by name, positional ones named by ``names``; None with ``*``, ``**`` or too many."""
+    found: dict[str, cst.BaseExpression] = {}
+    position = 0
+    for argument in call.args:
+        if argument.star:
+            return None
+        if argument.keyword is not None:
+            found[argument.keyword.value] = argument.value
+        elif position < len(names):
+            found[names[position]] = argument.value
+            position += 1
+        else:
+            return None
+    return found
+
+
+def is_simple(node: cst.CSTNode) -> bool:
+    """Whether evaluating ``node`` again is free of effects and cost: a name or an attribute chain."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def elements(node: cst.BaseExpression) -> list[cst.BaseExpression] | None:
+    """The elements of a set, list or tuple display without ``*``."""
+    if not isinstance(node, cst.Set | cst.List | cst.Tuple):
+        return None
+    if any(isinstance(element, cst.StarredElement) for element in node.elements):
+        return None
+    return [element.value for element in node.elements]
+
+
+def is_partial(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a call of functools.partial."""
+    return isinstance(node, cst.Call) and file.resolved(node.func) == "functools.partial"
+
+
+def names_in(node: cst.CSTNode) -> list[cst.Name]:
+    """Every name inside ``node``."""
+    return find(node, cst.Name)
+
+
+def calls_plainly(node: cst.CSTNode | None, names: tuple[str, ...], arguments: int) -> bool:
+    """Whether ``node`` is a call of one of the plain ``names`` with that many arguments."""
+    return (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Name)
+        and node.func.value in names
+        and len(node.args) == arguments
+    )

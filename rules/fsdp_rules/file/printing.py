@@ -1,0 +1,74 @@
+"""How a call that takes the place of a shorter one is laid out over lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+
+LINE_LENGTH = 100
+BRACKETS = (
+    cst.Dict
+    | cst.List
+    | cst.Set
+    | cst.Tuple
+    | cst.DictComp
+    | cst.ListComp
+    | cst.SetComp
+    | cst.GeneratorExp
+    | cst.Subscript
+)
+
+
+def depth(call: cst.Call, file: File) -> int:
+    """By how much the line of ``call`` is indented inside its own statement."""
+    line = file.text.splitlines()[file.span(call).line - 1]
+    return max(0, len(line) - len(line.lstrip()) - file.span(file.statement(call)).column)
+
+
+def is_embedded(call: cst.Call, file: File) -> bool:
+    """Whether a bracket around ``call`` opens on its line, so that breaking the call alone would tear that line."""
+    line = file.span(call).line
+    inner: cst.CSTNode = call
+    for ancestor in file.ancestors(call):
+        if isinstance(ancestor, cst.BaseStatement | cst.BaseSmallStatement):
+            return False
+        bracket = isinstance(ancestor, BRACKETS) and (not isinstance(ancestor, cst.Tuple) or bool(ancestor.lpar))
+        if bracket and file.span(ancestor).line == line:
+            return True
+        if isinstance(ancestor, cst.Call) and ancestor.func is not inner and file.span(ancestor.func).end_line == line:
+            return True
+        inner = ancestor
+    return False
+
+
+def line_with(text: str, call: cst.Call, unwrapped: bool, file: File) -> int:
+    """The length of the line of ``call`` with ``text`` in its place; ``unwrapped``: a block around it goes."""
+    span = file.span(call)
+    line = file.text.splitlines()[span.line - 1]
+    rest = len(line) - span.end_column if span.end_line == span.line else 0
+    return span.column - (4 if unwrapped else 0) + len(text) + rest
+
+
+def broken(function: str, parts: Sequence[str], margin: int, column: int) -> str:
+    """A call of ``function`` with a line for each of ``parts``; options are broken too where they are too long.
+
+    ``margin`` is where the call's line starts inside its statement, ``column`` where the statement itself does.
+    """
+    indent = " " * (margin + 4)
+    lines = [f"{indent}{_fitted(part, margin + 4, column)},\n" for part in parts]
+    return f"{function}(\n{''.join(lines)}{' ' * margin})"
+
+
+def _fitted(part: str, margin: int, column: int) -> str:
+    name, equals, value = part.partition("=") if part.startswith("options=") else ("", "", part)
+    if "\n" in part or column + margin + len(part) + 1 <= LINE_LENGTH or not equals:
+        return part
+    call = cst.parse_expression(value)
+    if not isinstance(call, cst.Call):
+        return part
+    module = cst.Module([])
+    arguments = [module.code_for_node(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in call.args]
+    return f"{name}={broken(module.code_for_node(call.func), arguments, margin, column)}"

@@ -1,0 +1,43 @@
+"""Whether a value is only read on rank 0."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+
+RANK_ZERO = re.compile(
+    r"(not\s+(self\.|args\.|cfg\.)?(global_)?rank|[\w.]*\b(global_)?rank(\(\))?\s*==\s*0"
+    r"|0\s*==\s*[\w.]*\b(global_)?rank(\(\))?|[\w.]*get_rank\(\)\s*==\s*0|[\w.]*\bRANK\s*==\s*0|not\s+[\w.]*get_rank\(\))"
+)
+
+
+def only_on_rank_zero(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` gives its value to a name that is read under ``if rank == 0`` alone, by itself or in a dict.
+
+    The local rank does not count: there is one such process on each machine.
+    """
+    statement = file.parent(call)
+    while isinstance(statement, cst.DictElement | cst.Dict):
+        statement = file.parent(statement)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0].target
+    if not isinstance(target, cst.Name) or file.function(call) is None:
+        return False
+    scope, line = file.scope(call), file.span(statement).line
+    reads = [use for use in file.uses(target.value) if file.scope(use).startswith(scope) and file.span(use).line > line]
+    return bool(reads) and all(_guarded(read, file) for read in reads)
+
+
+def _guarded(read: cst.CSTNode, file: File) -> bool:
+    inside: cst.CSTNode = read
+    for ancestor in file.ancestors(read):
+        if isinstance(ancestor, cst.FunctionDef):
+            return False
+        if isinstance(ancestor, cst.If) and inside is ancestor.body and RANK_ZERO.fullmatch(file.code(ancestor.test)):
+            return True
+        inside = ancestor
+    return False

@@ -1,0 +1,221 @@
+"""Where every node of a parsed module stands: in the tree, in the text, and in the order of the text."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+import libcst as cst
+from libcst._nodes.internal import CodegenState
+
+from fsdp_rules.verdict.finding import Span
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+_NEWLINE = re.compile(r"\r\n?|\n")
+_LAST_NEWLINE = re.compile(r"(\r\n?|\n)\Z")
+
+
+class Layout(CodegenState):
+    """What printing a module once tells about its nodes.
+
+    Printing has to be done anyway, to see that the text comes back as it was parsed; libcst's visitors and metadata
+    providers would take a slower walk each, for parents, for types and for positions. Nodes are known by their ``id``
+    in here, since libcst computes their hash in Python; the module keeps them alive.
+    """
+
+    def __init__(self, module: cst.Module) -> None:
+        super().__init__(module.default_indent, module.default_newline)
+        self.module = module
+        self._parents: dict[int, cst.CSTNode | None] = {}
+        self._by_type: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
+        #: Each node's number in the order of the text, and that of the first node behind it that is not inside it.
+        self._numbers: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        #: The tokens that make up a node: all of them, and (where it differs) without what only surrounds it.
+        self._printed: dict[int, tuple[int, int]] = {}
+        self._places: dict[int, tuple[int, int]] = {}
+        self._around: list[cst.CSTNode | None] = [None]
+        self._starts: list[int] = []
+        self._has_last_newline = True
+        module._codegen(self)
+
+    # What printing calls
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        key = id(node)
+        self._parents[key] = self._around[-1]
+        self._around.append(node)
+        self._numbers[key] = len(self._numbers)
+        self._by_type[type(node)].append(node)
+        self._starts.append(len(self.tokens))
+
+    def after_codegen(self, node: cst.CSTNode) -> None:
+        key = id(node)
+        self._around.pop()
+        self._ends[key] = len(self._numbers)
+        self._printed[key] = (self._starts.pop(), len(self.tokens))
+
+    def record_syntactic_position(  # type: ignore[override]
+        self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
+    ) -> AbstractContextManager[None]:
+        return _Place(self, node, start_node, end_node)
+
+    def note_place(self, node: cst.CSTNode, start: int, end: int) -> None:
+        """``node`` without what only surrounds it goes from one token to another."""
+        self._places[id(node)] = (start, end)
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """The tokens of ``node`` without the whitespace and parentheses around it."""
+        return self._places.get(id(node)) or self._printed[id(node)]
+
+    def pop_trailing_newline(self) -> None:
+        # Positions are told as if it were there.
+        self._has_last_newline = not self.tokens
+
+    # What is asked afterwards
+
+    @property
+    def code(self) -> str:
+        """The whole module as it prints."""
+        return "".join(self.tokens if self._has_last_newline else self.tokens[:-1])
+
+    def has(self, node: cst.CSTNode) -> bool:
+        """Whether ``node`` is one of the module's."""
+        return id(node) in self._numbers
+
+    def nodes(self, kind: type[Node]) -> list[Node]:
+        """All nodes of exactly the type ``kind``, in the order of the text."""
+        return cast("list[Node]", self._by_type.get(kind, []))
+
+    def inside(self, node: cst.CSTNode, kind: type[Node]) -> list[Node]:
+        """The nodes of exactly the type ``kind`` in ``node``, itself included, in the order of the text."""
+        found, numbers = self.nodes(kind), self._numbers_by_type(kind)
+        key = id(node)
+        return found[bisect_left(numbers, self._numbers[key]) : bisect_left(numbers, self._ends[key])]
+
+    def _numbers_by_type(self, kind: type[cst.CSTNode]) -> list[int]:
+        if kind not in self._sorted_numbers:
+            self._sorted_numbers[kind] = [self._numbers[id(node)] for node in self.nodes(kind)]
+        return self._sorted_numbers[kind]
+
+    @cached_property
+    def _sorted_numbers(self) -> dict[type[cst.CSTNode], list[int]]:
+        return {}
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node that ``node`` stands in, None for the module and for nodes of other modules."""
+        return self._parents.get(id(node))
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """All nodes around ``node``, innermost first."""
+        parents = self._parents
+        current = parents.get(id(node))
+        while current is not None:
+            yield current
+            current = parents.get(id(current))
+
+    def span(self, node: cst.CSTNode) -> Span:
+        """Where ``node`` stands: lines from 1, columns from 0."""
+        start, end = self.place(node)
+        return Span(*self._position(start), *self._position(end))
+
+    def printed(self, node: cst.CSTNode) -> str:
+        """``node`` as it would print alone, with the whitespace and parentheses that are its own."""
+        place = self._printed.get(id(node))
+        text = "".join(self.tokens[slice(*place)]) if place is not None else ""
+        # Alone it would stand at the margin, so the lines below its first would be indented less.
+        return text if text and _NEWLINE.search(text) is None else self.module.code_for_node(node)
+
+    def printed_at_top(self, node: cst.CSTNode) -> str:
+        """``node`` as it prints where nothing is indented, as statements at the top level do."""
+        place = self._printed.get(id(node))
+        return self.module.code_for_node(node) if place is None else "".join(self.tokens[slice(*place)])
+
+    def _position(self, token: int) -> tuple[int, int]:
+        offset = self._offsets[token]
+        line = bisect_right(self._line_starts, offset)
+        return line, offset - self._line_starts[line - 1]
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return list(accumulate(map(len, self.tokens), initial=0))
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(found.end() for found in _NEWLINE.finditer("".join(self.tokens)))]
+
+
+class Printer:
+    """Prints edited versions of a module; a statement at its top level that was printed before comes from memory."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        # A statement is kept with its text, so that its id stays its own.
+        self._texts: dict[int, tuple[cst.CSTNode, str]] = {}
+
+    def code(self, module: cst.Module) -> str:
+        """What ``module.code`` is, for the module of the layout and for every edited version of it."""
+        text = "".join(map(self.text, (*module.header, *module.body, *module.footer)))
+        if module.has_trailing_newline:
+            return text or module.default_newline
+        return _LAST_NEWLINE.sub("", text)
+
+    def text(self, node: cst.CSTNode) -> str:
+        """The lines of a statement (or of an empty line) at the top level."""
+        known = self._texts.get(id(node))
+        if known is None:
+            known = self._texts[id(node)] = (node, self._layout.printed_at_top(node))
+        return known[1]
+
+
+def find(node: cst.CSTNode, kind: type[Node]) -> list[Node]:
+    """The nodes of exactly the type ``kind`` in ``node``, itself included, in the order of the text.
+
+    For any tree, edited ones included; :meth:`Layout.inside` need not walk.
+    """
+    finder: _Finder[Node] = _Finder(kind)
+    node._codegen(finder)
+    return finder.found
+
+
+class _Finder(CodegenState, Generic[Node]):
+    def __init__(self, kind: type[Node]) -> None:
+        super().__init__(default_indent="", default_newline="")
+        self.kind = kind
+        self.found: list[Node] = []
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        if type(node) is self.kind:
+            self.found.append(node)
+
+
+class _Place:
+    """Notes which tokens are printed while it is entered."""
+
+    def __init__(
+        self, layout: Layout, node: cst.CSTNode, start_node: cst.CSTNode | None, end_node: cst.CSTNode | None
+    ) -> None:
+        self.layout = layout
+        self.node = node
+        self.start_node = start_node
+        self.end_node = end_node
+
+    def __enter__(self) -> None:
+        self.start = len(self.layout.tokens)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        layout = self.layout
+        start = self.start if self.start_node is None else layout.place(self.start_node)[0]
+        end = len(layout.tokens) if self.end_node is None else layout.place(self.end_node)[1]
+        layout.note_place(self.node, start, end)

@@ -1,0 +1,48 @@
+"""The list of FSDP1's public names and their verdicts (``api.toml``), as data."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+VERDICTS = ("exact", "emulated", "no-op", "refused")
+#: What kinds of names there are, in the order of the list, with the heading that each has in the documentation.
+KINDS = {
+    "argument": "Arguments",
+    "method": "Methods",
+    "field": "Fields",
+    "value": "Values",
+    "class": "Classes",
+    "policy": "Wrapping",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One FSDP1 name: ``owner`` is the class it belongs to, or the part of the package for what is imported itself."""
+
+    kind: str
+    owner: str
+    name: str
+    fsdp2: str
+    rewriter: str
+    rule: str
+    shim: str
+    torch: str
+    note: str
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """All entries, in the order of the list."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    tables = toml.loads(files("fsdp_rules.fsdp1").joinpath("api.toml").read_text(encoding="utf-8"))
+    return tuple(
+        Entry(kind=kind, owner=owner, name=name, **fields)
+        for kind, owners in tables.items()
+        for owner, names in owners.items()
+        for name, fields in names.items()
+    )

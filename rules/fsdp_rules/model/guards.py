@@ -1,0 +1,142 @@
+"""Tests in front of an expression that say what it is: ``isinstance``, ``type`` and ``hasattr`` around a use of it."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import elements
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+
+OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
+DDP = re.compile(r"(?<!not )\b(is_|use_)?ddp\b", re.IGNORECASE)
+
+
+class Guard(enum.Enum):
+    """What the tests around a use of an expression make it: an FSDP1 model, that or another wrapper, or neither."""
+
+    NONE = "none"
+    FSDP1 = "fsdp1"
+    MIXED = "mixed"
+    OTHER = "other"
+
+
+def guard_of(node: cst.CSTNode, subject: str, file: File) -> Guard:
+    """What the conditions that hold where ``node`` stands say about the expression with the text ``subject``."""
+    child = node
+    for ancestor in file.ancestors(node):
+        found = _condition(child, ancestor, subject, file)
+        if found is not Guard.NONE:
+            return found
+        if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
+            return Guard.NONE
+        child = ancestor
+    return Guard.NONE
+
+
+def _condition(child: cst.CSTNode, ancestor: cst.CSTNode, subject: str, file: File) -> Guard:
+    if isinstance(ancestor, cst.If | cst.IfExp) and child is not ancestor.test:
+        return tested(ancestor.test, subject, file, truth=child is ancestor.body)
+    if isinstance(ancestor, cst.While) and child is ancestor.body:
+        return tested(ancestor.test, subject, file)
+    if isinstance(ancestor, cst.BooleanOperation) and child is ancestor.right:
+        return tested(ancestor.left, subject, file, truth=isinstance(ancestor.operator, cst.And))
+    return Guard.NONE
+
+
+def tested(test: cst.BaseExpression, subject: str, file: File, truth: bool = True) -> Guard:
+    """What it says about the expression with the text ``subject`` that ``test`` is true (or false)."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return tested(test.expression, subject, file, not truth)
+    if isinstance(test, cst.BooleanOperation):
+        if isinstance(test.operator, cst.And) is not truth:
+            return Guard.NONE
+        left = tested(test.left, subject, file, truth)
+        return left if left is not Guard.NONE else tested(test.right, subject, file, truth)
+    found = _positive(test, subject, file)
+    if truth:
+        return found
+    return Guard.OTHER if found in (Guard.FSDP1, Guard.MIXED) else Guard.NONE
+
+
+def _positive(test: cst.BaseExpression, subject: str, file: File) -> Guard:
+    if isinstance(test, cst.Call) and isinstance(test.func, cst.Name) and len(test.args) == 2:
+        if file.code(test.args[0].value) != subject:
+            return Guard.NONE
+        if test.func.value == "hasattr":
+            return Guard.OTHER
+        if test.func.value == "isinstance":
+            return _classes(test.args[1].value, file)
+    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        target = test.comparisons[0]
+        if isinstance(target.operator, cst.Is | cst.Equal) and file.code(test.left) == f"type({subject})":
+            return _classes(target.comparator, file)
+    return Guard.NONE
+
+
+def _classes(node: cst.BaseExpression, file: File) -> Guard:
+    node = file.value(node)
+    classes = elements(node) or [node]
+    wrapped = [file.fsdp1(entry) == FSDP for entry in classes]
+    if all(wrapped):
+        return Guard.FSDP1
+    return Guard.MIXED if any(wrapped) else Guard.OTHER
+
+
+def is_asked_for(node: cst.CSTNode, subject: str, name: str, file: File) -> bool:
+    """Whether ``node`` is only reached where ``hasattr`` has found a ``name`` in the expression of text ``subject``."""
+    child = node
+    for ancestor in file.ancestors(node):
+        test: cst.BaseExpression | None = None
+        if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body:
+            test = ancestor.test
+        elif isinstance(ancestor, cst.BooleanOperation) and child is ancestor.right:
+            test = ancestor.left if isinstance(ancestor.operator, cst.And) else None
+        while isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+            if _has(test.right, subject, name, file):
+                return True
+            test = test.left
+        if test is not None and _has(test, subject, name, file):
+            return True
+        if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
+            return False
+        child = ancestor
+    return False
+
+
+def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
+    if not isinstance(test, cst.Call) or file.code(test.func) != "hasattr" or len(test.args) != 2:
+        return False
+    asked = test.args[1].value
+    return (
+        file.code(test.args[0].value) == subject
+        and isinstance(asked, cst.SimpleString)
+        and asked.evaluated_value == name
+    )
+
+
+def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
+    """Whether a test around ``node`` is true for DistributedDataParallel alone, by what it is called."""
+    return any(OTHER_WRAPPER.search(test) and "fsdp" not in test.lower() for test in _tests_around(node, file))
+
+
+def is_under_ddp(node: cst.CSTNode, file: File) -> bool:
+    """Whether a test around ``node`` says ddp, and nothing of sharding; ``data_parallel`` may be either."""
+    return any(
+        DDP.search(test) and "!=" not in test and "sdp" not in test.lower() for test in _tests_around(node, file)
+    )
+
+
+def _tests_around(node: cst.CSTNode, file: File) -> Iterator[str]:
+    child = node
+    for ancestor in file.ancestors(node):
+        test = ancestor.test if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body else None
+        if isinstance(ancestor, cst.BooleanOperation) and isinstance(ancestor.operator, cst.And):
+            test = ancestor.left if child is ancestor.right else None
+        if test is not None:
+            yield file.code(test)
+        child = ancestor

@@ -1,0 +1,168 @@
+"""What stands in front of a method that FSDP1's class has, where only the spelling of the method gives it away."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from fsdp_rules.engine.apply import comments
+from fsdp_rules.file.file import File
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+
+#: Objects of other libraries that have methods of the same names, by what people call them.
+FOREIGN = re.compile(r"accelerat|fabric|engine|strategy|trainer|optim|scaler|plugin|utils?$|clip", re.IGNORECASE)
+
+#: Contexts in which nothing is differentiated.
+GRADIENT_FREE = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+
+
+def wrapped(receiver: cst.BaseExpression, file: File) -> Certainty | None:
+    """How sure it is that ``receiver`` holds an FSDP1 model; None where it is taken for something else.
+
+    `Certainty.NO` means that nothing is known about it, in a project that does wrap a model with FSDP1.
+    """
+    held = file.holds(receiver)
+    if held is Certainty.YES:
+        return held
+    if "fsdp1" not in file.project.flags:
+        return None
+    name = last_name(receiver)
+    if name in ("self", "cls", "super") or FOREIGN.search(name):
+        return None
+    if held is Certainty.NO and file.resolved(receiver) is not None and "model" not in name.lower():
+        return None
+    return held
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """The name that says most about an expression: the last attribute, or the function of a call; "" if none."""
+    while isinstance(node, cst.Subscript | cst.Call | cst.Await):
+        if isinstance(node, cst.Call):
+            node = node.func
+        else:
+            node = node.value if isinstance(node, cst.Subscript) else node.expression
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def is_repeatable(node: cst.BaseExpression) -> bool:
+    """Whether ``node`` may be evaluated again: names, attributes, and subscripts by names and literals."""
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        if isinstance(node, cst.Subscript):
+            for element in node.slice:
+                index = element.slice
+                if not isinstance(index, cst.Index) or not isinstance(
+                    index.value, cst.Name | cst.Integer | cst.SimpleString
+                ):
+                    return False
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def call_with(function: str, first: str, call: cst.Call, code: Code, file: File) -> str:
+    """``call`` with another function and one more argument in front; its own arguments and comments are kept.
+
+    On as many lines as the call had: one, or one for each argument.
+    """
+    arguments = [
+        (f"{argument.keyword.value}=" if argument.keyword is not None else argument.star) + code(argument.value)
+        for argument in call.args
+    ]
+    if "\n" not in file.code(call):
+        return f"{function}({', '.join([first, *arguments])})"
+    lines = [*comments(call.whitespace_before_args), f"{first},"]
+    for text, argument in zip(arguments, call.args, strict=True):
+        inside = comments(argument.value)
+        beside = [comment for comment in comments(argument) if comment not in inside]
+        lines.append("  ".join([f"{text},", *beside]))
+    return f"{function}(\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
+
+
+def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis | None:
+    """The verdict about ``hasattr(model, method)`` and ``getattr(model, method)``, None for any other call.
+
+    FSDP2's modules lack the method. ``ddp`` tells whether DDP, which may be in use as well, has it.
+    """
+    if not isinstance(node.func, cst.Name) or node.func.value not in ("hasattr", "getattr") or len(node.args) < 2:
+        return None
+    subject, name = node.args[0].value, node.args[1].value
+    if not isinstance(name, cst.SimpleString) or name.evaluated_value != method or wrapped(subject, file) is None:
+        return None
+    if _is_for_others(node, subject, file):
+        return None
+    if node.func.value == "getattr":
+        if method == "no_sync" and len(node.args) == 3 and _computes_no_gradients(node, file):
+            return Diagnosis(
+                node,
+                Level.INFO,
+                f"an FSDP2 model has no method {method}, so the default is taken; no gradients are computed there",
+            )
+        if method == "no_sync" and len(node.args) == 3 and file.settings.helpers and is_repeatable(subject):
+            return _or_default(node, subject, file)
+        return Diagnosis(
+            node,
+            Level.MANUAL,
+            f"an FSDP2 model has no method {method} to be found by getattr",
+            f"call fsdp_compat.{method}(model) where the model is an FSDPModule",
+        )
+    module = file.ref("torch.distributed.fsdp.FSDPModule")
+    kinds = f"({module}, {file.ref('torch.nn.parallel.DistributedDataParallel')})" if ddp else module
+    return Diagnosis(
+        node,
+        Level.REVIEW,
+        f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
+        edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {kinds})"),),
+    )
+
+
+def _or_default(node: cst.Call, subject: cst.BaseExpression, file: File) -> Diagnosis:
+    """``getattr(model, "no_sync", default)``, with the helper in front of it for a sharded model."""
+    module = file.ref("torch.distributed.fsdp.FSDPModule")
+    taken = f"{file.ref('functools.partial')}({file.ref('fsdp_compat.no_sync')}, "
+    alone = isinstance(file.parent(node), cst.Assign | cst.AnnAssign | cst.Arg | cst.Return)
+
+    def build(code: Code) -> str:
+        model = code(subject)
+        text = f"{taken}{model}) if isinstance({model}, {module}) else {code(node)}"
+        return text if alone else f"({text})"
+
+    return Diagnosis(
+        node,
+        Level.REVIEW,
+        f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
+        edits=(Replace(node, build),),
+    )
+
+
+def _is_for_others(node: cst.Call, subject: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is only asked of a ``subject`` that is no FSDPModule."""
+    parent = file.parent(node)
+    if not isinstance(parent, cst.IfExp) or parent.orelse is not node:
+        return False
+    test = file.code(parent.test)
+    return test.startswith(f"isinstance({file.code(subject)}, ") and test.endswith("FSDPModule)")
+
+
+def _computes_no_gradients(node: cst.Call, file: File) -> bool:
+    """Whether what ``node`` gives only runs inside blocks that compute no gradients."""
+    parent = file.parent(node)
+    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+        return _is_without_gradients(node, file)
+    target = parent.targets[0].target
+    if not isinstance(target, cst.Name):
+        return False
+    uses = [use for use in file.uses(target.value) if file.function(use) is file.function(node)]
+    return bool(uses) and all(_is_without_gradients(use, file) for use in uses)
+
+
+def _is_without_gradients(node: cst.CSTNode, file: File) -> bool:
+    return any(
+        isinstance(item.item, cst.Call) and file.resolved(item.item.func) in GRADIENT_FREE
+        for ancestor in file.ancestors(node)
+        if isinstance(ancestor, cst.With)
+        for item in ancestor.items
+    )

@@ -1,0 +1,167 @@
+"""Where in a function a model becomes a wrapped one, and which names stand for its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import is_partial
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.project.project import INNER, Certainty
+
+#: Calls that give the elements of their arguments, one by one.
+PASSING = frozenset({"enumerate", "filter", "iter", "list", "reversed", "sorted", "tuple", "zip"})
+SUMMON = "summon_full_params"
+
+
+def wrapping_call(node: cst.CSTNode, file: File) -> cst.Call | None:
+    """The ``FSDP(...)`` or ``wrap(...)`` call that ``node`` is, or that one arm of a conditional expression is."""
+    if isinstance(node, cst.IfExp):
+        return wrapping_call(node.body, file) or wrapping_call(node.orelse, file)
+    if isinstance(node, cst.Call) and file.fsdp1(node.func) in (FSDP, "wrap"):
+        return node
+    return None
+
+
+def wrapped_module(call: cst.Call) -> cst.BaseExpression | None:
+    """The model that an ``FSDP(...)`` or ``wrap(...)`` call is given."""
+    for argument in call.args:
+        if argument.star == "" and (argument.keyword is None or argument.keyword.value == "module"):
+            return argument.value
+    return None
+
+
+def held_at(model: cst.CSTNode, file: File) -> Certainty:
+    """How sure it is that ``model`` is wrapped where it stands: not, where its function wraps it only further down."""
+    certainty = file.holds(model)
+    text = _outer(model)
+    if certainty is Certainty.NO or text is None:
+        return certainty
+    lines = [file.span(statement).line for statement in _wrapping_statements(text, file.scope(model), file)]
+    own = file.span(file.statement(model))
+    if lines and min(lines) >= own.line:
+        return Certainty.NO
+    return certainty
+
+
+def _outer(model: cst.CSTNode) -> str | None:
+    """The dotted name of ``model``; that of the wrapper for the module inside it."""
+    text = dotted(model)
+    while text is not None and text.endswith(INNER):
+        text = text.rpartition(".")[0]
+    return text
+
+
+def is_wrapped_above(model: cst.CSTNode, file: File) -> bool:
+    """Whether the function of ``model`` wraps it further up, on every way to where ``model`` stands."""
+    text = _outer(model)
+    if text is None:
+        return False
+    around = set(file.ancestors(model))
+    line = file.span(model).line
+    for statement in _wrapping_statements(text, file.scope(model), file):
+        surely = all(
+            entry in around
+            for entry in file.ancestors(statement)
+            if isinstance(entry, cst.BaseCompoundStatement | cst.Else)
+        )
+        if surely and file.span(statement).line < line and isinstance(wrapping_call(statement.value, file), cst.Call):
+            return not isinstance(statement.value, cst.IfExp)
+    return False
+
+
+def is_factory(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a ``functools.partial(FSDP, ...)``."""
+    return (
+        isinstance(node, cst.Call)
+        and is_partial(node, file)
+        and bool(node.args)
+        and file.fsdp1(node.args[0].value) == FSDP
+    )
+
+
+def may_wrap(value: cst.BaseExpression, file: File) -> bool:
+    """Whether ``value`` may wrap what it is given: FSDP1 itself, a partial of it, or a function of the project."""
+    if wrapping_call(value, file) is not None:
+        return True
+    if not isinstance(value, cst.Call):
+        return False
+    name = dotted(value.func)
+    if name is not None and file.project.may_return_wrapped(name.rpartition(".")[2]):
+        return True
+    return is_factory(file.value(value.func), file)
+
+
+def _wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:
+    for node in assignments(file):
+        if file.scope(node) != scope or not any(dotted(target.target) == text for target in node.targets):
+            continue
+        if may_wrap(node.value, file):
+            yield node
+
+
+def assignments(file: File) -> list[cst.Assign]:
+    """Every assignment of the file, in order."""
+    return file.nodes(cst.Assign)
+
+
+def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:
+    """The model over whose parameters the name ``node`` runs, through loops, comprehensions and lists; else None."""
+    if not isinstance(node, cst.Name):
+        return None
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.For) and _binds(ancestor.target, node.value):
+            return model_of_parameters(ancestor.iter, file)
+        clause = getattr(ancestor, "for_in", None)
+        while isinstance(clause, cst.CompFor):
+            if _binds(clause.target, node.value):
+                return model_of_parameters(clause.iter, file)
+            clause = clause.inner_for_in
+        if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
+            return None
+    return None
+
+
+def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) -> cst.BaseExpression | None:
+    """The model whose parameters the expression ``node`` gives (``model.named_parameters()`` and what passes it on)."""
+    if depth > 6:
+        return None
+    sources: list[cst.BaseExpression] = []
+    if isinstance(node, cst.Call):
+        if isinstance(node.func, cst.Attribute):
+            if node.func.attr.value in ("parameters", "named_parameters"):
+                return node.func.value
+            if node.func.attr.value in ("items", "values"):
+                sources = [node.func.value]
+        elif isinstance(node.func, cst.Name) and node.func.value in PASSING:
+            sources = [argument.value for argument in node.args]
+    elif isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp | cst.DictComp):
+        sources = [node.for_in.iter]
+    elif isinstance(node, cst.Name):
+        sources = _values(node, file)
+    for source in sources:
+        found = model_of_parameters(source, file, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _values(name: cst.Name, file: File) -> list[cst.BaseExpression]:
+    found = file.bindings.get((file.scope(name), name.value), [])
+    return [binding.value for binding in found if binding.value is not None]
+
+
+def _binds(target: cst.CSTNode, name: str) -> bool:
+    if isinstance(target, cst.Tuple | cst.List):
+        return any(_binds(element.value, name) for element in target.elements)
+    return isinstance(target, cst.Name) and target.value == name
+
+
+def is_summoned(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` stands in a ``with`` that gathers full parameters."""
+    return any(
+        isinstance(ancestor, cst.With) and any(SUMMON in file.code(item.item) for item in ancestor.items)
+        for ancestor in file.ancestors(node)
+    )

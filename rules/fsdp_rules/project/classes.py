@@ -1,0 +1,97 @@
+"""Whose attribute ``self.x`` is: that of a class, of those it inherits from and of those that inherit from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fsdp_rules.project.facts import FileFacts, place_key
+
+#: A class: the file it stands in (as in a place), and its qualified name.
+Owner = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The classes of a project, by last name, with their bases, and every place that something is assigned to.
+
+    ``methods`` are the functions that each class defines, ``supers`` those of its bases that it calls.
+    """
+
+    classes: Mapping[str, tuple[Owner, ...]] = field(default_factory=dict)
+    bases: Mapping[Owner, tuple[str, ...]] = field(default_factory=dict)
+    assigned: frozenset[str] = field(default=frozenset())
+    methods: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
+    supers: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, files: Iterable[FileFacts]) -> Owners:
+        """Join the classes of all files."""
+        classes: dict[str, list[Owner]] = defaultdict(list)
+        bases: dict[Owner, tuple[str, ...]] = {}
+        assigned: set[str] = set()
+        methods: dict[Owner, set[str]] = defaultdict(set)
+        supers: dict[Owner, frozenset[str]] = {}
+        for file in files:
+            assigned.update(flow.target for flow in file.flows if flow.target.startswith("var:"))
+            for qualified, names in file.classes.items():
+                owner = (place_key(file.path), qualified)
+                classes[qualified.rpartition(".")[2]].append(owner)
+                bases[owner] = names
+                supers[owner] = file.supers.get(qualified, frozenset())
+            for qualified in file.functions:
+                outer, _, name = qualified.rpartition(".")
+                methods[place_key(file.path), outer].add(name)
+        return cls(
+            {name: tuple(owners) for name, owners in classes.items()},
+            bases,
+            frozenset(assigned),
+            {owner: frozenset(names) for owner, names in methods.items()},
+            supers,
+        )
+
+    def places(self, path: str, scope: str, text: str) -> tuple[str, ...]:
+        """Every place that ``self.x`` (``text``) in ``scope`` may mean, in the class around it and in its family.
+
+        A subclass that has a method of its own for the one in ``scope``, and never calls this one, is not meant.
+        """
+        owner = (place_key(path), scope)
+        while owner not in self.bases:
+            if not owner[1]:
+                return ()
+            owner = (owner[0], owner[1].rpartition(".")[0])
+        method = scope[len(owner[1]) + 1 :].partition(".")[0]
+        family = self._reached(owner, lambda one: self._above.get(one, ()))
+        family |= self._reached(
+            owner, lambda one: (other for other in self._below.get(one, ()) if self._runs(other, method))
+        )
+        return tuple(f"var:{key}:{qualified}:{text}" for key, qualified in sorted(family))
+
+    def _runs(self, owner: Owner, method: str) -> bool:
+        """Whether instances of ``owner`` may run the ``method`` of its base."""
+        return method not in self.methods.get(owner, ()) or method in self.supers.get(owner, ())
+
+    def _reached(self, owner: Owner, step: Callable[[Owner], Iterable[Owner]]) -> set[Owner]:
+        found: set[Owner] = set()
+        pending = {owner}
+        while pending:
+            found |= pending
+            pending = {other for one in pending for other in step(one)} - found
+        return found
+
+    @cached_property
+    def _above(self) -> dict[Owner, frozenset[Owner]]:
+        return {
+            owner: frozenset(other for name in names for other in self.classes.get(name, ()))
+            for owner, names in self.bases.items()
+        }
+
+    @cached_property
+    def _below(self) -> dict[Owner, frozenset[Owner]]:
+        found: dict[Owner, set[Owner]] = defaultdict(set)
+        for owner, above in self._above.items():
+            for other in above:
+                found[other].add(owner)
+        return {owner: frozenset(others) for owner, others in found.items()}

@@ -1,0 +1,193 @@
+"""Whether a ``with`` that sets the kind of state can go, because everything that depends on it is rewritten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.same_model import Same, same_model
+from fsdp_rules.model.wrapping import SUMMON
+from fsdp_rules.state import local_state_dict
+from fsdp_rules.state._governing.calls import Action, calls_in, state_call
+from fsdp_rules.state._governing.context import Kind, context_items, governing_with, read_context, yields
+from fsdp_rules.state._governing.nested import called, calls_of, escaping
+
+#: Methods of a model that neither read nor load its state.
+HARMLESS_METHODS = frozenset(
+    {"buffers", "children", "cuda", "eval", "modules", "named_buffers", "named_modules", "named_parameters"}
+    | {"parameters", "train", "to", "cpu"}
+)
+#: Methods of the project's own that speak of parameters, taken not to touch the state.
+PARAMETER_METHODS = re.compile(r"(^|_)param(eter)?s?(_|$)")
+#: Attributes of a model that are no modules.
+NO_MODULES = frozenset({"config", "generation_config", "image_processor", "processor", "tokenizer"})
+HARMLESS_PACKAGES = ("torch.", "dataclasses.", "json.", "logging.", "os.")
+HARMLESS_FUNCTIONS = frozenset({"getattr", "hasattr", "id", "isinstance", "len", "print", "repr", "str", "type"})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a block stays as it is, and what to do about it. ``local``: it asks for LOCAL_STATE_DICT."""
+
+    message: str
+    advice: str
+    local: bool = False
+
+
+def block_problem(block: cst.With, file: File) -> Problem | None:
+    """What keeps ``block`` from being rewritten, or None."""
+    for item, call in context_items(block, file):
+        problem = _context_problem(item, call, file)
+        if problem is not None:
+            return problem
+    if any(SUMMON in file.code(item.item) for item in block.items):
+        return Problem(
+            "full parameters are gathered in the same statement, which changes what the state holds",
+            "take the state with get_model_state_dict(...) outside of summon_full_params",
+        )
+    if yields(block, file):
+        return Problem(
+            "the block hands over to code that is not seen here, which takes the state",
+            "let that code pass StateDictOptions(...) to get_model_state_dict and remove this context manager",
+        )
+    for inner in calls_of(block, file):
+        found = state_call(inner, file)
+        if found is None or next(governing_with(inner, file))[0] is not block:
+            continue
+        if found.action in (Action.GET_MODEL, Action.SET_MODEL):
+            context = read_context(next(governing_with(inner, file))[1], file)
+            same = same_model(context.subject, found.model, file) if context and context.subject else Same.YES
+            if same is Same.NO:
+                continue
+            if same is Same.UNSURE:
+                return Problem(
+                    f"{file.code(found.model)} may or may not be the model whose kind of state is set",
+                    _advice(found.name),
+                )
+        later = escaping(inner, block, file)
+        if later:
+            return Problem(
+                f"{later} is defined here and takes or loads the state whenever it is called, which may be after the "
+                "block",
+                _advice(found.name),
+            )
+        if not found.problem:
+            continue
+        return Problem(f"{found.name} cannot be rewritten: {found.problem}", _advice(found.name))
+    for _, call in context_items(block, file):
+        context = read_context(call, file)
+        if context is not None and context.subject is not None:
+            for user in _opaque(context.subject, block, file):
+                return Problem(
+                    f"{user} gets the model under {context.kind.value}, and what it does with the state is not seen "
+                    "here",
+                    "let it take the state as an argument: get_model_state_dict(model, options=...)",
+                )
+    return None
+
+
+def block_assumption(block: cst.With, file: File) -> str:
+    """What has to be true for ``block`` to be rewritten, which a name alone says; "" where nothing has to."""
+    contexts = [read_context(call, file) for _, call in context_items(block, file)]
+    subjects = [dotted(context.subject) for context in contexts if context is not None and context.subject is not None]
+    taken = [
+        name
+        for call in calls_of(block, file)
+        if (name := dotted(call.func)) is not None
+        and name.rpartition(".")[2] not in HARMLESS_METHODS
+        and PARAMETER_METHODS.search(name.rpartition(".")[2])
+        and any(subject is not None and _reaches(name.rpartition(".")[0], subject) for subject in subjects)
+        and not _harmless(call, name, file)
+    ]
+    return f"{taken[0]} is taken not to read or load the state" if taken else ""
+
+
+def _context_problem(item: cst.WithItem, call: cst.Call, file: File) -> Problem | None:
+    context = read_context(call, file)
+    if context is None or item.asname is not None:
+        return Problem(
+            "the arguments of state_dict_type cannot be told apart",
+            "ask get_model_state_dict(model, options=StateDictOptions(...)) for the state instead",
+        )
+    if context.kind is Kind.UNKNOWN:
+        return Problem(
+            "the kind of state is only known at run time",
+            "choose between get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) for full "
+            "and get_model_state_dict(model) for sharded state",
+        )
+    if context.kind is Kind.LOCAL:
+        return Problem(
+            local_state_dict.MESSAGE,
+            local_state_dict.ADVICE,
+            local=True,
+        )
+    return None
+
+
+def _advice(name: str) -> str:
+    if "optim" in name:
+        return "use get_optimizer_state_dict and set_optimizer_state_dict of torch.distributed.checkpoint.state_dict"
+    return "use get_model_state_dict and set_model_state_dict of torch.distributed.checkpoint.state_dict"
+
+
+def _opaque(subject: cst.BaseExpression, block: cst.With, file: File) -> Iterator[str]:
+    """What in ``block`` gets hold of the model ``subject`` in a way that may read or load its state unseen."""
+    outer = dotted(subject)
+    if outer is None:
+        return
+    for call in calls_of(block, file):
+        if state_call(call, file) is not None or (file.fsdp1(call.func) or "").startswith(FSDP):
+            continue
+        name = dotted(call.func)
+        if _harmless(call, name, file):
+            continue
+        if name is not None and _knows_model(call, subject, block, file):
+            yield name
+        if name is not None and _reaches(name.rpartition(".")[0], outer):
+            last = name.rpartition(".")[2]
+            if last not in HARMLESS_METHODS and not PARAMETER_METHODS.search(last) and not _names_state(call):
+                yield name
+        elif any(_reaches(dotted(argument.value) or "", outer) for argument in call.args) and not _names_state(call):
+            yield name or file.code(call.func)
+
+
+def _knows_model(call: cst.Call, subject: cst.BaseExpression, block: cst.With, file: File) -> bool:
+    """Whether ``call`` is of a function outside of ``block`` that takes or loads the state of ``subject`` by itself."""
+    function = called(call, file)
+    if function is None or block in file.ancestors(function):
+        return False
+    states = [state_call(call, file) for call in calls_in(function.body)]
+    return any(state is not None and same_model(subject, state.model, file) is Same.YES for state in states)
+
+
+def _reaches(text: str, outer: str) -> bool:
+    """Whether one can get from the object ``text`` to the model ``outer``."""
+    return bool(text) and (text == outer or text.startswith(f"{outer}.") or outer.startswith(f"{text}."))
+
+
+def _names_state(call: cst.Call) -> bool:
+    """Whether the call is handed the state (``save_pretrained(..., state_dict=...)``)."""
+    return any(
+        argument.keyword is not None
+        and argument.keyword.value == "state_dict"
+        and not (isinstance(argument.value, cst.Name) and argument.value.value == "None")
+        for argument in call.args
+    )
+
+
+def _harmless(call: cst.Call, name: str | None, file: File) -> bool:
+    if name is None:
+        return False
+    if (
+        name in HARMLESS_FUNCTIONS
+        or NO_MODULES.intersection(name.split(".")[1:-1])
+        or (file.resolved(call.func) or "").startswith(HARMLESS_PACKAGES)
+    ):
+        return True
+    function = called(call, file)
+    return function is not None and "state_dict" not in file.code(function)

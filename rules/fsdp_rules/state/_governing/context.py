@@ -1,0 +1,316 @@
+"""Which kind of state FSDP1 gives at a place: the settings of the ``state_dict_type`` that governs it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import bind, is_none, literal_bool, names_in
+from fsdp_rules.file.file import File
+from fsdp_rules.file.order import latest_binding
+from fsdp_rules.file.tree import find
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.model.receivers import is_repeatable
+from fsdp_rules.verdict.diagnosis import Code
+
+STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
+SET_STATE_DICT_TYPE = f"{FSDP}.set_state_dict_type"
+#: Functions that give the same answer whenever they are asked.
+CONSTANT = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.distributed.get_world_size"})
+PARAMETERS = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
+
+
+class Kind(enum.Enum):
+    """FSDP1's three forms of a state, and what only the running program knows."""
+
+    FULL = "FULL_STATE_DICT"
+    SHARDED = "SHARDED_STATE_DICT"
+    LOCAL = "LOCAL_STATE_DICT"
+    EITHER = "FULL_STATE_DICT or SHARDED_STATE_DICT"
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """A setting that the program computes: ``node`` with what stands behind and before it (an attribute, a ``not``)."""
+
+    node: cst.BaseExpression
+    behind: str = ""
+    before: str = ""
+
+    def text(self, code: Code) -> str:
+        """The source text of the setting."""
+        return self.before + code(self.node) + self.behind
+
+
+Setting = bool | Expression
+#: Assignments that go if nothing reads them any more, with the name that each of them binds.
+Consumed = tuple[tuple[cst.CSTNode, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """What a ``FullStateDictConfig`` or one of its relatives says."""
+
+    offload: Setting
+    rank0_only: Setting = False
+    given: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """The settings that govern a call. ``call`` sets them; None stands for the state that FSDP1 starts in.
+
+    ``full`` says whether the state is a full one, ``note`` what has to be true for the settings to govern the call.
+    """
+
+    kind: Kind
+    model_config: Config
+    optim_config: Config
+    call: cst.Call | None = None
+    subject: cst.BaseExpression | None = None
+    consumes: Consumed = ()
+    note: str = ""
+    full: Setting = True
+
+
+DEFAULT = Context(Kind.FULL, Config(offload=False, given=False), Config(offload=True, given=False))
+
+
+def is_context_call(node: cst.CSTNode, file: File, name: str = STATE_DICT_TYPE) -> bool:
+    """Whether ``node`` calls ``FSDP.state_dict_type``, on the class or on an instance of it."""
+    if not isinstance(node, cst.Call):
+        return False
+    if file.fsdp1(node.func) == name:
+        return True
+    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != name.rpartition(".")[2]:
+        return False
+    arguments = bind(node, PARAMETERS)
+    kind = arguments.get("state_dict_type") if arguments else None
+    return kind is not None and _kind(kind, file) is not Kind.UNKNOWN
+
+
+def context_items(node: cst.With, file: File) -> Iterator[tuple[cst.WithItem, cst.Call]]:
+    """The context managers of a ``with`` that set the kind of state.
+
+    Also under a condition (``... if c else ...``), and by the name that they were assigned to.
+    """
+    for item in node.items:
+        manager = _manager(item.item, file)
+        for call in (manager, *(manager.children if _is_optional(manager, file) else ())):
+            if isinstance(call, cst.Call) and is_context_call(call, file):
+                yield item, call
+
+
+def _manager(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
+    """``node``, or the call that its name stands for where nothing else reads the name and the call means the same."""
+    found = file.binding(node)
+    if found is None or not isinstance(node, cst.Name) or not isinstance(found.value, cst.Call):
+        return node
+    scope = file.scope(node)
+    if file.scope(found.value) != scope or [use for use in file.uses(node.value) if file.scope(use) == scope] != [node]:
+        return node
+    kept = all(
+        means_the_same(argument.value, node, file) and not _is_rebound(argument.value, found.value, node, file)
+        for argument in found.value.args
+    )
+    return found.value if kept else node
+
+
+def _is_rebound(value: cst.CSTNode, start: cst.CSTNode, end: cst.CSTNode, file: File) -> bool:
+    """Whether a name that ``value`` reads is bound between the two places."""
+    first, last = file.span(start).line, file.span(end).line
+    return any(
+        first < file.span(binding.statement).line < last
+        for name in names_in(value)
+        for binding in file.bindings.get((file.scope(start), name.value), [])
+    )
+
+
+def _is_optional(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a conditional expression with ``nullcontext()`` for one arm."""
+    return isinstance(node, cst.IfExp) and any(
+        isinstance(arm, cst.Call) and file.resolved(arm.func) == "contextlib.nullcontext"
+        for arm in (node.body, node.orelse)
+    )
+
+
+def read_context(call: cst.Call, file: File) -> Context | None:
+    """What a call of ``state_dict_type`` or ``set_state_dict_type`` sets; None where its arguments cannot be told."""
+    arguments = bind(call, PARAMETERS)
+    if arguments is None or "module" not in arguments or "state_dict_type" not in arguments:
+        return None
+    consumes: list[tuple[cst.CSTNode, str]] = []
+    kind, full = _form(arguments["state_dict_type"], call, file)
+    _consume(arguments["state_dict_type"], file, consumes)
+    model = _config(arguments.get("state_dict_config"), DEFAULT.model_config, call, file, consumes)
+    optim = _config(arguments.get("optim_state_dict_config"), DEFAULT.optim_config, call, file, consumes)
+    notes: list[str] = []
+    around = file.parent(call)
+    if isinstance(around, cst.Assign):
+        consumes += [(around, target.target.value) for target in around.targets if isinstance(target.target, cst.Name)]
+    if isinstance(full, Expression) and full.behind.endswith(Kind.FULL.value):
+        notes.append(f"{file.code(full.node)} is {kind.value}")
+    if isinstance(around, cst.IfExp):
+        notes.append(f"the same is done where {file.code(around.test)} chooses no context")
+    return Context(kind, model, optim, call, arguments["module"], tuple(consumes), "; ".join(notes), full)
+
+
+def _kind(node: cst.BaseExpression, file: File) -> Kind:
+    known = file.fsdp1(file.value(node)) or ""
+    for kind in (Kind.FULL, Kind.SHARDED, Kind.LOCAL):
+        if known == f"StateDictType.{kind.value}":
+            return kind
+    return Kind.UNKNOWN
+
+
+def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, Setting]:
+    """The kind of state that ``node`` asks for, and whether it is a full one."""
+    kind = _kind(node, file)
+    if kind is not Kind.UNKNOWN:
+        return kind, kind is Kind.FULL
+    value = file.value(node)
+    if isinstance(value, cst.IfExp) and (value is node or means_the_same(value.test, call, file)):
+        arms = (_kind(value.body, file), _kind(value.orelse, file))
+        if arms == (Kind.FULL, Kind.SHARDED):
+            return Kind.EITHER, Expression(value.test)
+        if arms == (Kind.SHARDED, Kind.FULL):
+            plain = is_repeatable(value.test)
+            return Kind.EITHER, Expression(value.test, "" if plain else ")", "not " if plain else "not (")
+    if not is_repeatable(node) and not _is_lookup(node, file):
+        return Kind.UNKNOWN, True
+    return Kind.EITHER, Expression(node, f" is {_spelled(file)}.{Kind.FULL.value}")
+
+
+def _is_lookup(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is ``StateDictType[name]`` or ``getattr(StateDictType, name)``."""
+    if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+        parts: list[cst.BaseExpression] = [node.value, node.slice[0].slice.value]
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "getattr":
+        parts = [argument.value for argument in node.args]
+    else:
+        return False
+    return len(parts) == 2 and file.fsdp1(parts[0]) == "StateDictType" and is_repeatable(parts[1])
+
+
+def _spelled(file: File) -> str:
+    for local, target in file.aliases.items():
+        if canonical(target) == "StateDictType":
+            return local
+    return file.ref("fsdp_compat.StateDictType")
+
+
+def _config(
+    node: cst.BaseExpression | None,
+    default: Config,
+    call: cst.Call,
+    file: File,
+    consumes: list[tuple[cst.CSTNode, str]],
+) -> Config:
+    if node is None or is_none(node):
+        return default
+    latest = latest_binding(node, call, file)
+    value = file.value(latest.value) if latest is not None and latest.value is not None else node
+    known = file.fsdp1(value.func) if isinstance(value, cst.Call) else None
+    arguments = bind(value, ("offload_to_cpu", "rank0_only")) if isinstance(value, cst.Call) else None
+    if known is None or not known.endswith("Config") or arguments is None:
+        return _unread(node)
+    settings = {
+        "offload_to_cpu": default.offload if known != "LocalOptimStateDictConfig" else False,
+        "rank0_only": False,
+    }
+    for name, argument in arguments.items():
+        literal = literal_bool(argument)
+        if literal is None and value is not node and not means_the_same(argument, call, file):
+            return _unread(node)
+        settings[name] = Expression(argument) if literal is None else literal
+        if isinstance(argument, cst.Name) and _is_constant(file.value(argument), file):
+            _consume(argument, file, consumes)
+    if latest is not None and isinstance(node, cst.Name):
+        consumes.append((latest.statement, node.value))
+        _consume(latest.value or node, file, consumes)
+    return Config(settings["offload_to_cpu"], settings["rank0_only"])
+
+
+def _unread(node: cst.BaseExpression) -> Config:
+    return Config(Expression(node, ".offload_to_cpu"), Expression(node, ".rank0_only"))
+
+
+def _is_constant(node: cst.BaseExpression, file: File) -> bool:
+    return literal_bool(node) is not None or (isinstance(node, cst.Call) and file.resolved(node.func) in CONSTANT)
+
+
+def means_the_same(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` has the value at ``place`` that it has where it stands."""
+    if any(file.resolved(call.func) not in CONSTANT for call in find(node, cst.Call)):
+        return False
+    return all(_binding(name.value, node, file) == _binding(name.value, place, file) for name in names_in(node))
+
+
+def _binding(name: str, place: cst.CSTNode, file: File) -> tuple[str, int]:
+    scope = file.scope(place)
+    while True:
+        found = file.bindings.get((scope, name))
+        if found:
+            return scope, len(found)
+        if not scope:
+            return "", 0
+        scope = scope.rpartition(".")[0]
+
+
+def _consume(node: cst.BaseExpression, file: File, consumes: list[tuple[cst.CSTNode, str]]) -> None:
+    while isinstance(node, cst.Name):
+        found = file.binding(node)
+        if found is None or found.value is None:
+            return
+        consumes.append((found.statement, node.value))
+        node = found.value
+
+
+def yields(block: cst.With, file: File) -> bool:
+    """Whether ``block`` is the body of a context manager or generator that runs other code inside it."""
+    return bool(file.inside(block.body, cst.Yield))
+
+
+def unseen_contexts(file: File) -> list[cst.Call]:
+    """Calls of ``state_dict_type`` whose block is not seen: no ``with`` enters them where they stand, or it yields."""
+    if "state_dict_type" not in file.text:
+        return []
+    return [
+        call
+        for call in file.nodes(cst.Call)
+        if is_context_call(call, file) and (not entered(call, file) or _yielding(call, file))
+    ]
+
+
+def _yielding(call: cst.Call, file: File) -> bool:
+    around = _entering(call, file)
+    return around is not None and yields(around, file)
+
+
+def entered(call: cst.Call, file: File) -> bool:
+    """Whether a ``with`` of the same function certainly enters the context manager ``call``."""
+    return _entering(call, file) is not None
+
+
+def _entering(call: cst.Call, file: File) -> cst.With | None:
+    for block in file.nodes(cst.With):
+        if any(call is entry for _, entry in context_items(block, file)):
+            return block
+    return None
+
+
+def governing_with(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.With, cst.Call]]:
+    """The ``with`` statements that set a kind of state around ``node``, innermost first.
+
+    A function that is defined in a block counts as a part of it, whether or not it is called there.
+    """
+    inside: cst.CSTNode = node
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.With) and inside is ancestor.body:
+            for _, call in reversed(list(context_items(ancestor, file))):
+                yield ancestor, call
+        inside = ancestor

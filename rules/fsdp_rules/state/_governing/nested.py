@@ -1,0 +1,79 @@
+"""Functions in and around a block that sets the kind of state: they act on a state where they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.state._governing.context import governing_with
+
+Definition = cst.FunctionDef | cst.Lambda | cst.ClassDef
+
+
+def calls_of(block: cst.With, file: File) -> list[cst.Call]:
+    """Every call in the body of ``block``, those in functions that it defines included."""
+    return file.inside(block.body, cst.Call)
+
+
+def escaping(node: cst.CSTNode, block: cst.With, file: File) -> str:
+    """The function around ``node`` that ``block`` defines and that may run after it; "" where there is none."""
+    return next((_name(entry) for entry in _definitions(node, block, file) if not _stays(entry, block, file)), "")
+
+
+def calling_block(node: cst.CSTNode, file: File) -> cst.Call | None:
+    """The setting of a ``with`` of this file in whose block the function around ``node`` is called."""
+    function = file.function(node)
+    if function is None or "state_dict_type" not in file.text:
+        return None
+    around = set(file.ancestors(node))
+    for call in file.nodes(cst.Call):
+        for block, setting in governing_with(call, file) if called(call, file) is function else ():
+            if block not in around:
+                return setting
+    return None
+
+
+def called(call: cst.Call, file: File) -> cst.FunctionDef | None:
+    """The function or method of this file that ``call`` is of; by its name alone where no other has it."""
+    head, _, last = (dotted(call.func) or "").rpartition(".")
+    if head not in ("", "self"):
+        return None
+    found = [function for function in file.nodes(cst.FunctionDef) if function.name.value == last]
+    scope = file.scope(call)
+    seen = [function for function in found if f"{scope}.".startswith(f"{file.scope(function)}.".lstrip("."))]
+    nearest = max((len(file.scope(function)) for function in seen), default=0)
+    seen = [function for function in seen if len(file.scope(function)) == nearest] or found
+    return seen[0] if len(seen) == 1 else None
+
+
+def _definitions(node: cst.CSTNode, block: cst.With, file: File) -> Iterator[Definition]:
+    for ancestor in file.ancestors(node):
+        if ancestor is block:
+            return
+        if isinstance(ancestor, Definition):
+            yield ancestor
+
+
+def _name(definition: Definition) -> str:
+    return "a lambda" if isinstance(definition, cst.Lambda) else definition.name.value
+
+
+def _stays(definition: Definition, block: cst.With, file: File) -> bool:
+    """Whether ``definition`` is a plain function that nothing but ``block`` and functions like it call."""
+    if not isinstance(definition, cst.FunctionDef) or definition.asynchronous is not None or definition.decorators:
+        return False
+    outer = file.scope(definition)
+    for use in file.uses(definition.name.value):
+        if file.scope(use) != outer and not file.scope(use).startswith(f"{outer}." if outer else ""):
+            continue
+        around = list(file.ancestors(use))
+        if definition in around:
+            continue
+        call = file.parent(use)
+        if not isinstance(call, cst.Call) or call.func is not use or block.body not in around:
+            return False
+        if not all(_stays(entry, block, file) for entry in _definitions(use, block, file)):
+            return False
+    return True

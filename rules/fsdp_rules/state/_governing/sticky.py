@@ -1,0 +1,141 @@
+"""``FSDP.set_state_dict_type``: settings that stay until the next call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.file import File
+from fsdp_rules.file.order import runs_before
+from fsdp_rules.model.same_model import Same, same_model
+from fsdp_rules.state import local_state_dict
+from fsdp_rules.state._governing.context import (
+    SET_STATE_DICT_TYPE,
+    Config,
+    Context,
+    Expression,
+    Kind,
+    Setting,
+    is_context_call,
+    means_the_same,
+    read_context,
+)
+from fsdp_rules.state._governing.switching import is_switcher
+
+ELSEWHERE = "set_state_dict_type is called in another file of the project, and may govern this call"
+
+
+def settings_calls(file: File) -> list[cst.Call]:
+    """Every call of ``set_state_dict_type`` in the file, in order."""
+    if "set_state_dict_type" not in file.text:
+        return []
+    return [call for call in file.nodes(cst.Call) if is_context_call(call, file, SET_STATE_DICT_TYPE)]
+
+
+def setting_problem(setting: cst.Call, file: File) -> str:
+    """Why a call of ``set_state_dict_type`` stays, "" where it can go: alone, or with what switches back."""
+    problem = _own_problem(setting, file)
+    subject = _subject(setting, file)
+    if problem or subject is None:
+        return problem
+    for other in settings_calls(file):
+        second = _subject(other, file)
+        if other is setting or second is None or file.function(other) is not file.function(setting):
+            continue
+        if same_model(subject, second, file) is not Same.NO and _own_problem(other, file):
+            line = file.span(other).line
+            return f"the setting of line {line} on the same model stays, and the two belong together"
+    return ""
+
+
+def _own_problem(setting: cst.Call, file: File) -> str:
+    context = read_context(setting, file)
+    if context is None or context.kind in (Kind.UNKNOWN, Kind.EITHER):
+        return "the kind of state is only known at run time"
+    if context.kind is Kind.LOCAL:
+        return local_state_dict.MESSAGE
+    if not isinstance(file.parent(setting), cst.Expr):
+        return "the settings that it returns have no FSDP2 form"
+    if is_switcher(file.function(setting), file):
+        return "it governs code that runs inside of this context manager, and is not seen here"
+    return ""
+
+
+def _subject(setting: cst.Call, file: File) -> cst.BaseExpression | None:
+    context = read_context(setting, file)
+    return context.subject if context is not None else None
+
+
+def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Context | str | None:
+    """What ``set_state_dict_type`` has set for ``call``: None for nothing, or why that cannot be told."""
+    own: list[Context] = []
+    for setting in settings_calls(file):
+        context = read_context(setting, file)
+        if context is None or context.subject is None:
+            return "the arguments of a set_state_dict_type in this file cannot be told apart"
+        if same_model(context.subject, model, file) is not Same.NO:
+            own.append(context)
+    if not own:
+        return ELSEWHERE if "sticky_state" in file.project.flags else None
+    if len({_meaning(context, file) for context in own}) > 1:
+        own = [context for context in own if context.call and runs_before(file.statement(context.call), call, file)]
+        if not own:
+            return "set_state_dict_type sets different kinds of state in this file"
+    chosen = own[-1]
+    if chosen.kind in (Kind.UNKNOWN, Kind.EITHER):
+        return "set_state_dict_type takes a kind of state that is only known at run time"
+    if chosen.kind is Kind.LOCAL:
+        return local_state_dict.MESSAGE
+    return _moved(chosen, call, model, file)
+
+
+def is_set_before(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``set_state_dict_type`` was given ``model`` in the same function or class, which shows what it is."""
+    for setting in settings_calls(file):
+        context = read_context(setting, file)
+        if context is None or context.subject is None or same_model(context.subject, model, file) is not Same.YES:
+            continue
+        if runs_before(file.statement(setting), call, file) or file.code(model).startswith("self."):
+            return True
+    return False
+
+
+def _moved(context: Context, call: cst.Call, model: cst.BaseExpression, file: File) -> Context:
+    """``context`` with expressions that can be evaluated at ``call``."""
+    setting, subject = context.call, context.subject
+    assert setting is not None and subject is not None
+    notes: list[str] = []
+    if not runs_before(file.statement(setting), call, file):
+        line = file.span(setting).line
+        notes.append(f"set_state_dict_type in line {line} is taken to have run before, on the same model")
+    elif same_model(subject, model, file) is not Same.YES:
+        notes.append(f"{file.code(model)} is taken to be {file.code(subject)}")
+    return replace(
+        context,
+        model_config=_portable(context.model_config, call, file, notes),
+        optim_config=_portable(context.optim_config, call, file, notes),
+        note="; ".join(dict.fromkeys(notes)),
+    )
+
+
+def _portable(config: Config, call: cst.Call, file: File, notes: list[str]) -> Config:
+    def moved(setting: Setting) -> Setting:
+        if isinstance(setting, bool) or means_the_same(setting.node, call, file):
+            return setting
+        value = file.value(setting.node)
+        literal = literal_bool(value)
+        if not setting.behind and literal is not None:
+            return literal
+        if not setting.behind and means_the_same(value, call, file):
+            return Expression(value)
+        notes.append(f"{setting.text(file.code)} cannot be read here and is taken to be true")
+        return True
+
+    return replace(config, offload=moved(config.offload), rank0_only=moved(config.rank0_only))
+
+
+def _meaning(context: Context, file: File) -> tuple[str, ...]:
+    assert context.call is not None
+    return tuple(file.code(argument.value) for argument in context.call.args[1:])

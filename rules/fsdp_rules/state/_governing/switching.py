@@ -1,0 +1,34 @@
+"""Context managers of a project's own that set the kind of state for the code inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.project.project import module_name
+from fsdp_rules.state._governing.nested import called
+
+
+def switching(block: cst.With, file: File) -> Iterator[cst.Call]:
+    """The calls by which ``block`` enters such context managers."""
+    if not file.project.switchers:
+        return
+    for item in block.items:
+        call = item.item
+        if isinstance(call, cst.Call) and _is_of_switcher(call, file):
+            yield call
+
+
+def is_switcher(function: cst.FunctionDef | None, file: File) -> bool:
+    """Whether ``function`` is such a context manager."""
+    if function is None:
+        return False
+    outer = file.scope(function)
+    return file.project.switches(".".join(filter(None, [module_name(file.path), outer, function.name.value])))
+
+
+def _is_of_switcher(call: cst.Call, file: File) -> bool:
+    full = file.resolved(call.func)
+    return file.project.switches(full) if full is not None else is_switcher(called(call, file), file)

@@ -1,0 +1,84 @@
+"""What all verdicts about a call on a state have in common, once it is known what governs it."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.file.printing import LINE_LENGTH, broken, depth, is_embedded
+from fsdp_rules.state._governing.calls import Action, StateCall
+from fsdp_rules.state._governing.context import Context
+from fsdp_rules.state._writing.shared_options import is_full, shared_name, shared_options
+from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, Edit, Replace
+from fsdp_rules.verdict.finding import Level
+
+HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}
+BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
+
+
+def refuse(state: StateCall, problem: str) -> Diagnosis:
+    """The verdict that leaves ``state`` to the reader because of ``problem``."""
+    return Diagnosis(
+        state.call,
+        Level.MANUAL,
+        f"{state.name} cannot be rewritten: {problem}",
+        BY_HAND.format(name=state.action.value),
+        claims=(state.call.func,),
+    )
+
+
+class Writer:
+    """Writes the verdict about one call."""
+
+    def __init__(
+        self, state: StateCall, context: Context, block: cst.With | None, notes: list[str], file: File
+    ) -> None:
+        self.state = state
+        self.context = context
+        self.block = block
+        self.notes = notes
+        self.file = file
+        self.full = is_full(state, context)
+        self.model: Build = lambda code: code(state.model)
+
+    def function(self) -> str:
+        """How this file spells the function that takes the call's place."""
+        return self.file.ref(self.state.action.full_name)
+
+    def call(self, function: str, arguments: list[Build], options: Build, code: Code) -> str:
+        """The call of ``function`` that takes the place of the old one, on as many lines as it needs."""
+        given = options(code)
+        if given and self.block is not None and given == shared_options(self.block, self.file):
+            given = f"options={shared_name(self.block, self.file)}"
+        parts = [argument(code) for argument in arguments] + ([given] if given else [])
+        text = f"{function}({', '.join(parts)})"
+        call, file = self.state.call, self.file
+        removed = 4 if self.block is not None else 0
+        if file.span(call).column - removed + len(text) <= LINE_LENGTH or "\n" in text:
+            return text
+        if self.state.action in (Action.GET_MODEL, Action.GET_OPTIM) and is_embedded(call, file):
+            return text
+        return broken(function, parts, depth(call, file), file.span(file.statement(call)).column - removed)
+
+    def replaced(self, build: Build, level: Level | None = None) -> Diagnosis:
+        """The verdict that replaces the call alone."""
+        return self.done([Replace(self.state.call, build)], level)
+
+    def done(self, edits: list[Edit], level: Level | None = None) -> Diagnosis:
+        """The verdict with these edits; ``review`` where there are notes and no ``level`` is given."""
+        done = {
+            Action.GET_MODEL: "the state is gathered by get_model_state_dict",
+            Action.SET_MODEL: "the state is loaded by set_model_state_dict",
+            Action.GET_OPTIM: "the optimizer's state is gathered by name",
+            Action.SET_OPTIM: "the optimizer's state is loaded by name",
+        }[self.state.action]
+        if level is None:
+            level = Level.REVIEW if self.notes else Level.SAFE
+        return Diagnosis(
+            self.state.call,
+            level,
+            "; ".join([done, *self.notes]),
+            edits=tuple(edits),
+            claims=(self.state.call.func,),
+            consumes=self.context.consumes,
+        )

@@ -1,0 +1,107 @@
+"""What becomes of a call that takes a state."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from fsdp_rules.file.printing import LINE_LENGTH, depth, is_embedded, line_with
+from fsdp_rules.file.rank_tests import only_on_rank_zero
+from fsdp_rules.state._governing.calls import Action, state_call
+from fsdp_rules.state._governing.context import Config
+from fsdp_rules.state._writing.base import HELPERS, Writer
+from fsdp_rules.state._writing.options import Gathered, gathering
+from fsdp_rules.state._writing.pickled import is_pickled
+from fsdp_rules.state._writing.shared_options import OPTIM_OPTION_NAMES, OPTION_NAMES, shared_options
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, InsertBefore, Replace
+from fsdp_rules.verdict.finding import Level
+
+#: Words of a function that writes what it gathers.
+SAVES = re.compile(r"save|write|dump|upload", re.IGNORECASE)
+#: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
+OF_ALL = (
+    "the model's process_group is taken to hold all ranks: rank 0 of all gets the state, where FSDP1 gave it to the "
+    "first rank of each such group"
+)
+
+
+class Taking(Writer):
+    """Writes the verdict about a call that takes a model's or an optimizer's state."""
+
+    def diagnosis(self) -> Diagnosis:
+        """The verdict."""
+        optim = self.state.optim
+        if self.state.action is Action.GET_MODEL or optim is None:
+            config, arguments = self.context.model_config, [self.model]
+        else:
+            config, arguments = self.context.optim_config, [self.model, lambda code: code(optim)]
+        return self._taken(self.state.config or config, arguments)
+
+    def _taken(self, config: Config, arguments: list[Build]) -> Diagnosis:
+        rank_zero_reads = only_on_rank_zero(self.state.call, self.file)
+        gathered = gathering(self.full, config, rank_zero_reads, self.file)
+        if gathered.note:
+            self.notes.append(gathered.note)
+        if self.state.action is Action.GET_MODEL and not rank_zero_reads and self._has_own_group(gathered):
+            self.notes.append(OF_ALL)
+        if self.full is False and is_pickled(self.state.call, self.file):
+            self.notes.append("each rank's file holds DTensors, where FSDP1 without a device_mesh wrote ShardedTensors")
+        if gathered.everywhere:
+            return self._everywhere(gathered, arguments)
+        if self.state.action is Action.GET_OPTIM and not self._is_saved():
+            self.notes.append("it is saved before training goes on, since step counts in it are the live ones")
+        get = self.function()
+        name = self._named(get, arguments, gathered.options)
+        if not name:
+            return self.replaced(lambda code: self.call(get, arguments, gathered.options, code))
+        call = Replace(self.state.call, lambda code: self.call(get, arguments, lambda _: f"options={name}", code))
+        first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
+        return self.done([InsertBefore(self.file.statement(self.state.call), first), call])
+
+    def _has_own_group(self, gathered: Gathered) -> bool:
+        """Whether rank 0 alone gets a full state, and the project gives its models a process group."""
+        whole_on_cpu = self.full is not False and "cpu_offload" in gathered.options(self.file.code)
+        return whole_on_cpu and "own_group" in self.file.project.flags
+
+    def _named(self, function: str, arguments: list[Build], options: Build) -> str:
+        """The name that the options get in a statement of their own, "" where they stay in the call."""
+        file, call = self.file, self.state.call
+        statement = file.statement(call)
+        if not is_embedded(call, file) or not options(file.code) or not isinstance(statement, cst.BaseSmallStatement):
+            return ""
+        text = self.call(function, arguments, options, file.code)
+        if line_with(text, call, self.block is not None, file) <= LINE_LENGTH:
+            return ""
+        if self.block is not None and shared_options(self.block, file):
+            return ""
+        states = [state_call(entry, file) for entry in file.nodes(cst.Call) if file.statement(entry) is statement]
+        if [state.action for state in states if state is not None].count(self.state.action) > 1:
+            return ""
+        return file.fresh(statement, *(OPTION_NAMES if self.state.action is Action.GET_MODEL else OPTIM_OPTION_NAMES))
+
+    def _is_saved(self) -> bool:
+        """Whether the function around the call looks as if it wrote the state to a file."""
+        function = self.file.function(self.state.call)
+        return function is None or SAVES.search(self.file.code(function)) is not None
+
+    def _everywhere(self, gathered: Gathered, arguments: list[Build]) -> Diagnosis:
+        get = self.function()
+        if self.state.action is Action.GET_MODEL:
+            self.notes.append("each rank holds the full state on its device before it goes to the CPU")
+            return self.replaced(lambda code: self._on_cpu(self.call(get, arguments, gathered.options, code)))
+        if self.file.settings.helpers:
+            helper = self.file.ref(HELPERS[Action.GET_OPTIM])
+            self.notes.append("every rank gets the full state in CPU memory, as FSDP1's default was")
+            return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code), Level.SAFE)
+        self.notes.append("the full state stays on its device, where FSDP1 moved it to the CPU")
+        return self.replaced(lambda code: self.call(get, arguments, gathered.options, code))
+
+    def _on_cpu(self, call: str) -> str:
+        parts = ("name: tensor.cpu()", f"for name, tensor in {call}.items()")
+        text = f"{{{' '.join(parts)}}}"
+        if self.file.span(self.state.call).column + len(text) <= LINE_LENGTH and "\n" not in text:
+            return text
+        margin = " " * depth(self.state.call, self.file)
+        lines = [f"{margin}    {line}" for part in parts for line in part.split("\n")]
+        return "{\n" + "\n".join(lines) + f"\n{margin}}}"

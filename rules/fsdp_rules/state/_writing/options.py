@@ -1,0 +1,103 @@
+"""From FSDP1's configurations to ``StateDictOptions``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.state._governing.context import Config, Expression, Setting
+from fsdp_rules.verdict.diagnosis import Build, Code
+from fsdp_rules.verdict.finding import Level
+
+OPTIONS = "torch.distributed.checkpoint.state_dict.StateDictOptions"
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """How a state is asked for: its options ("" for none), and what is not the same as under FSDP1.
+
+    ``everywhere`` marks a full state that every rank wants in CPU memory, which no option gives.
+    """
+
+    options: Build
+    level: Level = Level.SAFE
+    note: str = ""
+    everywhere: bool = False
+
+
+def options_text(file: File, **settings: str) -> str:
+    """``options=StateDictOptions(...)``, or "" without any setting."""
+    if not settings:
+        return ""
+    values = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"options={file.ref(OPTIONS)}({values})"
+
+
+def gathering(full: Setting, config: Config, rank_zero_reads: bool, file: File) -> Gathered:
+    """The options under which a state comes as FSDP1 gave it, a whole one if ``full``.
+
+    ``rank_zero_reads`` says that only rank 0 reads the result, so that the other ranks may as well have none.
+    """
+    if full is False:
+        return _sharded(config, file)
+    offload, rank0 = config.offload, config.rank0_only
+    note = ""
+    everywhere = False
+    cpu: Expression | bool = False
+    if rank0 is True:
+        cpu = offload
+        if offload is False:
+            note = "every rank gets the state; FSDP1 gave it to rank 0 alone"
+        elif isinstance(offload, Expression):
+            note = f"where {_source(offload, file)} is false, every rank gets the state and not rank 0 alone"
+    elif rank0 is False:
+        cpu = offload if rank_zero_reads else False
+        everywhere = offload is True and not rank_zero_reads
+        if isinstance(offload, Expression) and not rank_zero_reads:
+            note = f"the state stays on its device, whatever {_source(offload, file)} says"
+    elif offload is False:
+        note = f"every rank gets the state, whatever {_source(rank0, file)} says"
+    elif offload is True:
+        cpu = rank0
+        note = f"where {_source(rank0, file)} is false, the state stays on its device"
+    else:
+        cpu = offload
+        if _source(offload, file) != _source(rank0, file):
+            note = f"{_source(offload, file)} and {_source(rank0, file)} are taken to be equal"
+    if rank_zero_reads:
+        note = ""
+    if everywhere and full is not True:
+        everywhere, note = False, "a full state stays on its device, where FSDP1 moved it to the CPU"
+    return Gathered(_build(full, cpu, file), Level.REVIEW if note else Level.SAFE, note, everywhere)
+
+
+def _build(full: Setting, cpu: Setting, file: File) -> Build:
+    options_text(file, full_state_dict="True")
+
+    def build(code: Code) -> str:
+        settings = {"full_state_dict": setting_text(full, code)}
+        if cpu is not False:
+            settings["cpu_offload"] = setting_text(cpu, code)
+        return options_text(file, **settings)
+
+    return build
+
+
+def setting_text(setting: Setting, code: Code) -> str:
+    """The source text of ``setting``."""
+    return str(setting) if isinstance(setting, bool) else setting.text(code)
+
+
+def _sharded(config: Config, file: File) -> Gathered:
+    offload = config.offload
+    if offload is False or not config.given:
+        return Gathered(lambda code: "")
+    if offload is True:
+        return Gathered(lambda code: options_text(file, cpu_offload="True"))
+    return Gathered(lambda code: options_text(file, cpu_offload=offload.text(code)))
+
+
+def _source(setting: Expression, file: File) -> str:
+    return setting.text(lambda node: file.code(node) if isinstance(node, cst.CSTNode) else "")

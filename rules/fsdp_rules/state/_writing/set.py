@@ -1,0 +1,172 @@
+"""What becomes of a call that loads a state."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import libcst as cst
+
+from fsdp_rules.file.file import dotted
+from fsdp_rules.model.wrapping import is_wrapped_above
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.state._governing.calls import Action
+from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
+from fsdp_rules.state._writing.loading import find_load, result_is_read
+from fsdp_rules.state._writing.options import options_text, setting_text
+from fsdp_rules.state._writing.pickled import is_unpickled
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
+from fsdp_rules.verdict.finding import Level
+
+#: Words of a test for ranks, or for what shards a model over them.
+SHARDS = re.compile(r"fsdp|shard|dist|rank|world|parallel", re.IGNORECASE)
+
+
+class Putting(Writer):
+    """Writes the verdict about a call that puts a state into a model or an optimizer."""
+
+    def diagnosis(self) -> Diagnosis:
+        """The verdict."""
+        return self._set_model() if self.state.action is Action.SET_MODEL else self._set_optim()
+
+    def _set_model(self) -> Diagnosis:
+        state = self.state.state
+        assert state is not None
+        settings: dict[str, Build] = {}
+        if self.full is not False:
+            full = self._full_load()
+            settings = {"full_state_dict": full, "broadcast_from_rank0": full}
+            self.notes.append("rank 0 sends its state to the others, which passed the same one")
+            if "own_group" in self.file.project.flags:
+                self.notes.append("the model's process_group is taken to hold all ranks, since rank 0 sends to all")
+            if "offload" in self.file.project.flags:
+                self.notes.append("the model's saved buffers lie on the CPU like its offloaded parameters")
+        elif is_unpickled(state, self.file):
+            self.notes.append(
+                "files of ShardedTensors, as FSDP1 writes them without a device_mesh, are saved anew first (FSDP401)"
+            )
+        strict = self.state.strict
+        if strict is not None:
+            settings["strict"] = lambda code: code(strict)
+            if self.full is not False and not isinstance(self.file.parent(self.state.call), cst.Expr):
+                self.notes.append("nothing depends on the missing_keys that it returns, which are empty from now on")
+        # set_model_state_dict leaves the shards in the dictionary that it is given.
+        copied = self.full is not False and not self._is_temporary(state)
+        function = self.function()
+        arguments: list[Build] = [self.model, lambda code: f"dict({code(state)})" if copied else code(state)]
+        return self.replaced(lambda code: self.call(function, arguments, self._options(settings), code))
+
+    def _full_load(self) -> Build:
+        """Whether a full state is sent from rank 0 and cut up.
+
+        In a class that shards its model only sometimes, there may be no ranks; a plain load then takes its place, which
+        also looks for missing names.
+        """
+        name = dotted(self.state.model) or ""
+        if self.block is not None or not name.startswith("self.") or self.file.holds(self.state.model) is Certainty.YES:
+            if self.block is None and not self._is_certainly_sharded():
+                self.notes.append("a process group is initialised wherever this runs")
+            return lambda code: setting_text(self.full, code)
+        initialized = f"{self.file.ref('torch.distributed.is_initialized')}()"
+        return lambda code: initialized
+
+    def _is_certainly_sharded(self) -> bool:
+        """Whether the model is wrapped further up in the same function, or a test for that stands around this load."""
+        model, function = self.state.model, self.file.function(self.state.call)
+        around = itertools.takewhile(lambda entry: entry is not function, self.file.ancestors(self.state.call))
+        return is_wrapped_above(model, self.file) or any(
+            isinstance(entry, cst.If) and SHARDS.search(self.file.code(entry.test)) for entry in around
+        )
+
+    def _options(self, settings: dict[str, Build]) -> Build:
+        options_text(self.file, full_state_dict="True")
+        return lambda code: options_text(self.file, **{name: value(code) for name, value in settings.items()})
+
+    def _is_temporary(self, state: cst.BaseExpression) -> bool:
+        """Whether nothing reads the dictionary ``state`` after this call."""
+        file, key = self.file, ""
+        if isinstance(state, cst.Subscript):
+            key = file.code(state)
+            state = state.value
+        if isinstance(state, cst.Call):
+            return True
+        found = file.binding(state)
+        if not isinstance(state, cst.Name) or found is None or not isinstance(found.value, cst.Call):
+            return False
+        for ancestor in file.ancestors(self.state.call):
+            if isinstance(ancestor, cst.For | cst.While) and ancestor not in set(file.ancestors(found.statement)):
+                return False
+        line = file.span(self.state.call).end_line
+        later = [use for use in file.uses(state.value) if file.span(use).line > line]
+        return all(self._reads_another_key(use, key) for use in later)
+
+    def _reads_another_key(self, use: cst.Name, key: str) -> bool:
+        parent = self.file.parent(use)
+        if isinstance(parent, cst.Del):
+            return True
+        literal = isinstance(parent, cst.Subscript) and '"' in self.file.code(parent).replace("'", '"')
+        return bool(key) and literal and parent is not None and self.file.code(parent) != key
+
+    def _set_optim(self) -> Diagnosis:
+        load = None if self.state.loads else find_load(self.state, self.file)
+        optim = load.target if load is not None else self.state.optim
+        if load is None and not self.state.loads and not result_is_read(self.state.call, self.file):
+            return self._never_loaded()
+        if optim is None:
+            return refuse(self.state, "it names no optimizer, and none certainly loads the result")
+        if load is None and not self.state.loads:
+            return self._to_load(optim)
+        if self.state.loads and not isinstance(self.file.parent(self.state.call), cst.Expr):
+            return refuse(self.state, "its result is used although it loads already")
+        function = self.function()
+        text = self._set_text(function, optim)
+        if load is None:
+            return self.replaced(text)
+        edits: list[Edit] = []
+        node: cst.BaseExpression = load.call
+        if load.makers and any(argument.value is self.state.call for argument in load.call.args):
+            edits.append(Replace(node, text))
+        else:
+            edits.append(ReplaceStatement(self.file.statement(self.state.call), text))
+            if load.makers[0] is self.state.call:
+                edits.append(remove(load.statement))
+        return self.done(edits, Level.SAFE)
+
+    def _set_text(self, function: str, optim: cst.BaseExpression) -> Build:
+        state = self.state.state
+        assert state is not None
+        settings: dict[str, Build] = {}
+        if self.full is not False:
+            settings = {"full_state_dict": lambda code: setting_text(self.full, code)}
+            rank0 = self.context.optim_config.rank0_only if self.state.kind is None else self.state.broadcast
+            if rank0 is True:
+                settings["broadcast_from_rank0"] = settings["full_state_dict"]
+            elif rank0 is not False:
+                settings["broadcast_from_rank0"] = rank0.text
+        arguments: list[Build] = [
+            self.model,
+            lambda code: code(optim),
+            lambda code: f"optim_state_dict={code(state)}",
+        ]
+        return lambda code: self.call(function, arguments, self._options(settings), code)
+
+    def _to_load(self, optim: cst.BaseExpression) -> Diagnosis:
+        state = self.state.state
+        assert state is not None
+        if not self.file.settings.helpers:
+            return refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, which --no-helpers forbids")
+        if self.state.broadcast or self.context.optim_config.rank0_only is not False:
+            self.notes.append("every rank needs the state, which FSDP1 took from rank 0")
+        helper = self.file.ref(HELPERS[Action.SET_OPTIM])
+        arguments: list[Build] = [self.model, lambda code: code(optim), lambda code: code(state)]
+        return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code))
+
+    def _never_loaded(self) -> Diagnosis:
+        return Diagnosis(
+            self.state.call,
+            Level.MANUAL,
+            f"the result of {self.state.name} is never loaded, so the optimizer starts without its state",
+            "if it should be loaded: set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...); "
+            "if not, remove the call",
+            claims=(self.state.call.func,),
+        )

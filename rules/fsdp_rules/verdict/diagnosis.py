@@ -1,0 +1,89 @@
+"""What a rule says about a node, and the edits that it asks for. Nothing here changes a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fsdp_rules.verdict.finding import Level
+
+if TYPE_CHECKING:
+    from fsdp_rules.verdict.rule import Rule
+
+#: Gives the source text of a node as it will be written, edits inside it included.
+Code = Callable[[cst.CSTNode], str]
+Build = Callable[[Code], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Replace:
+    """An expression becomes the expression that ``build`` returns as text."""
+
+    node: cst.BaseExpression
+    build: Build
+
+
+@dataclass(frozen=True, eq=False)
+class ReplaceStatement:
+    """A small or compound statement becomes the statements that ``build`` returns as text ("" removes it)."""
+
+    node: cst.CSTNode
+    build: Build
+
+
+@dataclass(frozen=True, eq=False)
+class InsertBefore:
+    """Statements go in front of a small or compound statement."""
+
+    node: cst.CSTNode
+    build: Build
+
+
+@dataclass(frozen=True, eq=False)
+class InsertAfter:
+    """Statements go behind a small or compound statement."""
+
+    node: cst.CSTNode
+    build: Build
+
+
+@dataclass(frozen=True, eq=False)
+class Rebuild:
+    """A compound statement becomes the statements that ``build`` makes of its tree, edits inside it already made.
+
+    For a statement whose block is kept: as a tree it keeps every byte, at whatever depth it ends up, where text would
+    have to be indented again, multi-line strings included.
+    """
+
+    node: cst.BaseCompoundStatement
+    build: Callable[[cst.BaseCompoundStatement, Code], Sequence[cst.SimpleStatementLine | cst.BaseCompoundStatement]]
+
+
+Edit = Replace | ReplaceStatement | Rebuild | InsertBefore | InsertAfter
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """One verdict of a rule about ``node``.
+
+    ``claims`` are the nodes whose FSDP1 references this verdict accounts for, beside ``node`` itself; a reference
+    that no verdict accounts for is reported by the engine. ``consumes`` are assignments (statement, name) that go if
+    the output no longer reads the name. ``rule`` is set where another rule than the visiting one speaks.
+    """
+
+    node: cst.CSTNode
+    level: Level
+    message: str
+    advice: str = ""
+    edits: tuple[Edit, ...] = ()
+    claims: tuple[cst.CSTNode, ...] = ()
+    consumes: tuple[tuple[cst.CSTNode, str], ...] = ()
+    rule: Rule | None = None
+
+
+def remove(statement: cst.CSTNode) -> ReplaceStatement:
+    """The edit that deletes a statement."""
+    return ReplaceStatement(statement, lambda code: "")

@@ -1,0 +1,92 @@
+"""Optimizers that were built before the model was sharded."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from fsdp_compat.optimizers.replaced import has_replaced_survivors, replacement_of
+from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.tensors import shard_like
+from fsdp_compat.units import fsdp_modules
+
+
+def relink_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
+    """Make an optimizer built before ``module`` was sharded hold its parameters, in place.
+
+    Groups keep their order and values, state tensors of a parameter's shape are cut like the parameter, other state
+    is kept as it is. Parameters that are up to date stay. No collective; every rank calls it.
+
+    Raises ValueError if the optimizer holds parameters that ``module`` neither has nor had.
+    """
+    successors = _successors(optimizer, module)
+    current = set(module.parameters())
+    for index, group in enumerate(optimizer.param_groups):
+        for position, param in enumerate(group["params"]):
+            if param not in current and param not in successors:
+                raise ValueError(
+                    f"parameter {position} of the optimizer's group {index} (shape {tuple(param.shape)}) never "
+                    f"belonged to this {type(module).__name__}"
+                )
+    _exchange(optimizer, successors)
+
+
+def relink_live_optimizers(module: nn.Module) -> None:
+    """Relink every optimizer of this process that holds parameters which sharding ``module`` has replaced.
+
+    FSDP1 with ``use_orig_params=True`` keeps such optimizers valid. Parameters of other models stay in them.
+    """
+    # Looking through all objects takes long; nobody can hold what is gone.
+    if has_replaced_survivors(module):
+        for candidate in gc.get_objects():
+            # Not isinstance: that would ask proxies for their __class__, which may run code.
+            if issubclass(type(candidate), Optimizer):
+                _exchange(candidate, _successors(candidate, module))
+
+
+def _successors(optimizer: Optimizer, module: nn.Module) -> dict[torch.Tensor, Any]:
+    """What each parameter of ``optimizer`` that is no longer in ``module`` has become there."""
+    for unit in fsdp_modules(module):
+        assert isinstance(unit, FSDPModule)
+        unit.reshard()
+    current = set(module.parameters())
+    gathered = {
+        param.unsharded: param.sharded
+        for unit in fsdp_modules(module)
+        for param in torch_internals.managed_parameters(unit)
+        if param.unsharded is not None
+    }
+    successors: dict[torch.Tensor, Any] = {}
+    for param in (param for group in optimizer.param_groups for param in group["params"] if param not in current):
+        replacement = replacement_of(param)
+        successor = replacement.current() if replacement is not None else gathered.get(param)
+        if successor is not None and successor in current:
+            successors[param] = successor
+    return successors
+
+
+def _exchange(optimizer: Optimizer, successors: dict[torch.Tensor, Any]) -> None:
+    for group in optimizer.param_groups:
+        group["params"] = [successors.get(param, param) for param in group["params"]]
+    for old, new in successors.items():
+        if old in optimizer.state:
+            state = optimizer.state.pop(old)
+            optimizer.state[new] = {key: _resharded(value, old, new) for key, value in state.items()}
+
+
+def _resharded(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    if (
+        not isinstance(value, torch.Tensor)
+        or not isinstance(new, DTensor)
+        or value.shape != old.shape
+        or not value.dim()
+    ):
+        return value
+    # State of a tensor-parallel parameter is a DTensor before FSDP shards it too.
+    return value if isinstance(value, DTensor) and value.device_mesh == new.device_mesh else shard_like(value, new)

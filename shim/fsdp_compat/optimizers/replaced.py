@@ -1,0 +1,141 @@
+"""Which parameters sharding has replaced, so that an optimizer that still holds one cannot train nothing in silence.
+
+``fully_shard`` puts new parameters into the modules. FSDP1 with ``use_orig_params=True`` kept the old ones, so code
+that builds its optimizer first worked there; here its steps would change tensors that nobody reads.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fsdp_compat.optimizers.mixed_groups import leave_open_again, step_one_by_one_where_mixed
+from fsdp_compat.planning.ownership import Place, parameter_at
+from fsdp_compat.torch_ import internals as torch_internals
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Where a replaced parameter's successor is registered."""
+
+    module: weakref.ref[nn.Module]
+    name: str
+    fqn: str
+
+    def current(self) -> nn.Parameter | None:
+        """The successor, or None if its module is gone. The module's unit must be sharded at the time."""
+        module = self.module()
+        return None if module is None else module._parameters.get(self.name)
+
+
+_replaced = WeakTensorKeyDictionary()
+_sharded_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# An optimizer is looked at once per set of parameters, and again after every sharding.
+_checked: weakref.WeakKeyDictionary[Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
+_shardings = 0
+
+
+def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> None:
+    """Note the parameters now at ``places`` (each with its name in the model), before ``units`` are sharded."""
+    global _shardings
+    note_parameters(places)
+    _sharded_modules.update(units)
+    if _shardings == 0:
+        register_optimizer_step_pre_hook(_before_step)
+        register_optimizer_step_post_hook(_after_step)
+    _shardings += 1
+
+
+def note_parameters(places: Iterable[tuple[Place, str]]) -> None:
+    """Note the parameters now at ``places``, except tensor subclasses on the meta device.
+
+    ``to_empty`` exchanges what is in those, which torch refuses where there are weak references; once more after that.
+    """
+    for (module, name), fqn in places:
+        param = parameter_at((module, name))
+        if not (param.is_meta and is_traceable_wrapper_subclass(param)):
+            _replaced[param] = Replacement(weakref.ref(module), name, fqn)
+
+
+def replacement_of(param: torch.Tensor) -> Replacement | None:
+    """Where the successor of ``param`` is, if sharding replaced it."""
+    found: Replacement | None = _replaced.get(param)  # type: ignore[no-untyped-call]
+    return found if found is not None and found.current() is not param else None
+
+
+def has_replaced_survivors(module: nn.Module) -> bool:
+    """Whether somebody still holds a parameter that sharding ``module`` has replaced."""
+    parts = set(module.modules())
+    alive = [(param, found.module()) for param, found in _replaced.items()]  # type: ignore[no-untyped-call]
+    return any(holder in parts and replacement_of(param) is not None for param, holder in alive)
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    leave_open_again(optimizer)
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    _refuse_stale_parameters(optimizer)
+    step_one_by_one_where_mixed(optimizer)
+
+
+def _refuse_stale_parameters(optimizer: Optimizer) -> None:
+    """Raise RuntimeError if ``optimizer`` holds parameters that nobody reads."""
+    version = (_shardings, sum(len(group["params"]) for group in optimizer.param_groups))
+    if _checked.get(optimizer) == version:
+        return
+    held = [param for group in optimizer.param_groups for param in group["params"]]
+    stale = [found.fqn for found in map(replacement_of, held) if found is not None]
+    if stale:
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} was built before the model was sharded and holds parameters that are no "
+            f"longer in it ({_shortened(stale)}): its step would train nothing. Build it after sharding, or call "
+            "fsdp_compat.relink_optimizer(optimizer, model)."
+        )
+    copies = torch_internals.gathered_copies(filter(_is_sharded, _sharded_modules))
+    temporary = [copies[id(param)] for param in held if id(param) in copies]
+    if temporary:
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} was built between a forward without backward and the next backward and "
+            f"holds gathered copies of parameters ({_shortened(temporary)}): its step would train nothing. Build it "
+            "before that forward, or call fsdp_compat.relink_optimizer(optimizer, model)."
+        )
+    _checked[optimizer] = version
+
+
+def refuse_exchanged_parameters(unit: nn.Module) -> None:
+    """From the second forward on, raise RuntimeError where ``unit`` holds another parameter than the one it shards.
+
+    FSDP2 would put its own back without a word. What is exchanged before the first forward it takes over.
+    """
+
+    def check(module: nn.Module, args: Any) -> None:
+        if not torch_internals.has_run(module) or torch_internals.is_left_alone(module):
+            return
+        names = torch_internals.exchanged_parameters(module)
+        if names:
+            raise RuntimeError(
+                f"{_shortened(names)} of this {type(module).__name__} was exchanged for another parameter after "
+                "sharding, which would be lost. Write the values into it instead: param.copy_(...) under "
+                "FullyShardedDataParallel.summon_full_params(model), or load_state_dict."
+            )
+
+    unit.register_forward_pre_hook(check, prepend=True)
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    return isinstance(module, FSDPModule)
+
+
+def _shortened(names: list[str], limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

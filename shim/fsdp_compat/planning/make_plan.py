@@ -1,0 +1,225 @@
+"""From FSDP1's arguments to an ordered list of FSDP2 units, decided before anything is touched.
+
+The plan is FSDP1's decisions made legal for FSDP2: containers without a forward and parameters shared between
+units cannot be what FSDP1 makes of them, so their parameters move to an enclosing unit. Each such change is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FSDPModule, OffloadPolicy
+
+from fsdp_compat.messages import warn_caller
+from fsdp_compat.optimizers.replaced import replacement_of
+from fsdp_compat.planning.mixed_precision import Precision
+from fsdp_compat.planning.options import KEEP_AFTER_FORWARD, Options, ignored_parts
+from fsdp_compat.planning.ownership import Ownership, Place, Tie, parameter_at
+from fsdp_compat.planning.plan_table import plan_table
+from fsdp_compat.planning.policies import Policy, chosen_modules
+from fsdp_compat.planning.sizes import Shards, UnitBytes, known_world_size, shards_of
+from fsdp_compat.planning.tensor_parallel import check_tensor_parallel
+from fsdp_compat.torch_.versions import HAS_AUTO_RESHARD
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One future call of ``fully_shard``. ``numel`` counts the elements it manages, before sharding.
+
+    ``size`` is what they weigh, see :class:`fsdp_compat.UnitBytes`.
+    """
+
+    fqn: str
+    module: nn.Module
+    options: Options
+    precision: Precision | None
+    is_root: bool
+    places: tuple[Place, ...]
+    numel: int
+    size: UnitBytes
+
+    @cached_property
+    def kwargs(self) -> dict[str, Any]:
+        """What ``fully_shard`` is called with, besides ``mesh`` and ``ignored_params``."""
+        kwargs: dict[str, Any] = {
+            "reshard_after_forward": _reshard_after_forward(self.options),
+            "offload_policy": _offload_policy(self.options.cpu_offload),
+        }
+        if self.precision is not None:
+            kwargs["mp_policy"] = self.precision.unit_policy(is_root=self.is_root, has_parameters=bool(self.places))
+        return kwargs
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What :func:`fsdp_compat.shard` does to ``root``: ``units`` in the order they are applied, the root last.
+
+    ``shared`` holds the places of each tied parameter, ``ties`` those that several units would share;
+    ``full_precision`` are the modules kept in fp32;
+    ``notes`` says, one sentence each, where the units differ from FSDP1's. ``str(plan)`` is a table.
+    """
+
+    root: nn.Module
+    units: tuple[Unit, ...]
+    ties: tuple[Tie, ...]
+    shared: tuple[tuple[Place, ...], ...]
+    ignored: tuple[Place, ...]
+    ignored_modules: frozenset[nn.Module]
+    full_precision: tuple[nn.Module, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return plan_table(self)
+
+
+def make_plan(
+    module: nn.Module,
+    options: Options,
+    auto_wrap_policy: Policy | None = None,
+    ignored_modules: Iterable[nn.Module] | None = None,
+    ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
+    world_size: int | None = None,
+) -> Plan:
+    """Decide the units of ``module``; touches nothing and needs no process group.
+
+    ``world_size`` stands for the size of the default group where there is none yet; only the bytes depend on it.
+    Raises ValueError, TypeError or NotImplementedError where the arguments contradict each other, where FSDP1
+    refuses them, or where FSDP2 cannot do what they ask.
+    """
+    options.check(is_auto_wrapped=auto_wrap_policy is not None)
+    world = known_world_size(world_size, options)
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) and _is_container(module):
+        raise ValueError(
+            f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters. "
+            "Shard each of its elements, or the module that holds it."
+        )
+    notes: list[str] = []
+    ignored_module_set, ignored_params = _ignored(module, *ignored_parts(ignored_modules, ignored_states))
+    precision = Precision.read(options.mixed_precision)
+    full_precision: tuple[nn.Module, ...] = ()
+    arguments: dict[nn.Module, dict[str, Any]] = {}
+    if auto_wrap_policy is not None:
+        classes = precision.full_precision_classes if precision is not None else ()
+        full_precision = tuple(part for part in module.modules() if isinstance(part, classes))
+        if full_precision:
+            kinds = sorted({type(part).__name__ for part in full_precision})
+            notes.append(f"mixed precision leaves {', '.join(kinds)} out: they are units of their own, in their dtype")
+        root_arguments = {**options.as_dict(), "ignored_states": ignored_params}
+        chosen = chosen_modules(module, auto_wrap_policy, ignored_module_set, ignored_params, root_arguments, classes)
+        arguments = {part: _unit_arguments(given, ignored_params) for part, given in chosen.items()}
+    names = {part: name for name, part in module.named_modules()}
+    for container in [part for part in arguments if _is_container(part)]:
+        del arguments[container]
+        notes.append(f"{names[container]} has no forward: what it holds itself belongs to the unit around it")
+    ownership = Ownership.of(module, arguments.keys(), ignored_params)
+    _check_not_tied_to_sharded(ownership)
+    notes += [
+        f"{' and '.join(tie.fqns)} are one parameter: it belongs to {tie.owner_fqn or 'the root'}"
+        for tie in ownership.ties
+    ]
+    nested = [name for name, part in module.named_modules() if isinstance(part, FSDPModule)]
+    if nested:
+        notes.append(f"already sharded, left as they are: {', '.join(nested)}")
+    order = [(part, options.with_unit_arguments(given, names[part]), False) for part, given in arguments.items()]
+    for part, unit_options, _ in [*order, (module, options, True)]:
+        params = map(parameter_at, ownership.places[part])
+        check_tensor_parallel({param: ownership.fqns[param] for param in params}, unit_options)
+    return Plan(
+        root=module,
+        units=tuple(
+            _unit(
+                names[part],
+                part,
+                unit_options,
+                ownership,
+                shards_of(module, unit_options, world, ignored_params),
+                is_root=is_root,
+            )
+            for part, unit_options, is_root in [*order, (module, options, True)]
+        ),
+        ties=ownership.ties,
+        shared=ownership.shared,
+        ignored=ownership.ignored,
+        ignored_modules=frozenset(ignored_module_set),
+        full_precision=full_precision,
+        notes=tuple(notes),
+    )
+
+
+def _unit(
+    fqn: str, module: nn.Module, options: Options, ownership: Ownership, shards: Shards | None, *, is_root: bool
+) -> Unit:
+    precision = Precision.read(options.mixed_precision)
+    params = dict.fromkeys(map(parameter_at, ownership.places[module]))
+    param_dtype = precision.policy.param_dtype if precision is not None else None
+    return Unit(
+        fqn=fqn,
+        module=module,
+        options=options,
+        precision=precision,
+        is_root=is_root,
+        places=ownership.places[module],
+        numel=ownership.numel(module),
+        size=UnitBytes.of(params, param_dtype, shards),
+    )
+
+
+def _ignored(
+    root: nn.Module, modules: list[nn.Module], params: list[nn.Parameter]
+) -> tuple[set[nn.Module], set[nn.Parameter]]:
+    for module in modules:
+        if isinstance(module, FSDPModule):
+            raise ValueError(
+                f"`ignored_modules` should not include FSDP modules, but holds a {type(module).__name__} that is "
+                "sharded already. Leave it out: what is sharded is not sharded again."
+            )
+    subtree = {part for module in modules for part in module.modules() if not isinstance(part, FSDPModule)}
+    if root in subtree:
+        warn_caller(
+            "Trying to ignore the top-level module passed into the FSDP constructor itself will result in all "
+            f"parameters being ignored: {type(root).__name__} stays unsharded on every rank"
+        )
+    return subtree, {*params, *(param for module in modules for param in module.parameters())}
+
+
+def _unit_arguments(given: dict[str, Any], ignored_params: set[nn.Parameter]) -> dict[str, Any]:
+    if given.get("ignored_states") is not ignored_params:
+        return given
+    return {name: value for name, value in given.items() if name != "ignored_states"}
+
+
+def _check_not_tied_to_sharded(ownership: Ownership) -> None:
+    for param, fqn in ownership.fqns.items():
+        replacement = replacement_of(param)
+        if replacement is not None:
+            raise ValueError(
+                f"{fqn} is the same parameter as {replacement.fqn} of a module that is sharded already, so the two "
+                "are no longer tied. Tie them after building and shard both with one call, or leave the inner module "
+                "to the outer call."
+            )
+
+
+def _is_container(module: nn.Module) -> bool:
+    return getattr(module.forward, "__func__", module.forward) is nn.Module.forward
+
+
+def _reshard_after_forward(options: Options) -> int | None:
+    if options.reshard_after_forward is not None:
+        return options.reshard_after_forward
+    if options.strategy in KEEP_AFTER_FORWARD:
+        return False
+    return None if HAS_AUTO_RESHARD else True
+
+
+def _offload_policy(value: CPUOffload | OffloadPolicy | None) -> OffloadPolicy:
+    if isinstance(value, OffloadPolicy):
+        return value
+    if value is None or not value.offload_params:
+        return OffloadPolicy()
+    # Pinned memory exists for an accelerator's copies; without one torch refuses to allocate it.
+    return CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())

@@ -1,0 +1,35 @@
+"""What a module was sharded with, kept on the module for those who shard around it and for its first forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from fsdp_compat.planning.options import Options
+
+_ATTRIBUTE = "_fsdp_compat_unit"
+
+
+@dataclass(eq=False)
+class UnitRecord:
+    """``is_root`` turns False once an enclosing module is sharded too."""
+
+    options: Options
+    mesh: DeviceMesh
+    device: torch.device
+    is_root: bool
+    cast_inputs_if_nested: bool
+    buffer_dtype: torch.dtype | None
+    ignored_modules: frozenset[nn.Module]
+
+
+def record_of(module: nn.Module) -> UnitRecord | None:
+    record: UnitRecord | None = module.__dict__.get(_ATTRIBUTE)
+    return record
+
+
+def set_record(module: nn.Module, record: UnitRecord) -> None:
+    module.__dict__[_ATTRIBUTE] = record

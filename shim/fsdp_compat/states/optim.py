@@ -1,0 +1,181 @@
+"""Optimizer state in FSDP1's shape, keyed by parameter name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from fsdp_compat.optimizers.groups import KEYED_BY_NUMBER, exported_groups, loadable_groups, shortened
+from fsdp_compat.optimizers.held import Held, OptimInput, held_parameters
+from fsdp_compat.states.agreement import check_agreement
+from fsdp_compat.states.rank0 import FromFirstRank, is_first_rank, map_tensors, meshes_of
+from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
+from fsdp_compat.torch_.tensors import full_tensor, shard_like, whole_copy
+from fsdp_compat.units import clean_name
+
+StateDict: TypeAlias = dict[str, Any]
+_Fetch: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+_logger = logging.getLogger("fsdp_compat")
+
+
+def optim_state_dict(
+    model: nn.Module,
+    optim: Optimizer,
+    *,
+    full: bool = True,
+    offload_to_cpu: bool = True,
+    rank0_only: bool = False,
+    optim_state_dict: Mapping[str, Any] | None = None,
+    optim_input: OptimInput | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> StateDict:
+    """``optim``'s state as ``FSDP.optim_state_dict`` gives it: ``state`` by parameter name, groups with names.
+
+    ``full`` gathers each tensor (one at a time, onto the CPU if ``offload_to_cpu``), else they stay DTensors. With
+    ``rank0_only`` the other ranks get an empty dict; it needs ``full``. The result shares no memory with ``optim``.
+    Never steps the optimizer: a state that is still empty is returned empty. A collective; optimizers
+    may hold their parameters in another order on each rank.
+
+    ``optim_state_dict`` stands for ``optim.state_dict()``: numbered as that is, or by name; without groups there are
+    none in the result. What is not a parameter's state in it is kept as it is. ``optim_input`` is what an optimizer
+    of that numbering was built from. ``group`` says which rank is the first.
+
+    Raises ValueError for an optimizer that holds parameters of another model, RuntimeError if the ranks do not hold
+    the same state.
+    """
+    if rank0_only and not full:
+        raise ValueError("rank0_only=True needs full=True: a shard is of no use on one rank alone")
+    held = held_parameters(model, optim, optim_input)
+    given = optim.state_dict() if optim_state_dict is None else optim_state_dict
+    states, others = _by_name(given["state"], held)
+    sharded = {held.names[param] for param in held.order if isinstance(param, DTensor)}
+    if full:
+        check_agreement({name: states[name] for name in sharded & states.keys()}, meshes_of(model))
+    keep = not rank0_only or is_first_rank(model, group)
+    exported: dict[Any, Any] = {}
+    for name in (held.names[param] for param in held.order):
+        if name in states:
+            # Sorted, since the ranks gather together and a dict may have another order on each of them.
+            exported[name] = {
+                key: _exported(states[name][key], full, offload_to_cpu, keep) for key in sorted(states[name])
+            }
+    if not keep:
+        return {}
+    ordered = {name: {key: exported[name][key] for key in state} for name, state in states.items()}
+    if others:
+        _logger.info("optimizer state of no parameter is kept as it is: %s", shortened([str(key) for key in others]))
+    result: StateDict = {"state": {**ordered, **others}}
+    if "param_groups" in given:
+        result["param_groups"] = exported_groups(given["param_groups"], held)
+    return result
+
+
+def optim_state_dict_to_load(
+    model: nn.Module,
+    optim: Optimizer | None,
+    optim_state_dict: Mapping[str, Any],
+    *,
+    optim_input: OptimInput | None = None,
+    rank0_only: bool = False,
+    is_named_optimizer: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> StateDict:
+    """What ``optim.load_state_dict`` takes, made from a state keyed by parameter name.
+
+    The tensors in ``optim_state_dict`` are whole (on every rank), DTensors, or ShardedTensors as FSDP1's are. Values
+    of the groups are matched by the names of their parameters; parameters that FSDP does not manage may be missing in
+    them, and then are so in the result. The result shares no memory with ``optim_state_dict``, has no groups if that
+    has none, and is keyed by number, or with ``is_named_optimizer`` by name. No collective for whole tensors, unless
+    ``rank0_only``: then the first rank of ``group`` sends what it has to the others, a tensor at a time.
+
+    Raises ValueError, naming what does not fit, for state of parameters that ``optim`` does not hold, groups made
+    up differently, tensors of another shape, or a state that is empty on this rank; NotImplementedError for states
+    keyed by number.
+    """
+    held = held_parameters(model, optim, optim_input)
+    fetch: _Fetch = torch.Tensor.detach
+    if rank0_only:
+        sent = FromFirstRank(optim_state_dict, model, group)
+        optim_state_dict, fetch = sent.skeleton, sent.tensor
+    if "state" not in optim_state_dict:
+        raise ValueError(
+            "optim_state_dict holds no 'state' on this rank. Load it on every rank, or set "
+            "FullOptimStateDictConfig(rank0_only=True), which makes rank 0 send it to the others."
+        )
+    params = {name: param for param, name in held.names.items()}
+    saved = {
+        clean_name(key) if isinstance(key, str) else key: value for key, value in optim_state_dict["state"].items()
+    }
+    strangers = sorted(str(key) for key, value in saved.items() if key not in params and isinstance(value, Mapping))
+    if strangers and any(isinstance(key, int) for key in saved):
+        raise NotImplementedError(KEYED_BY_NUMBER)
+    if strangers:
+        raise ValueError(f"optim_state_dict has state for {shortened(strangers)}, which the optimizer does not hold")
+    keys: Mapping[str, Any] = held.raw_names if is_named_optimizer else held.numbers()
+    # In the order of what was saved, which is the same on all ranks where one of them sends it.
+    state: dict[Any, Any] = {}
+    for name, values in saved.items():
+        if name in params:
+            state[keys[name]] = {key: _imported(values[key], params[name], fetch, f"{key} of {name}") for key in values}
+        else:
+            state[name] = map_tensors(values, fetch)
+    in_order = {key: state[key] for key in keys.values() if key in state}
+    loadable: StateDict = {"state": {**in_order, **state}}
+    if "param_groups" in optim_state_dict:
+        groups = map_tensors(optim_state_dict["param_groups"], fetch)
+        loadable["param_groups"] = loadable_groups(groups, held, keys)
+    return loadable
+
+
+def _by_name(states: Mapping[Any, Any], held: Held) -> tuple[dict[str, Any], dict[Any, Any]]:
+    """The states of parameters, by name, in the order of the optimizer, and all the others as they are."""
+    by_number = dict(enumerate(held.names.values()))
+    known = set(held.names.values())
+    found: dict[str, Any] = {}
+    others: dict[Any, Any] = {}
+    for key, value in states.items():
+        name = by_number.get(key) if isinstance(key, int) else clean_name(key) if isinstance(key, str) else None
+        if name in known and isinstance(value, Mapping):
+            found[name] = value
+        else:
+            others[key] = value
+    return {name: found[name] for name in held.names.values() if name in found}, others
+
+
+def _exported(value: Any, full: bool, offload_to_cpu: bool, keep: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return map_tensors(value, lambda tensor: _exported(tensor, full, offload_to_cpu, keep))
+    if not full:
+        copied = value.detach().clone()
+        return copied.cpu() if offload_to_cpu else copied
+    whole = whole_copy(value) if isinstance(value, DTensor) else value.detach().clone()
+    if not keep:
+        return None
+    return whole.cpu() if offload_to_cpu else whole
+
+
+def _imported(value: Any, param: torch.Tensor, fetch: _Fetch, what: str) -> Any:
+    if is_sharded_tensor(value):
+        value = whole_of(value)
+    elif not isinstance(value, torch.Tensor):
+        return map_tensors(value, lambda tensor: fetch(tensor).clone())
+    else:
+        value = fetch(value)
+    if value.dim() == 0 or value.shape != param.shape:
+        if value.dim() > 0 and value.numel() > 1 and value.numel() == param.numel():
+            raise ValueError(f"{what} has shape {tuple(value.shape)}, the parameter {tuple(param.shape)}")
+        return value.clone()
+    if not isinstance(param, DTensor):
+        return full_tensor(value) if isinstance(value, DTensor) else value.clone()
+    if isinstance(value, DTensor):
+        if value.device_mesh == param.device_mesh and value.placements == param.placements:
+            return value.clone()
+        value = full_tensor(value)
+    return shard_like(value, param)

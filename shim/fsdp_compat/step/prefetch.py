@@ -1,0 +1,85 @@
+"""FSDP1's ``forward_prefetch``: each unit gathers the next one early, in the order in which the units first ran."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from typing import Any, cast
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from fsdp_compat.planning.options import log_once
+from fsdp_compat.planning.records import record_of
+from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.units import fsdp_modules
+
+
+def prefetch_after_first_forward(root: nn.Module) -> None:
+    """Record the order of the units in the first whole forward of ``root``; from the second on, prefetch in it.
+
+    As in FSDP1 a unit prefetches the unit that ran after it, if it asked for it and the root did too; when ``root``
+    lies inside another sharded module by then, that module decides. Results do not change, and neither do the
+    collectives, which are only issued earlier.
+    Differs from FSDP1 in that a unit which ran several times prefetches nothing, for it would gather the same unit
+    each time; what ``set_modules_to_forward_prefetch`` was called with stays.
+    """
+    if not _asks(root):
+        if any(map(_asks, root.modules())):
+            log_once(
+                "forward_prefetch=True of inner units has no effect, as in FSDP1: the unit around them is without it"
+            )
+        return
+    order: list[nn.Module] = []
+    recorders: list[Any] = []
+
+    def start(module: nn.Module, args: Any) -> None:
+        record = record_of(root)
+        if record is None or not record.is_root:
+            starter.remove()
+            return
+        # A forward that raised leaves a part of an order behind.
+        order[:] = [root] if torch_internals.param_groups(root) else []
+        if not recorders:
+            inner = [unit for unit in fsdp_modules(root) if unit is not root and torch_internals.param_groups(unit)]
+            recorders.extend(unit.register_forward_pre_hook(note) for unit in inner)
+            recorders.append(root.register_forward_hook(finish))
+
+    def note(module: nn.Module, args: Any) -> None:
+        order.append(module)
+
+    def finish(module: nn.Module, args: Any, output: Any) -> None:
+        for handle in (starter, *recorders):
+            handle.remove()
+        targets = _prefetch_in(order)
+        if targets:
+            root.register_forward_hook(functools.partial(_free_what_did_not_run, targets))
+
+    starter = root.register_forward_pre_hook(start, prepend=True)
+
+
+def _asks(module: nn.Module) -> bool:
+    record = record_of(module)
+    return record is not None and record.options.forward_prefetch
+
+
+def _prefetch_in(order: list[nn.Module]) -> list[FSDPModule]:
+    """Returns the units that are gathered early from now on."""
+    runs = Counter(order)
+    targets: list[FSDPModule] = []
+    for unit, following in itertools.pairwise(dict.fromkeys(order)):
+        if _asks(unit) and runs[unit] == 1 and not torch_internals.prefetches_in_forward(unit):
+            assert isinstance(unit, FSDPModule)
+            assert isinstance(following, FSDPModule)
+            unit.set_modules_to_forward_prefetch([following])
+            targets.append(following)
+    return targets
+
+
+def _free_what_did_not_run(targets: list[FSDPModule], root: nn.Module, args: Any, output: Any) -> None:
+    # What was gathered in vain would be used as it is in a later forward, whatever has become of the shards by then.
+    for unit in targets:
+        if torch_internals.is_being_gathered(cast(nn.Module, unit)):
+            unit.unshard()
+            unit.reshard()

@@ -1,0 +1,145 @@
+"""FSDP902: FSDP1's private functions and attributes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.finding import Changed
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+
+
+def found(source: str) -> list[tuple[str, str]]:
+    return [(one.level.value, one.advice) for one in findings(source) if one.rule == "FSDP902"]
+
+
+def test_attributes_of_that_spelling_in_other_projects_are_left_alone() -> None:
+    check_noop("library._handle.close()\nprint(group.process_group, tensor.flat_param)\n")
+
+
+def test_fsdp2_has_private_parts_of_its_own() -> None:
+    check_noop("from torch.distributed.fsdp._fully_shard import _fsdp_init\n\nprint(_fsdp_init)\n")
+
+
+@pytest.mark.parametrize(
+    ("use", "advice"),
+    [
+        ("print(model._handle)", "to_local()"),
+        ("for unit in units:\n    unit._handle.flat_param.data.zero_()", "to_local()"),
+        ("group = model.process_group", "mesh"),
+        ("for unit in units:\n    if isinstance(unit, FSDP) and unit.sharding_strategy:\n        pass", "mesh"),
+        ("import torch.distributed.fsdp._traversal_utils as t\nprint(t._get_fsdp_handles(model))", "to_local()"),
+        (
+            "from torch.distributed.fsdp._runtime_utils import _lazy_init\nx = _lazy_init(model, model)",
+            "delete the call",
+        ),
+        ("assert model._is_root", "called on last"),
+        ("from torch.distributed.fsdp import FlatParameter\nprint(FlatParameter)", "to_local()"),
+    ],
+)
+def test_one_finding_with_advice(use: str, advice: str) -> None:
+    ((level, text),) = found(WRAP + use + "\n")
+    assert level == "manual"
+    assert advice in text
+
+
+def test_public_attributes_of_other_objects_are_left_alone() -> None:
+    assert found(WRAP + "print(trainer.process_group, config.sharding_strategy)\n") == []
+
+
+def test_freeing_parameters_by_hand() -> None:
+    check_rewrites(
+        """
+        import torch.distributed.fsdp._runtime_utils as runtime
+
+        def free(units):
+            for unit in units:
+                runtime._reshard(unit, unit._handle, True)
+        """,
+        """
+        def free(units):
+            for unit in units:
+                unit.reshard()
+        """,
+    )
+
+
+def test_keeping_them_is_another_thing() -> None:
+    source = "from torch.distributed.fsdp._runtime_utils import _reshard\n_reshard(unit, unit._handle, False)\n"
+    assert {level for level, _ in found(source)} == {"manual"}
+
+
+def test_an_initialisation_brought_forward_goes() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp._runtime_utils import _lazy_init
+
+        def build(model):
+            model = FSDP(model)
+            _lazy_init(model, model)
+            return model
+        """,
+        """
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        def build(model):
+            fully_shard(model)
+            return model
+        """,
+    )
+
+
+CLASS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'if hasattr(module, "_handles"): pass',
+        'print(getattr(module, "_handle", None))',
+        "module.head._streams = None",
+        'if hasattr(module, "_exec_order_data"): pass',
+        "module._exec_order_data._forward_prefetch_limit = 2",
+        "if not isinstance(module, FSDP): return\n    module.params.clear()",
+        "print(is_fsdp(module) and module.sharding_strategy is not ShardingStrategy.NO_SHARD)",
+        "FSDP.set_state_dict_type(module, kind)\n    print(module.process_group)",
+        "import torch.distributed.fsdp._runtime_utils as t\n    t._lazy_init(module, module)\n    module._is_root",
+        "state = FSDP.sharded_optim_state_dict(module, optimizer)\n    write(state, module.process_group)",
+        "for a, b in zip(get_fsdp_modules(module), get_fsdp_modules(other)):\n        print(a.params, b.ready)",
+    ],
+)
+def test_more_ways_to_what_only_the_wrapper_has(body: str) -> None:
+    found = findings(f"{CLASS}\ndef free(module):\n    {body}\n")
+    assert ("FSDP902", "manual") in {(entry.rule, entry.level.value) for entry in found}
+
+
+def test_attributes_of_other_objects_are_left_alone() -> None:
+    body = "module.params.clear()\n    print(cfg.sharding_strategy)\n    FSDP.optim_state_dict(cfg.model, optimizer)"
+    found = findings(f"{CLASS}\ndef free(module, cfg):\n    {body}\n")
+    assert [entry.rule for entry in found if entry.rule == "FSDP902"] == []
+
+
+def test_one_comment_stands_above_a_statement_that_uses_an_attribute_twice() -> None:
+    result = rewrite(f"{CLASS}\ndef copy(a, b):\n    a.flat_param.data = b.flat_param.data\n")
+    assert isinstance(result, Changed)
+    assert result.source.count(b"TODO") == 1 and len(result.findings) == 3
+
+
+def test_names_of_the_wrapper_alone_need_no_import_where_the_project_wraps() -> None:
+    source = "def look(model):\n    return model.fc._flat_param, model._handle\n"
+    assert [entry.message for entry in findings(source, main=WRAP)] == ["only FSDP1's wrapper has a ._flat_param"]
+    check_noop(source)
+
+
+def test_what_stands_behind_a_question_is_told_of_there() -> None:
+    body = 'if hasattr(unit, "_handles") and unit._handles:\n        unit._handles.clear()'
+    found = findings(f"{CLASS}\ndef free(unit):\n    {body}\n")
+    assert [(entry.rule, entry.line) for entry in found if entry.rule == "FSDP902"] == [("FSDP902", 4)]
+    other = findings(
+        f"{CLASS}\ndef free(unit, other):\n    {body.replace('unit._handles.clear', 'other._handles.clear')}\n"
+    )
+    assert [entry.line for entry in other if entry.rule == "FSDP902"] == [4, 5]

@@ -1,0 +1,349 @@
+"""FSDP117: optimizers built before the model is wrapped."""
+
+from __future__ import annotations
+
+from fsdp_rules.verdict.finding import Settings
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+HEAD = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+
+
+def found(source: str, settings: Settings | None = None) -> list[tuple[str, str]]:
+    return [(one.level.value, one.message) for one in findings(HEAD + source, settings) if one.rule == "FSDP117"]
+
+
+def test_without_fsdp1_nothing_happens() -> None:
+    check_noop("import torch\n\noptimizer = torch.optim.SGD(model.parameters())\nmodel = shard(model)\n")
+
+
+def test_an_optimizer_built_afterwards_is_left_alone() -> None:
+    assert found("model = FSDP(model)\noptimizer = torch.optim.SGD(model.parameters())\n") == []
+
+
+def test_an_optimizer_of_another_model_is_left_alone() -> None:
+    assert found("optimizer = torch.optim.SGD(critic.parameters())\nmodel = FSDP(model)\n") == []
+
+
+def test_schedulers_are_not_optimizers() -> None:
+    assert found("s = torch.optim.lr_scheduler.LambdaLR(get(model), f)\nmodel = FSDP(model)\n") == []
+
+
+def test_attributes_and_libraries_of_their_own() -> None:
+    check_rewrites(
+        """
+        import bitsandbytes as bnb
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = bnb.optim.AdamW8bit([p for p in self.model.parameters() if p.requires_grad])
+                self.steps = 0
+                self.model = FSDP(self.model, use_orig_params=True)
+        """,
+        """
+        import bitsandbytes as bnb
+        from torch.distributed.fsdp import fully_shard
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.steps = 0
+                fully_shard(self.model)
+                self.optimizer = bnb.optim.AdamW8bit([p for p in self.model.parameters() if p.requires_grad])
+        """,
+    )
+
+
+def test_a_scheduler_between_the_two_needs_the_optimizer_where_it_is() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model):
+            groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}]
+            optimizer = torch.optim.SGD(groups, lr=0.1)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+            model = FSDP(model, use_orig_params=True)
+            return model, optimizer, scheduler
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def build(model):
+            groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}]
+            optimizer = torch.optim.SGD(groups, lr=0.1)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+            model = fsdp_compat.shard(model, use_orig_params=True)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer, scheduler
+        """,
+    )
+
+
+def test_parts_wrapped_one_by_one_in_a_loop() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i, layer in enumerate(model.layers):
+                model.layers[i] = FSDP(layer, use_orig_params=True)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def build(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i, layer in enumerate(model.layers):
+                model.layers[i] = fsdp_compat.shard(layer, use_orig_params=True)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer
+        """,
+    )
+
+
+def test_a_loop_that_trains_relinks_before_it_does() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def compare(runs):
+            pairs = []
+            for model in runs:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                pairs.append((model, optimizer))
+            for model, optimizer in pairs:
+                model = FSDP(model, use_orig_params=True)
+                train(model, optimizer)
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def compare(runs):
+            pairs = []
+            for model in runs:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                pairs.append((model, optimizer))
+            for model, optimizer in pairs:
+                model = fsdp_compat.shard(model, use_orig_params=True)
+                fsdp_compat.relink_optimizer(optimizer, model)
+                train(model, optimizer)
+        """,
+    )
+
+
+def test_flat_parameters_never_trained_this_way_and_that_is_said() -> None:
+    ((level, message),) = found("optimizer = torch.optim.SGD(model.parameters())\nmodel = FSDP(model)\n")
+    assert level == "review"
+    assert "trained nothing" in message
+
+
+def test_a_wrapped_model_that_is_returned_at_once() -> None:
+    source = (
+        "def build(model):\n    optimizer = torch.optim.SGD(model.parameters())\n    return FSDP(model), optimizer\n"
+    )
+    assert [level for level, _ in found(source)] == ["manual"]
+
+
+def test_without_helpers_nothing_is_relinked() -> None:
+    source = "if fast:\n    optimizer = torch.optim.SGD(model.parameters())\nmodel = FSDP(model)\n"
+    assert [level for level, _ in found(source, Settings(helpers=False))] == ["manual"]
+
+
+def test_parameters_that_a_name_holds_are_from_before_wherever_the_optimizer_is_built() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model):
+            trained = [p for p in model.parameters() if p.requires_grad]
+            optimizer = torch.optim.SGD(trained, lr=0.1)
+            model = FSDP(model, use_orig_params=True)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        import torch
+
+        def build(model):
+            trained = [p for p in model.parameters() if p.requires_grad]
+            optimizer = torch.optim.SGD(trained, lr=0.1)
+            model = fsdp_compat.shard(model, use_orig_params=True)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer
+        """,
+    )
+
+
+WRAPPER = """
+def wrap_model(model):
+    return FSDP(model, use_orig_params=True)
+"""
+
+
+def test_a_function_of_the_project_that_wraps() -> None:
+    check_rewrites(
+        HEAD
+        + WRAPPER
+        + """
+def build(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = wrap_model(model)
+    return model, optimizer
+""",
+        """import torch
+from torch.distributed.fsdp import fully_shard
+
+def wrap_model(model):
+    return fully_shard(model)
+
+def build(model):
+    model = wrap_model(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer
+""",
+    )
+
+
+def test_a_function_of_the_project_that_wraps_behind_a_scheduler() -> None:
+    source = """
+def build(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    model = wrap_model(model)
+    return model, optimizer
+"""
+    assert [level for level, _ in found(WRAPPER + source)] == ["manual"]
+
+
+def test_functions_and_methods_of_the_project_that_build_optimizers() -> None:
+    check_rewrites(
+        """
+        from optim import make_optimizer
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model, critic, args):
+            optimizer = make_optimizer(model, lr=args.lr)
+            model = FSDP(model, use_orig_params=True)
+            other = critic.configure_optimizers(args)
+            critic = FSDP(critic, use_orig_params=True)
+            return model, optimizer, critic, other
+        """,
+        """
+        from optim import make_optimizer
+        from torch.distributed.fsdp import fully_shard
+
+        def build(model, critic, args):
+            fully_shard(model)
+            optimizer = make_optimizer(model, lr=args.lr)
+            fully_shard(critic)
+            other = critic.configure_optimizers(args)
+            return model, optimizer, critic, other
+        """,
+    )
+
+
+def test_states_and_schedulers_are_not_optimizers() -> None:
+    assert found("state = get_optimizer_state(model)\ns = make_optim_scheduler(model)\nmodel = FSDP(model)\n") == []
+
+
+def test_wrap_inside_enable_wrap_is_followed_by_one_relink_behind_the_last() -> None:
+    check_rewrites(
+        """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+        def build(model, options):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with enable_wrap(wrapper_cls=FSDP, **options):
+                model.encoder = wrap(model.encoder)
+                model = wrap(model)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        import torch
+        from fsdp_compat import enable_wrap, wrap
+
+        def build(model, options):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with enable_wrap(wrapper_cls=fsdp_compat.shard, **options):
+                model.encoder = wrap(model.encoder)
+                model = wrap(model)
+                fsdp_compat.relink_optimizer(optimizer, model)
+            return model, optimizer
+        """,
+    )
+
+
+def test_each_branch_that_wraps_relinks() -> None:
+    source = """
+def build(model, options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if options:
+        model = FSDP(model, **options)
+    else:
+        model = FSDP(model, use_orig_params=True)
+    return model, optimizer
+"""
+    assert [level for level, _ in found(source)] == ["review", "review"]
+
+
+def test_an_optimizer_that_is_given_with_the_model_gets_the_new_parameters() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def shard(model, optimizer, opt=None, optimizer_name=""):
+            model = FSDP(model, use_orig_params=True)
+            return model, optimizer
+        """,
+        """
+        import fsdp_compat
+        from torch.distributed.fsdp import fully_shard
+
+        def shard(model, optimizer, opt=None, optimizer_name=""):
+            fully_shard(model)
+            fsdp_compat.relink_optimizer(optimizer, model)
+            if opt is not None:
+                fsdp_compat.relink_optimizer(opt, model)
+            return model, optimizer
+        """,
+    )
+
+
+def test_an_optimizer_that_is_given_where_nothing_can_follow_is_left_to_a_human() -> None:
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+    source += "def shard(model, optimizer):\n    return FSDP(model, use_orig_params=True), optimizer\n"
+    assert ("FSDP117", "manual") in {(found.rule, found.level.value) for found in findings(source)}
+
+
+def test_a_function_that_passes_a_sharded_model_on_does_not_shard_it_again() -> None:
+    source = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def load(model, optimizer):
+    return model, optimizer
+
+def main(model):
+    {}
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer = load(model, optimizer)
+
+def other(model):
+    load(FSDP(model, use_orig_params=True), None)
+"""
+    text = "import torch\n" + source
+    assert "FSDP117" not in {found.rule for found in findings(text.format("model = FSDP(model)"))}
+    assert "FSDP117" in {found.rule for found in findings(text.format("pass"))}

@@ -1,0 +1,231 @@
+"""Where FSDP1's names come from after a rewrite, to FSDP2 and to the shim."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.finding import Changed, Settings
+from tests.rules.helpers import check_rewrites, findings, rewrite
+
+SHIM = Settings(to="shim")
+
+
+def test_every_form_of_import_moves_to_the_shim() -> None:
+    check_rewrites(
+        """
+        import torch
+        import torch.distributed.fsdp as fsdp
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp import MixedPrecision, fully_shard
+        from torch.distributed.fsdp.wrap import (
+            transformer_auto_wrap_policy,
+            wrap,
+        )
+
+        def build(model):
+            strategy = torch.distributed.fsdp.ShardingStrategy.NO_SHARD
+            return FSDP(model, sharding_strategy=strategy, cpu_offload=fsdp.CPUOffload())
+        """,
+        """
+        import fsdp_compat
+        import torch
+        import torch.distributed.fsdp as fsdp
+        from fsdp_compat import FullyShardedDataParallel as FSDP
+        from fsdp_compat import MixedPrecision
+        from torch.distributed.fsdp import fully_shard
+        from fsdp_compat import (
+            transformer_auto_wrap_policy,
+            wrap,
+        )
+
+        def build(model):
+            strategy = fsdp_compat.ShardingStrategy.NO_SHARD
+            return FSDP(model, sharding_strategy=strategy, cpu_offload=fsdp_compat.CPUOffload())
+        """,
+        SHIM,
+    )
+
+
+def test_a_lazy_import_stays_in_its_function() -> None:
+    check_rewrites(
+        """
+        def build(model):
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+            return FSDP(model)
+        """,
+        """
+        def build(model):
+            from torch.distributed.fsdp import fully_shard
+
+            return fully_shard(model)
+        """,
+    )
+
+
+def test_a_guarded_import_is_left_alone() -> None:
+    check_rewrites(
+        """
+        try:
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        except ImportError:
+            FSDP = None
+
+        def build(model):
+            return FSDP(model)
+        """,
+        """
+        from torch.distributed.fsdp import fully_shard
+        try:
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        except ImportError:
+            FSDP = None
+
+        def build(model):
+            return fully_shard(model)
+        """,
+    )
+
+
+def test_names_that_a_helper_takes_come_from_the_runtime() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp import ShardingStrategy  # by name
+
+        def build(model, name):
+            return FSDP(model, sharding_strategy=ShardingStrategy[name])
+        """,
+        """
+        import fsdp_compat
+        from fsdp_compat import ShardingStrategy
+
+        def build(model, name):
+            return fsdp_compat.shard(model, sharding_strategy=ShardingStrategy[name])
+        """,
+    )
+
+
+BUILD = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    return FSDP(model, use_orig_params=True)
+"""
+BUILT = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    return fully_shard(model)
+"""
+
+
+def test_a_text_that_is_no_annotation_keeps_no_import() -> None:
+    test = '\ndef is_fsdp(config):\n    return "FSDP" in config.trainer or NAMES["FSDP"]\n'
+    check_rewrites(BUILD + test, BUILT + test)
+
+
+@pytest.mark.parametrize(
+    "use", ['__all__ = ["build", "FSDP"]', 'def f(model: "list[FSDP]"): ...', 'x: Optional["FSDP"] = None']
+)
+def test_a_text_that_names_a_type_keeps_the_import(use: str) -> None:
+    result = rewrite(f"{BUILD}\n{use}\n")
+    assert not isinstance(result, Changed) or b"FSDP" in result.source.replace(use.encode(), b"")
+
+
+def test_a_star_import_keeps_what_its_file_reads() -> None:
+    check_rewrites(BUILD, BUILT, main="from example import *\n\nbuild(model)\n")
+    after = BUILT.replace("import fully_shard", "import FullyShardedDataParallel as FSDP, fully_shard")
+    check_rewrites(BUILD, after, main="from example import *\n\nbuild(FSDP)\n")
+    between = "from example import *\n"
+    check_rewrites(BUILD, after, between=between, main="from between import *\n\nbuild(FSDP)\n")
+
+
+def test_configurations_of_a_module_that_a_package_passes_on_come_from_the_runtime() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+        half = MixedPrecision()
+        """,
+        """
+        from fsdp_compat import MixedPrecision
+
+        half = MixedPrecision()
+        """,
+        **{"package/__init__": "from example import *\n"},
+        main="from example import half, MixedPrecision\n",
+    )
+
+
+def test_a_lazy_import_in_a_branch_goes_with_its_use() -> None:
+    check_rewrites(
+        """
+        import torch
+
+        def scaler(sharded):
+            if sharded:
+                from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+                return ShardedGradScaler()  # type: ignore
+            return torch.amp.GradScaler("cuda")
+        """,
+        """
+        import torch
+
+        def scaler(sharded):
+            if sharded:
+                return torch.amp.GradScaler("cuda")  # type: ignore
+            return torch.amp.GradScaler("cuda")
+        """,
+    )
+
+
+STAYS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy\n"
+VALUES = "half = MixedPrecision()\nkinds = {'full': ShardingStrategy.FULL_SHARD}\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (STAYS + "\n" + VALUES + "wrapper = FSDP\n", ["MixedPrecision, ShardingStrategy"]),
+        ("import torch.distributed.fsdp as f\nkind = f.ShardingStrategy.FULL_SHARD\n", ["ShardingStrategy"]),
+        ("try:\n    " + STAYS + "except ImportError:\n    pass\n" + VALUES, ["MixedPrecision, ShardingStrategy"]),
+        (
+            "if new:\n    from torch.distributed.fsdp import MixedPrecisionPolicy as MixedPrecision\n"
+            "else:\n    from torch.distributed.fsdp import MixedPrecision\nhalf = MixedPrecision()\n",
+            ["MixedPrecision"],
+        ),
+        (
+            "if new:\n    from torch.distributed.fsdp import MixedPrecision\n"
+            "else:\n    from torch.distributed.fsdp import MixedPrecisionPolicy as MixedPrecision\n"
+            "half = MixedPrecision()\n",
+            ["MixedPrecision"],
+        ),
+        (STAYS + VALUES, []),
+        (STAYS + VALUES + "model = FSDP(model, mixed_precision=half)\n", []),
+        (STAYS + "wrapper = FSDP\n", []),
+        (STAYS + "wrapper = [FSDP, MixedPrecision]\n", []),
+    ],
+)
+def test_configurations_that_stay_are_named_once(source: str, named: list[str]) -> None:
+    found = [entry for entry in findings(source) if entry.rule == "FSDP100" and entry.level.value == "info"]
+    assert [entry.message.partition(":")[0] for entry in found] == named
+
+
+def test_configurations_may_be_ignored_by_a_comment() -> None:
+    source = STAYS + "wrapper = FSDP\nhalf = MixedPrecision()  # fsdp-migrate: ignore[FSDP100]\n"
+    assert [entry.level.value for entry in findings(source) if entry.rule == "FSDP100"] == ["safe"]
+
+
+@pytest.mark.parametrize(
+    ("module", "rules"),
+    [
+        ({}, set()),
+        ({"package/shard": "def shard(model):\n    return model\n"}, set()),
+        ({"package/shard": STAYS.replace(" as FSDP", " as shard")}, {"FSDP101", "FSDP110", "FSDP121"}),
+    ],
+)
+def test_a_name_that_a_package_takes_from_its_module_of_that_name(module: dict[str, str], rules: set[str]) -> None:
+    others = {"package/__init__": "from .shard import shard\n", **module}
+    source = "from package import shard\n\n\ndef build(model):\n    return shard(model)\n"
+    assert {entry.rule for entry in findings(source, **others)} == rules

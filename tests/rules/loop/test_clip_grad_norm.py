@@ -1,0 +1,249 @@
+"""Rule FSDP201: the method clip_grad_norm_."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.finding import Settings
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+WRAP = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def wrap(model):
+    return FSDP(model)
+"""
+
+
+def levels(source: str, settings: Settings | None = None, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, settings, **others) if found.rule == "FSDP201"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("def step(model):\n    model.clip_grad_norm_(1.0)\n", id="no FSDP1 in the project"),
+        pytest.param(
+            "import torch\n\ndef step(model):\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            id="torch",
+        ),
+    ],
+)
+def test_noop_without_fsdp(source: str) -> None:
+    check_noop(source)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "accelerator.clip_grad_norm_(model.parameters(), 1.0)",
+        "self.accelerator.clip_grad_norm_(1.0)",
+        "fabric.clip_grad_norm_(1.0)",
+        "self.trainer.strategy.clip_grad_norm_(1.0)",
+        "optimizer.clip_grad_norm_(1.0)",
+        "self.clip_grad_norm_(1.0)",
+        "utils.clip_grad_norm_(params, 1.0)",
+        "helpers.clip_grad_norm_(1.0)",
+        "model.clip_grad_norm_(model.parameters(), 1.0)",
+        "model.clip_grad_norm_(max_norm=1.0, parameters=model.parameters())",
+        "clip_grad_norm_(1.0)",
+    ],
+)
+def test_noop_for_other_objects(line: str) -> None:
+    check_noop(
+        f"import helpers\n\ndef step(self, accelerator, fabric, optimizer, utils, params, net):\n    {line}\n", w=WRAP
+    )
+
+
+def test_in_a_file_that_imports_no_fsdp() -> None:
+    before = """
+    import torch
+
+    def step(model, cfg):
+        model.clip_grad_norm_(cfg.max_norm)
+        total = model.clip_grad_norm_(cfg.max_norm, norm_type=2)
+        return model.clip_grad_norm_(max_norm=cfg.max_norm)
+    """
+    after = """
+    import torch
+
+    def step(model, cfg):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.max_norm)
+        total = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.max_norm, norm_type=2).full_tensor()
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=cfg.max_norm).full_tensor()
+    """
+    check_rewrites(before, after, main="from w import wrap\nimport example\n\nexample.step(wrap(m), c)\n", w=WRAP)
+
+
+def test_levels() -> None:
+    step = "def step(model):\n    model.clip_grad_norm_(1.0)\n"
+    call = "from w import wrap\nimport example\n\nmodel = wrap(net)\nexample.step(model)\n"
+    assert levels(step, w=WRAP, main=call) == ["safe"]
+    assert levels(step, w=WRAP) == ["review"]
+
+
+def test_receivers() -> None:
+    before = """
+    import torch
+    from w import wrap
+
+    class Trainer:
+        def __init__(self, net, nets):
+            self.model = wrap(net)
+            self.nets = [wrap(net) for net in nets]
+
+        def step(self, stats):
+            stats["norm"] += self.model.clip_grad_norm_(1.0).item()
+            self.nets[0].clip_grad_norm_(2.0, 1)
+            (  self.model.clip_grad_norm_(1.0)  )
+            print(get_model().clip_grad_norm_(1.0))
+    """
+    after = """
+    import torch
+    from w import wrap
+
+    class Trainer:
+        def __init__(self, net, nets):
+            self.model = wrap(net)
+            self.nets = [wrap(net) for net in nets]
+
+        def step(self, stats):
+            stats["norm"] += torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).full_tensor().item()
+            torch.nn.utils.clip_grad_norm_(self.nets[0].parameters(), 2.0, 1)
+            (  torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  )
+            print(torch.nn.utils.clip_grad_norm_(get_model().parameters(), 1.0).full_tensor())
+    """
+    check_rewrites(before, after, w=WRAP)
+    assert levels(before, w=WRAP) == ["safe", "review", "safe", "review"]
+
+
+def test_several_lines_keep_their_comments() -> None:
+    before = """
+    import torch
+
+    def step(model, cfg):
+        norm = model.clip_grad_norm_(  # first
+            cfg["#max"],  # second
+            norm_type=2.0  # third
+        )
+        return norm
+    """
+    after = """
+    import torch
+
+    def step(model, cfg):
+        norm = torch.nn.utils.clip_grad_norm_(
+            # first
+            model.parameters(),
+            cfg["#max"],  # second
+            norm_type=2.0,  # third
+        ).full_tensor()
+        return norm
+    """
+    check_rewrites(before, after, w=WRAP)
+
+
+@pytest.mark.parametrize(
+    "wrapping",
+    [
+        WRAP.replace("FSDP(model)", "FSDP(model, ignored_modules=[model.frozen])"),
+        WRAP.replace("FSDP(model)", "FSDP(model, cpu_offload=CPUOffload(True))").replace(
+            "import ", "import CPUOffload, ", 1
+        ),
+    ],
+    ids=["ignored", "offload"],
+)
+def test_helper_for_mixed_gradients(wrapping: str) -> None:
+    before = """
+    import torch
+
+    def step(model, cfg):
+        return model.clip_grad_norm_(cfg.max_norm).item()
+    """
+    after = """
+    import fsdp_compat
+    import torch
+
+    def step(model, cfg):
+        return fsdp_compat.clip_grad_norm_(model, cfg.max_norm).item()
+    """
+    check_rewrites(before, after, w=wrapping)
+    assert levels(before, Settings(helpers=False), w=wrapping) == ["manual"]
+
+
+def test_asked_for_by_name() -> None:
+    before = """
+    import torch
+
+    def step(model):
+        if hasattr(model, "clip_grad_norm_"):
+            model.clip_grad_norm_(1.0)
+        else:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    """
+    after = """
+    import torch
+    from torch.distributed.fsdp import FSDPModule
+
+    def step(model):
+        if isinstance(model, FSDPModule):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        else:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    """
+    check_rewrites(before, after, w=WRAP)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "clip = model.clip_grad_norm_",
+        "model.clip_grad_norm_ = clip",
+        'clip = getattr(model, "clip_grad_norm_", None)',
+    ],
+)
+def test_manual_as_a_value(line: str) -> None:
+    source = WRAP + f"\ndef step(net):\n    model = FSDP(net)\n    {line}\n    return clip\n"
+    assert levels(source) == ["manual"]
+
+
+def test_manual_where_the_project_has_its_own() -> None:
+    other = WRAP + "\nclass Own:\n    def clip_grad_norm_(self, norm):\n        return norm\n"
+    assert levels("def step(thing):\n    thing.clip_grad_norm_(1.0)\n", w=other) == ["manual"]
+
+
+def test_review_where_parameters_may_be_low_precision() -> None:
+    source = WRAP + "\ndef step(net):\n    model = FSDP(net.bfloat16())\n    model.clip_grad_norm_(1.0)\n"
+    assert levels(source) == ["review"]
+
+
+def test_where_only_a_subclass_wraps() -> None:
+    other = WRAP.replace("def wrap(model):\n    return FSDP(model)", "class Own(FSDP):\n    pass")
+    assert levels("def step(model):\n    model.clip_grad_norm_(1.0)\n", other=other) == ["review"]
+
+
+@pytest.mark.parametrize("argument", ["ignored_modules=None", "ignored_states=[]", '**{"ignored_modules": None}'])
+def test_no_helper_where_nothing_is_ignored(argument: str) -> None:
+    before = "import torch\n\ndef step(model):\n    model.clip_grad_norm_(1.0)\n"
+    after = before.replace("model.clip_grad_norm_(1.0)", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
+    check_rewrites(before, after, w=WRAP.replace("FSDP(model)", f"FSDP(model, {argument})"))
+
+
+def test_an_infinity_norm_goes_to_the_helper() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def step(model):
+            model = FSDP(model)
+            return model.clip_grad_norm_(1.0, float("inf"))
+        """,
+        """
+        import fsdp_compat
+        from torch.distributed.fsdp import fully_shard
+
+        def step(model):
+            fully_shard(model)
+            return fsdp_compat.clip_grad_norm_(model, 1.0, float("inf"))
+        """,
+    )

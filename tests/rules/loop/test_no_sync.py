@@ -1,0 +1,348 @@
+"""Rule FSDP202: the context manager no_sync."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from fsdp_rules.verdict.finding import Settings
+from tests.rules.helpers import check_noop, check_rewrites, findings
+
+WRAP = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def wrap(model):
+    return FSDP(model)
+"""
+MAIN = """
+import example
+from w import wrap
+
+model = wrap(net)
+example.step(model)
+"""
+DDP = "from torch.nn.parallel import DistributedDataParallel\n\nmodel = DistributedDataParallel(net)\n"
+
+
+def levels(source: str, settings: Settings | None = None, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, settings, **others) if found.rule == "FSDP202"]
+
+
+def with_item(item: str) -> str:
+    return textwrap.dedent(f"""
+    from contextlib import nullcontext
+    context = nullcontext
+
+    def step(model, batch, micro=0, accum=1, last=False):
+        with {item}:
+            model(batch).backward()
+    """)
+
+
+def test_noop_without_fsdp() -> None:
+    check_noop("def step(model):\n    with model.no_sync():\n        pass\n")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "accelerator.no_sync(model)",
+        "self.no_sync()",
+        "fabric.no_backward_sync(model)",
+        "trainer.strategy.no_sync()",
+        "helpers.no_sync()",
+    ],
+)
+def test_noop_for_other_objects(item: str) -> None:
+    check_noop(f"import helpers\n\ndef step(self, accelerator, model):\n    with {item}:\n        pass\n", w=WRAP)
+
+
+@pytest.mark.parametrize(
+    ("item", "synchronised"),
+    [
+        ("model.no_sync()", "False"),
+        ("model.no_sync() if micro < accum - 1 else nullcontext()", "micro >= accum - 1"),
+        ("nullcontext() if last else model.no_sync()", "last"),
+        ("nullcontext() if (micro + 1) % accum == 0 else model.no_sync()", "(micro + 1) % accum == 0"),
+        ("model.no_sync() if (micro + 1) % accum else nullcontext()", "(micro + 1) % accum == 0"),
+        ("nullcontext() if (micro % accum) else model.no_sync()", "micro % accum != 0"),
+        ("model.no_sync() if not last else nullcontext()", "last"),
+        ("(model.no_sync() if not (last or micro) else nullcontext())", "last or micro"),
+        ("model.no_sync() if accum > 1 and not last else nullcontext()", "accum <= 1 or last"),
+        ("model.no_sync() if micro in (0, 1) else nullcontext()", "micro not in (0, 1)"),
+        ("model.no_sync() if accum else nullcontext()", "not accum"),
+        ("model.no_sync() if (lambda: micro)() else nullcontext()", "not (lambda: micro)()"),
+    ],
+)
+def test_conditions(item: str, synchronised: str) -> None:
+    before = with_item(item)
+    block, _, body = before.partition(f"    with {item}:\n")
+    after = f"""{block}    model.set_requires_gradient_sync({synchronised})
+    try:
+{body}    finally:
+        model.set_requires_gradient_sync(True)
+"""
+    check_rewrites(before, after, w=WRAP, main=MAIN)
+    assert levels(before, w=WRAP, main=MAIN) == ["safe"]
+    assert levels(before, w=WRAP) == ["review"]
+
+
+def test_block_keeps_every_byte() -> None:
+    before = '''
+    import torch
+
+    def step(model, batches):
+        # why
+        with torch.autocast("cuda"), model.no_sync():  # accumulate
+            for batch in batches:
+                text = """
+      not indented
+        """
+                if batch is None: return text
+                model(batch).backward()  # here
+            # end
+        # after
+        return 1
+    '''
+    after = '''
+    import torch
+
+    def step(model, batches):
+        # why
+        model.set_requires_gradient_sync(False)
+        try:
+            with torch.autocast("cuda"):  # accumulate
+                for batch in batches:
+                    text = """
+      not indented
+        """
+                    if batch is None: return text
+                    model(batch).backward()  # here
+                # end
+        finally:
+            model.set_requires_gradient_sync(True)
+        # after
+        return 1
+    '''
+    check_rewrites(before, after, w=WRAP, main=MAIN)
+
+
+def test_other_indentation_and_one_line() -> None:
+    before = "def step(self, batch):\n  with self.nets[0].no_sync(): self(batch).backward()  # sum\n"
+    after = (
+        "def step(self, batch):\n  self.nets[0].set_requires_gradient_sync(False)\n  try:\n"
+        "    self(batch).backward()  # sum\n  finally:\n    self.nets[0].set_requires_gradient_sync(True)\n"
+    )
+    check_rewrites(before, after, w=WRAP)
+
+
+def test_items_over_several_lines() -> None:
+    before = """
+    import torch
+
+    def step(model, batch):
+        with (
+            model.no_sync(),  # one
+            torch.autocast("cuda"),  # two
+        ):
+            model(batch).backward()
+    """
+    after = """
+    import torch
+
+    def step(model, batch):
+        # one
+        model.set_requires_gradient_sync(False)
+        try:
+            with (
+                torch.autocast("cuda")  # two
+            ):
+                model(batch).backward()
+        finally:
+            model.set_requires_gradient_sync(True)
+    """
+    check_rewrites(before, after, w=WRAP, main=MAIN)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "ctx = model.no_sync() if last else nullcontext()",
+            "ctx = fsdp_compat.no_sync(model) if last else nullcontext()",
+        ),
+        ("stack.enter_context(model.no_sync())", "stack.enter_context(fsdp_compat.no_sync(model))"),
+        ("with model.no_sync() as ctx:\n        pass", "with fsdp_compat.no_sync(model) as ctx:\n        pass"),
+        ("with (ctx := model.no_sync()):\n        pass", "with (ctx := fsdp_compat.no_sync(model)):\n        pass"),
+        ("with build().no_sync():\n        pass", "with fsdp_compat.no_sync(build()):\n        pass"),
+        (
+            "with model.no_sync() if last else other():\n        pass",
+            "with fsdp_compat.no_sync(model) if last else other():\n        pass",
+        ),
+        (
+            "with model.no_sync(), last.model.no_sync():\n        pass",
+            "with fsdp_compat.no_sync(model), fsdp_compat.no_sync(last.model):\n        pass",
+        ),
+        (
+            "with model.no_sync():\n        with model.no_sync():\n            pass",
+            "with fsdp_compat.no_sync(model):\n        with fsdp_compat.no_sync(model):\n            pass",
+        ),
+        (
+            "with last() as model, model.no_sync():\n        pass",
+            "with last() as model, fsdp_compat.no_sync(model):\n        pass",
+        ),
+        (
+            "with model.no_sync():\n        model, _ = last()",
+            "with fsdp_compat.no_sync(model):\n        model, _ = last()",
+        ),
+    ],
+)
+def test_helper_in_place(before: str, after: str) -> None:
+    head = "from contextlib import nullcontext\n\nimport fsdp_compat\n\n"
+    source = f"{head}def step(model, stack, last, other, build):\n    {before}\n    return nullcontext\n"
+    target = f"{head}def step(model, stack, last, other, build):\n    {after}\n    return nullcontext\n"
+    check_rewrites(source, target, w=WRAP, main=MAIN)
+    assert set(levels(source, Settings(helpers=False), w=WRAP, main=MAIN)) == {"manual"}
+
+
+def test_method_as_a_value() -> None:
+    before = """
+    import functools
+    from contextlib import nullcontext
+
+    import fsdp_compat
+
+    def step(model, last):
+        context = nullcontext if last else model.no_sync
+        with context():
+            pass
+    """
+    after = before.replace("model.no_sync", "functools.partial(fsdp_compat.no_sync, model)")
+    check_rewrites(before, after, w=WRAP, main=MAIN)
+
+
+def test_where_ddp_is_used_as_well() -> None:
+    maybe = "import fsdp_compat\n\ndef step(state, batch):\n    with state.model.no_sync():\n        pass\n"
+    helped = maybe.replace("state.model.no_sync()", "fsdp_compat.no_sync(state.model)")
+    check_rewrites(maybe, helped, w=WRAP, d=DDP, main=MAIN.replace("model = ", "state.model = "))
+    unknown = with_item("model.no_sync()")
+    assert levels(unknown, w=WRAP, d=DDP) == ["info"]
+    assert levels("# fsdp or ddp\n" + unknown, w=WRAP, d=DDP) == ["review"]
+    only_asked = (
+        "from torch.nn.parallel import DistributedDataParallel\n\ntest = isinstance(m, DistributedDataParallel)\n"
+    )
+    native = unknown.replace("with model.no_sync():", "model.set_requires_gradient_sync(False)\n    try:")
+    native += "    finally:\n        model.set_requires_gradient_sync(True)\n"
+    check_rewrites(unknown, native, w=WRAP, d=only_asked, main=MAIN)
+
+
+def test_one_name_for_both_kinds_of_model() -> None:
+    before = """
+    import fsdp_compat
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from w import wrap
+
+    def step(net, sharded, batch):
+        model = wrap(net) if sharded else DDP(net)
+        with model.no_sync():
+            model(batch).backward()
+    """
+    check_rewrites(before, before.replace("model.no_sync()", "fsdp_compat.no_sync(model)"), w=WRAP)
+    assert levels(before, w=WRAP) == ["safe"]
+
+
+@pytest.mark.parametrize(
+    ("test", "level"),
+    [
+        ("kind == Kind.ddp", "info"),
+        ("cfg.ddp is not None and many", "info"),
+        ("kind != Kind.ddp", "safe"),
+        ("not ddp", "safe"),
+        ('args.data_parallel in ["sdp", "hsdp"]', "safe"),
+        ('kind in ("ddp", "fsdp")', "safe"),
+    ],
+)
+def test_under_a_test_for_ddp_it_stays(test: str, level: str) -> None:
+    source = f"""
+from torch.nn.parallel import DistributedDataParallel as DDP
+from w import wrap
+
+def step(net, kind, batch):
+    model = DDP(net) if kind == "ddp" else wrap(net)
+    if {test}:
+        with model.no_sync():
+            model(batch).backward()
+"""
+    assert levels(source, w=WRAP) == [level]
+
+
+def test_asked_for_by_name() -> None:
+    before = """
+    from torch.distributed.fsdp import FSDPModule
+    from torch.nn.parallel import DistributedDataParallel
+
+    def step(model):
+        return hasattr(model, "no_sync"), DistributedDataParallel, FSDPModule
+    """
+    question = 'hasattr(model, "no_sync")'
+    kinds = "(FSDPModule, DistributedDataParallel)"
+    check_rewrites(before, before.replace(question, f"isinstance(model, {kinds})"), w=WRAP)
+    alone = """
+    from torch.distributed.fsdp import FSDPModule
+
+    def step(model):
+        return hasattr(model, "no_sync"), FSDPModule
+    """
+    check_rewrites(alone, alone.replace(question, "isinstance(model, FSDPModule)"), w=WRAP)
+    assert levels('def step(model):\n    return getattr(model, "no_sync")\n', w=WRAP) == ["manual"]
+
+
+def test_review_with_mixed_precision() -> None:
+    mixed = WRAP.replace("FSDP(model)", "FSDP(model, mixed_precision=MixedPrecision(param_dtype=dtype))")
+    assert levels(with_item("model.no_sync()"), w=mixed, main=MAIN) == ["review"]
+
+
+def test_manual_where_the_project_has_its_own() -> None:
+    other = WRAP + "\nclass Own:\n    def no_sync(self):\n        return self\n"
+    assert levels(with_item("model.no_sync()"), w=other) == ["manual"]
+
+
+def test_a_default_for_no_sync_does_where_nothing_is_differentiated() -> None:
+    taken = 'def sample(model, quiet):\n    no_sync = getattr(model, "no_sync", quiet)\n'
+    inside = "import torch\n" + taken + "    with torch.no_grad(), no_sync():\n        model()\n"
+    assert levels(inside, w=WRAP) == ["info"]
+    assert levels(inside + "    with no_sync():\n        model()\n", w=WRAP) == ["review"]
+    assert levels(taken + "    return no_sync\n", w=WRAP) == ["review"]
+    assert levels(taken + "    return no_sync\n", Settings(helpers=False), w=WRAP) == ["manual"]
+    assert levels(taken.replace("getattr(model", "getattr(model()") + "    return no_sync\n", w=WRAP) == ["manual"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("no_sync = {}\n        return no_sync", "no_sync = {}\n        return no_sync"),
+        ("with {}():\n            step(model)", "with ({})():\n            step(model)"),
+        ("return step({}, model)", "return step({}, model)"),
+    ],
+)
+def test_a_default_for_no_sync_stays_for_others(before: str, after: str) -> None:
+    source = """
+    import functools
+
+    import fsdp_compat
+    from torch.distributed.fsdp import FSDPModule
+
+    kept = functools, fsdp_compat, FSDPModule
+
+    def train(model, step, quiet):
+        BODY
+    """
+    asked = 'getattr(model, "no_sync", quiet)'
+    instead = f"functools.partial(fsdp_compat.no_sync, model) if isinstance(model, FSDPModule) else {asked}"
+    check_rewrites(
+        source.replace("BODY", before.format(asked)),
+        source.replace("BODY", after.format(instead)),
+        w=WRAP,
+        main="from w import wrap\nfrom example import train\n\ntrain(wrap(net), step, quiet)\n",
+    )

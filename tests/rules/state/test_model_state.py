@@ -1,0 +1,394 @@
+"""FSDP307 and 309: a model's own state, and the functions that write and read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.finding import Changed
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+LOADED = """\
+    set_model_state_dict(
+        model,
+        {state},
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+    )
+"""
+
+
+def output(body: str, **others: str) -> str:
+    """The rewritten ``body``, as text."""
+    result = rewrite(body, None, **others)
+    assert isinstance(result, Changed), result
+    return result.source.decode()
+
+
+def test_models_that_are_not_sharded_are_left_alone() -> None:
+    check_noop(
+        """
+        import torch
+        import torch.distributed.checkpoint as dcp
+
+        def save(model, optimizer, path):
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+            model.load_state_dict(torch.load(path))
+            dcp.save_state_dict(model.state_dict(), dcp.FileSystemWriter(path))
+        """
+    )
+
+
+def test_a_model_that_is_loaded_before_it_is_wrapped_is_left_alone() -> None:
+    text = output(
+        WRAP
+        + """
+import torch
+
+def read(model, path):
+    model.load_state_dict(torch.load(path))
+
+def main(path):
+    model = Net()
+    model.load_state_dict(torch.load(path))
+    read(model, path)
+    model = FSDP(model)
+    return model
+"""
+    )
+    assert text.count("model.load_state_dict(torch.load(path))") == 2
+
+
+def test_a_model_that_is_handed_on_after_it_is_wrapped() -> None:
+    text = output(
+        """
+import torch
+
+def read(model, path):
+    model.load_state_dict(torch.load(path))
+""",
+        main=WRAP + "from example import read\n\ndef main(path):\n    model = FSDP(Net())\n    read(model, path)\n",
+    )
+    assert text.endswith("def read(model, path):\n" + LOADED.format(state="torch.load(path)"))
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        ("model.load_state_dict(torch.load(path))", "torch.load(path)"),
+        ("state = torch.load(path)\n    model.load_state_dict(state)", "state"),
+        ("state = torch.load(path)\n    model.load_state_dict(state)\n    print(state)", "dict(state)"),
+        ("state = torch.load(path)\n    model.load_state_dict(state['m'])\n    print(state['o'])", "state['m']"),
+        ("state = torch.load(path)\n    model.load_state_dict(state['m'])\n    print(state['m'])", "dict(state['m'])"),
+        ("model.load_state_dict(path)", "dict(path)"),
+    ],
+)
+def test_a_state_that_is_read_again_is_copied(body: str, state: str) -> None:
+    text = output(f"{WRAP}import torch\n\ndef main(net, path):\n    model = FSDP(net)\n    {body}\n")
+    assert LOADED.format(state=state) in text
+
+
+def test_strict_is_kept() -> None:
+    text = output(
+        f"{WRAP}\ndef main(net, state, strict):\n    model = FSDP(net)\n"
+        "    print(model.load_state_dict(state, strict))\n    model.load_state_dict(state, strict=True)\n"
+    )
+    assert "broadcast_from_rank0=True, strict=strict)" in text
+    assert "broadcast_from_rank0=True)" in text
+
+
+def test_a_part_of_the_model() -> None:
+    text = output(f"{WRAP}\ndef main(net):\n    model = FSDP(net)\n    return model.encoder.state_dict()\n")
+    assert "get_model_state_dict(model.encoder, options=StateDictOptions(full_state_dict=True))" in text
+
+
+def test_a_state_inside_a_display_is_laid_out_in_it() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def main(net, with_a_rather_long_name_for_a_model):
+            with_a_rather_long_name_for_a_model = FSDP(net)
+            return {
+                "model": with_a_rather_long_name_for_a_model.state_dict(),
+            }
+        """,
+        """
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        from torch.distributed.fsdp import fully_shard
+
+        def main(net, with_a_rather_long_name_for_a_model):
+            with_a_rather_long_name_for_a_model = fully_shard(net)
+            return {
+                "model": get_model_state_dict(
+                    with_a_rather_long_name_for_a_model,
+                    options=StateDictOptions(full_state_dict=True),
+                ),
+            }
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("dist_cp.save_state_dict(state, writer)", "dist_cp.save(state, storage_writer=writer)"),
+        ("dist_cp.save_state_dict(state_dict=state, storage_writer=writer)", None),
+        ("dist_cp.load_state_dict(state, writer, None, 0, True)", None),
+    ],
+)
+def test_the_first_names_of_save_and_load(call: str, expected: str | None) -> None:
+    text = output(
+        f"{WRAP}import torch.distributed.checkpoint as dist_cp\n\ndef main(net, state, writer):\n"
+        f"    model = FSDP(net)\n    {call}\n"
+    )
+    known = {
+        "dist_cp.save_state_dict(state_dict=state, storage_writer=writer)": (
+            "dist_cp.save(state_dict=state, storage_writer=writer)"
+        ),
+        "dist_cp.load_state_dict(state, writer, None, 0, True)": (
+            "dist_cp.load(state, storage_reader=writer, process_group=None, no_dist=True)"
+        ),
+    }
+    assert f"    {expected or known[call]}\n" in text
+
+
+def test_a_call_over_several_lines_keeps_them() -> None:
+    check_rewrites(
+        """
+        import torch.distributed.checkpoint as dist_cp
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+        def save(model, path):
+            with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+                dist_cp.save_state_dict(
+                    {"model": model.state_dict()},  # all of it
+                    Writer(
+                        path,
+                        overwrite=True,
+                    ),
+                    None,
+                    0,
+                )
+                dist_cp.load_state_dict(model.state_dict(),
+                                        Reader(path), None, 0,
+                                        no_dist=True)
+        """,
+        """
+        import torch.distributed.checkpoint as dist_cp
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        def save(model, path):
+            dist_cp.save(
+                {"model": get_model_state_dict(model)},  # all of it
+                storage_writer=Writer(
+                    path,
+                    overwrite=True,
+                ),
+                process_group=None,
+            )
+            dist_cp.load(get_model_state_dict(model),
+                                    storage_reader=Reader(path), process_group=None,
+                                    no_dist=True)
+        """,
+    )
+
+
+@pytest.mark.parametrize("package", ["torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"])
+def test_imported_functions_are_replaced_with_their_import(package: str) -> None:
+    check_rewrites(
+        f"""
+        from {package} import FileSystemWriter, save_state_dict
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def main(net, state):
+            model = FSDP(net)
+            save_state_dict(state, FileSystemWriter("x"))
+        """,
+        f"""
+        import torch.distributed.checkpoint as dcp
+        from {package} import FileSystemWriter
+        from torch.distributed.fsdp import fully_shard
+
+        def main(net, state):
+            model = fully_shard(net)
+            dcp.save(state, storage_writer=FileSystemWriter("x"))
+        """,
+    )
+
+
+@pytest.mark.parametrize(("more", "level"), [("", "safe"), (", no_dist=True", "review")])
+def test_an_argument_that_old_releases_lack(more: str, level: str) -> None:
+    body = (
+        f"{WRAP}import torch.distributed.checkpoint as dcp\n\ndef main(net, state, reader):\n    model = FSDP(net)\n"
+        f"    dcp.load_state_dict(state, storage_reader=reader{more})\n"
+    )
+    assert [found.level.value for found in findings(body) if found.rule == "FSDP307"] == [level]
+
+
+def test_another_coordinator_is_left_for_the_reader() -> None:
+    body = (
+        f"{WRAP}import torch.distributed.checkpoint as dcp\n\ndef main(net, state, writer):\n    model = FSDP(net)\n"
+        "    dcp.save_state_dict(state, writer, coordinator_rank=1)\n"
+    )
+    assert [found.level.value for found in findings(body) if found.rule == "FSDP307"] == ["manual"]
+
+
+BASE = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Base:
+    def __init__(self, model):
+        self.model = model
+
+    def load(self, path):
+        {load}
+
+class Sharded(Base):
+    def __init__(self, model):
+        self.model = {wrap}(model)
+"""
+
+
+def test_a_class_that_shards_only_sometimes_loads_without_a_process_group_too() -> None:
+    check_rewrites(
+        BASE.format(load="self.model.load_state_dict(torch.load(path))", wrap="FSDP"),
+        BASE.replace(
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP",
+            "from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict\n"
+            "from torch.distributed.fsdp import fully_shard",
+        ).format(
+            load="""set_model_state_dict(
+            self.model,
+            torch.load(path),
+            options=StateDictOptions(
+                full_state_dict=torch.distributed.is_initialized(),
+                broadcast_from_rank0=torch.distributed.is_initialized(),
+            ),
+        )""",
+            wrap="fully_shard",
+        ),
+    )
+
+
+def test_what_is_called_an_optimizer_is_no_model() -> None:
+    main = WRAP + "from example import save\n\ndef main(net, things):\n    things = [FSDP(net)]\n    save(*things)\n"
+    main += "    save(things[0], things[0], things[0])\n"
+    source = "def save(model, optimizer, lr_scheduler):\n    {}.state_dict()\n"
+    said = {
+        name: [found.rule for found in findings(source.format(name), None, main=main) if found.rule == "FSDP309"]
+        for name in ("model", "optimizer", "lr_scheduler")
+    }
+    assert said == {"model": ["FSDP309"], "optimizer": [], "lr_scheduler": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("model = FSDP(net)\n    model = torch.compile(model)\n    return model.state_dict()", True),
+        ("model = FSDP(torch.compile(net) if fast else net)\n    return model.state_dict()", True),
+        (
+            "model = FSDP(net)\n    model = torch.compile(model) if fast else model\n    model.load_state_dict(fast)",
+            True,
+        ),
+        ("model = FSDP(net)\n    model.compile()\n    return model.state_dict()", False),
+        (
+            "model = FSDP(net)\n    state = model.state_dict()\n    model = torch.compile(model)\n    return state",
+            False,
+        ),
+        ("model = FSDP(net)\n    other = torch.compile(net)\n    return model.state_dict()", False),
+    ],
+)
+def test_names_of_a_compiled_model_lose_their_prefix(body: str, told: bool) -> None:
+    source = f"import torch\n{WRAP}\ndef main(net, fast):\n    {body}\n"
+    said = [(found.level.value, "_orig_mod." in found.message) for found in findings(source) if found.rule == "FSDP309"]
+    assert said == [("review", told)]
+
+
+def test_the_model_inside_a_compiled_one_is_a_sharded_model() -> None:
+    main = f"{WRAP}from example import load\n\nmodel = FSDP(Net())\nload(model, state, True)\n"
+    source = "def load(model, state, compiled):\n    model._orig_mod.load_state_dict(state)\n"
+    text = output(source, main=main)
+    assert "set_model_state_dict(\n        model._orig_mod,\n" in text
+
+
+def test_a_compiled_attribute_loses_its_prefix_in_all_methods() -> None:
+    source = f"""
+import torch
+{WRAP}
+class Trainer:
+    def __init__(self, net):
+        self.model = torch.compile(FSDP(net))
+
+    def state(self):
+        return self.model.state_dict()
+"""
+    assert ["_orig_mod." in found.message for found in findings(source) if found.rule == "FSDP309"] == [True]
+
+
+def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:
+    wrapper = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    wrapper += "class Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
+    script = "def evaluate(x, state):\n    x.model.load_state_dict(state)\n"
+    assert [(found.rule, found.level.value) for found in findings(script, None, trainer=wrapper)] == [
+        ("FSDP309", "info")
+    ]
+    helped = "from tools.fsdp import Checkpointer\n\n" + script
+    assert [found.level.value for found in findings(helped, None, trainer=wrapper)] == ["review"]
+    inheriting = "class Mine(Trainer):\n    def save(self):\n        return self.model.state_dict()\n"
+    assert [found.level.value for found in findings(inheriting, None, trainer=wrapper)] == ["review"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reader", "told"),
+    [
+        ("", "", False),
+        (", process_group=None", "", False),
+        (", process_group=groups.data()", "", True),
+        (", process_group=groups.data()", "if groups.data_rank() == 0:\n        ", True),
+        (", process_group=groups.data()", "if dist.get_rank() == 0:\n        ", False),
+    ],
+)
+def test_a_state_of_a_model_in_a_group_of_its_own_goes_to_rank_zero_of_all(given: str, reader: str, told: bool) -> None:
+    source = f"""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def save(net, path):
+    model = FSDP(net{given})
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
+        state = model.state_dict()
+    {reader}torch.save(state, path)
+"""
+    (found,) = [entry for entry in findings(source) if entry.rule == "FSDP309"]
+    assert (found.level.value, "process_group is taken to hold all ranks" in found.message) == (
+        ("review", True) if told else ("safe", False)
+    )
+
+
+def test_a_full_state_is_sent_to_ranks_outside_of_the_model_s_group_too() -> None:
+    source = f"{WRAP}\ndef main(net, state):\n    model = FSDP(net%s)\n    model.load_state_dict(state)\n"
+    told = {
+        argument: ["since rank 0 sends to all" in found.message for found in findings(source % argument)].count(True)
+        for argument in ("", ", process_group=None", ", process_group=group")
+    }
+    assert told == {"": 0, ", process_group=None": 0, ", process_group=group": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("model.load_state_dict(state)", True),
+        ("if sharded:\n        model.load_state_dict(state)", False),
+        ("if state:\n        model.load_state_dict(state)", True),
+        ("model = FSDP(model)\n    model.load_state_dict(state)", False),
+        ("with FSDP.state_dict_type(model, FULL):\n        model.load_state_dict(state)", False),
+    ],
+)
+def test_a_full_load_needs_a_process_group(body: str, told: bool) -> None:
+    imports = f"from torch.distributed.fsdp import StateDictType\n{WRAP}\nFULL = StateDictType.FULL_STATE_DICT\n"
+    source = f"{imports}\ndef load(model, state, sharded):\n    {body}\n\nload(FSDP(net), state, True)\n"
+    said = [found.message for found in findings(source) if found.rule == "FSDP309"]
+    assert ["a process group is initialised" in message for message in said] == [told]

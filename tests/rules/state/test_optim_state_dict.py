@@ -1,0 +1,274 @@
+"""FSDP304, 305, 306 and 308: an optimizer's state."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.finding import Changed, Settings
+from tests.rules.helpers import check_findings, check_rewrites, findings, rewrite
+
+FSDP1 = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+
+
+def output(body: str, settings: Settings | None = None) -> str:
+    """The rewritten ``body``, as text."""
+    result = rewrite(FSDP1 + body, settings)
+    assert isinstance(result, Changed), result
+    return result.source.decode()
+
+
+def levels(body: str) -> list[tuple[str, str]]:
+    """Rule and level of each finding of a state rule."""
+    return [(found.rule, found.level.value) for found in findings(FSDP1 + body) if found.rule > "FSDP3"]
+
+
+SET_FULL = """\
+    set_optimizer_state_dict(
+        model,
+        optim,
+        optim_state_dict={state},
+        options=StateDictOptions(full_state_dict=True{more}),
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "FSDP.optim_state_dict_to_load(model, optim, osd)",
+        "FSDP.optim_state_dict_to_load(model=model, optim=optim, optim_state_dict=osd)",
+        "FSDP.optim_state_dict_to_load(optim_state_dict=osd, model=model, optim=optim)",
+        "FSDP.optim_state_dict_to_load(osd, model, optim)",
+        "FSDP.optim_state_dict_to_load(osd, model=model, optim=optim)",
+        "FSDP.optim_state_dict_to_load(model, optim, osd, group=None)",
+        "FSDP.shard_full_optim_state_dict(osd, model)",
+        "FSDP.shard_full_optim_state_dict(full_optim_state_dict=osd, model=model, optim=optim)",
+    ],
+)
+@pytest.mark.parametrize("nested", [True, False])
+def test_one_call_makes_and_loads(call: str, nested: bool) -> None:
+    body = f"optim.load_state_dict({call})" if nested else f"flat = {call}\n    optim.load_state_dict(flat)"
+    text = output(f"\ndef load(model, optim, osd):\n    {body}\n")
+    assert text.endswith("def load(model, optim, osd):\n" + SET_FULL.format(state="osd", more=""))
+
+
+def test_rank_zero_sends_the_state() -> None:
+    body = """
+from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, StateDictType
+
+def load(model, optim, osd):
+    with FSDP.state_dict_type(
+        model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig(rank0_only=True)
+    ):
+        flat = FSDP.optim_state_dict_to_load(model, optim, osd)
+    optim.load_state_dict(flat)
+"""
+    assert output(body).endswith(SET_FULL.format(state="osd", more=", broadcast_from_rank0=True"))
+
+
+def test_sharded_states_take_no_options() -> None:
+    text = output(
+        """
+def load(model, optim, osd):
+    optim.load_state_dict(FSDP.flatten_sharded_optim_state_dict(osd, model, optim))
+    return FSDP.sharded_optim_state_dict(model, optim)
+"""
+    )
+    assert "    set_optimizer_state_dict(model, optim, optim_state_dict=osd)\n" in text
+    assert "    return get_optimizer_state_dict(model, optim)\n" in text
+
+
+def test_branches_that_share_one_load() -> None:
+    text = output(
+        """
+def load(model, optim, osd, how):
+    if how:
+        flat = FSDP.scatter_full_optim_state_dict(osd, model)
+    else:
+        flat = FSDP.optim_state_dict_to_load(model, optim, osd)
+    optim.load_state_dict(flat)
+    print("loaded")
+"""
+    )
+    assert text.count("set_optimizer_state_dict(\n") == 2
+    assert ".load_state_dict" not in text
+    assert text.endswith('    print("loaded")\n')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if c:\n        osd = {call}\n    optim.load_state_dict(osd)",
+        "flat = {call}\n    if c:\n        optim.load_state_dict(flat)",
+        "flat = {call}\n    optim.load_state_dict(flat)\n    return flat",
+        "flat = {call}\n    other.load_state_dict(flat)",
+        "flat = {call}\n    if c:\n        return\n    optim.load_state_dict(flat)",
+        "return {call}",
+    ],
+)
+def test_a_result_that_goes_another_way_comes_from_the_helper(body: str) -> None:
+    call = "FSDP.optim_state_dict_to_load(model, optim, osd)"
+    source = f"\ndef load(model, optim, osd, c, other):\n    {body.format(call=call)}\n"
+    text = output(source)
+    assert "fsdp_compat.optim_state_dict_to_load(model, optim, osd)" in text
+    assert text.count("load_state_dict(") == source.count("load_state_dict(")
+    assert [found.level.value for found in findings(FSDP1 + source, Settings(helpers=False))] == ["manual"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "flat = FSDP.scatter_full_optim_state_dict(osd, model)",
+        "FSDP.optim_state_dict_to_load(model, optim, osd)",
+        "return FSDP.scatter_full_optim_state_dict(osd, model)",
+        "optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, osd, is_named_optimizer=True))",
+        "return FSDP.optim_state_dict(model, optim, other)",
+        "return FSDP.optim_state_dict(*osd)",
+        "return FSDP.rekey_optim_state_dict(osd, 0, model)",
+    ],
+)
+def test_what_is_not_certain_is_left_for_the_reader(body: str) -> None:
+    found = levels(f"\ndef load(model, optim, osd, other):\n    {body}\n")
+    assert [level for _, level in found] == ["manual"]
+
+
+def test_a_load_that_loads_by_itself() -> None:
+    text = output(
+        "\ndef load(model, optim, osd):\n    FSDP.optim_state_dict_to_load(model, optim, osd, load_directly=True)\n"
+    )
+    assert text.endswith(SET_FULL.format(state="osd", more=""))
+
+
+def test_the_optimizer_s_own_state_may_be_given() -> None:
+    text = output("\ndef save(model, optim):\n    return FSDP.optim_state_dict(model, optim, optim.state_dict())\n")
+    assert "return fsdp_compat.optim_state_dict(model, optim)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("model, optim", "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"),
+        ("model, optim, None, True", "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"),
+        ("model, optim, rank0_only=False", "fsdp_compat.optim_state_dict(model, optim)"),
+        ("model, optim, rank0_only=alone", "options=StateDictOptions(full_state_dict=True, cpu_offload=alone)"),
+    ],
+)
+def test_the_old_full_state(arguments: str, expected: str) -> None:
+    text = output(f"\ndef save(model, optim, alone):\n    return FSDP.full_optim_state_dict({arguments})\n")
+    assert expected in text
+
+
+def test_a_sharded_state_is_read_into_the_optimizer_s_own() -> None:
+    check_rewrites(
+        """
+        import torch.distributed.checkpoint as dist_cp
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+        def load(model, optim, reader):
+            with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+                state = dist_cp.load_sharded_optimizer_state_dict(
+                    model_state_dict=model.state_dict(), optimizer_key="optim", storage_reader=reader
+                )["optim"]
+                optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, state))
+        """,
+        """
+        import torch.distributed.checkpoint as dist_cp
+        from torch.distributed.checkpoint.state_dict import (
+            get_optimizer_state_dict,
+            set_optimizer_state_dict,
+        )
+
+        def load(model, optim, reader):
+            state = {"optim": get_optimizer_state_dict(model, optim)}
+            dist_cp.load(state, storage_reader=reader)
+            state = state["optim"]
+            set_optimizer_state_dict(model, optim, optim_state_dict=state)
+        """,
+    )
+
+
+def test_what_the_groups_of_an_optimizer_do_not_have_yet_is_told_of() -> None:
+    body = """
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from torch.distributed.fsdp import StateDictType
+
+def load(model, optim, reader):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = load_sharded_optimizer_state_dict(model.state_dict(), "optim", reader)
+        optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, state["optim"]))
+"""
+    told = [found for found in findings(FSDP1 + body) if found.rule == "FSDP308"]
+    assert [(found.level.value, "initial_lr" in found.message) for found in told] == [("review", True)]
+
+
+def test_a_sharded_state_without_a_known_optimizer_is_left_for_the_reader() -> None:
+    check_findings(
+        """
+        from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+
+        def load(states, reader):
+            return load_sharded_optimizer_state_dict(states, "optim", reader)
+        """,
+        {("FSDP308", "manual")},
+        wrapping=FSDP1 + "model = FSDP(Net())",
+    )
+
+
+def test_a_sharded_state_that_is_read_in_a_block_that_stays_has_a_finding_of_its_own() -> None:
+    body = """
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from torch.distributed.fsdp import StateDictType
+
+def load(model, optim, reader):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = load_sharded_optimizer_state_dict(model.state_dict(), "optim", reader)
+        restore(model, optim, state["optim"])
+"""
+    assert levels(body) == [("FSDP301", "manual"), ("FSDP308", "manual")]
+
+
+def test_a_state_that_is_saved_as_it_is() -> None:
+    body = """
+def main(net, optim, saved):
+    model = FSDP(net)
+    torch.save(optim.state_dict(), saved)
+    own = optim.state_dict()
+    return FSDP.optim_state_dict(model, optim, own)
+"""
+    assert ("FSDP311", "info") in levels(body)
+    assert levels(body).count(("FSDP311", "info")) == 1
+    assert levels("\ndef save(optim):\n    return optim.state_dict()\n") == []
+
+
+def test_a_state_that_was_read_sharded_stays_so_outside_of_the_context() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.checkpoint import FileSystemReader
+        from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+        def load(model, optimizer, path):
+            model = FSDP(model)
+            with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+                state = load_sharded_optimizer_state_dict(
+                    model_state_dict=model.state_dict(), optimizer_key="o", storage_reader=FileSystemReader(path)
+                )
+            flat = FSDP.optim_state_dict_to_load(model, optimizer, state["o"])
+            optimizer.load_state_dict(flat)
+        """,
+        """
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import FileSystemReader
+        from torch.distributed.checkpoint.state_dict import (
+            get_optimizer_state_dict,
+            set_optimizer_state_dict,
+        )
+        from torch.distributed.fsdp import fully_shard
+
+        def load(model, optimizer, path):
+            fully_shard(model)
+            state = {"o": get_optimizer_state_dict(model, optimizer)}
+            dcp.load(state, storage_reader=FileSystemReader(path))
+            set_optimizer_state_dict(model, optimizer, optim_state_dict=state["o"])
+        """,
+    )
