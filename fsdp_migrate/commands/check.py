@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdp_migrate.commands.options import JOBS, rule_options, rule_settings, writable
 from fsdp_migrate.tree.settings import LEVELS
 
 if TYPE_CHECKING:
     from fsdp_migrate.check.checked import CheckResult
-    from fsdp_migrate.tree.settings import ProjectSettings
-    from fsdp_rules.verdict.finding import Settings
 
 _HELP = """Fail if PATH... still holds FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
 
@@ -70,13 +68,11 @@ Defaults for --select, --ignore, --to, --helpers, --jobs, --min-level and --base
 )
 @click.option("--output", metavar="FILE", help="Write the format there, and text to standard output.")
 @click.option("--min-level", type=click.Choice(LEVELS), help="What is below does not fail (default: safe).")
-@click.option("--select", metavar="RULES", multiple=True, help="Only these rules: ids or prefixes, comma separated.")
-@click.option("--ignore", metavar="RULES", multiple=True, help="All but these rules.")
+@rule_options
 @click.option("--baseline", metavar="FILE", help="Leave out the findings that are in FILE.")
 @click.option("--write-baseline", metavar="FILE", help="Write all findings to FILE, and exit 0.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
-@click.option("--helpers/--no-helpers", default=None, help="Whether FSDP2 code may call fsdp_compat (default: yes).")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes at most (default: one a processor).")
+@JOBS
 def check(
     paths: tuple[str, ...],
     form: str,
@@ -102,14 +98,14 @@ def check(
 
     if baseline and write_baseline:
         raise click.UsageError("--baseline and --write-baseline exclude each other: a baseline is written anew")
-    target = _writable(output, "--output")
-    kept = _writable(write_baseline, "--write-baseline")
+    target = writable(output, "--output") if output else None
+    kept = writable(write_baseline, "--write-baseline") if write_baseline else None
     try:
         defaults = settings.load_first(map(Path, paths))
         known = Path(baseline) if baseline else defaults.baseline
         request = run.CheckRequest(
             paths,
-            _settings(select, ignore, to, helpers, defaults),
+            rule_settings(select, ignore, to, helpers, defaults),
             Level(min_level or defaults.min_level or "safe"),
             None if write_baseline else known,
             jobs or defaults.jobs,
@@ -122,34 +118,6 @@ def check(
         raise click.ClickException(str(error)) from error
     _show(result, form, target)
     return exit_code(result)
-
-
-def _settings(
-    select: Sequence[str], ignore: Sequence[str], to: str | None, helpers: bool | None, defaults: ProjectSettings
-) -> Settings:
-    from fsdp_migrate.report.rulebook import check_names, pages
-    from fsdp_migrate.tree.settings import split_names
-    from fsdp_rules.verdict.finding import Settings
-
-    selected = split_names(select or defaults.select or ())
-    ignored = split_names(ignore or defaults.ignore or ())
-    if selected or ignored:
-        check_names((*selected, *ignored), pages())
-    return Settings(
-        to=to or defaults.to or "native",
-        helpers=next(value for value in (helpers, defaults.helpers, True) if value is not None),
-        select=selected,
-        ignore=ignored,
-    )
-
-
-def _writable(name: str | None, option: str) -> Path | None:
-    if name is None:
-        return None
-    file = Path(name)
-    if not file.absolute().parent.is_dir() or file.is_dir():
-        raise click.UsageError(f"{option} {name}: there is no directory {file.parent} to write it to")
-    return file
 
 
 def _keep(file: Path, result: CheckResult) -> int:

@@ -1,0 +1,173 @@
+"""The command ``rewrite``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdp_migrate.commands.options import JOBS, rule_options, rule_settings, writable
+
+if TYPE_CHECKING:
+    from fsdp_migrate.pipeline.outcome import RunResult
+
+_REPORTS = (".html", ".json", ".md")
+_INTERRUPTED = 130
+
+_HELP = """Rewrite the FSDP1 code under PATH... to FSDP2, in place.
+
+PATH is a Python file, a Jupyter notebook or a directory. In a git repository the files that git knows or does not
+ignore are taken, elsewhere all that no .gitignore excludes. Name every directory of a project in one call: a wrapped
+model is followed from file to file.
+
+What cannot be carried over is never dropped: it stays as it is, with a TODO above it, and is listed.
+
+\b
+  fsdp-migrate rewrite --diff . | git apply     review, then apply as a patch
+  fsdp-migrate rewrite --to shim train.py       keep FSDP1 code, run it on FSDP2 through fsdp_compat
+  fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
+  fsdp-migrate rewrite --report left.html src/  write what changed, and why, as a page
+
+\b
+Exit code:
+  0  nothing is left to do by hand
+  1  something is left to do by hand
+  2  it could not run, or a file could not be done
+
+Defaults for --select, --ignore, --to, --helpers and --jobs can stand in pyproject.toml under [tool.fsdp-migrate].
+A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
+"""
+
+
+@click.command(help=_HELP, short_help="Rewrite FSDP1 code to FSDP2.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--diff", is_flag=True, help="Print a patch and write nothing; the report goes to standard error.")
+@click.option("--to", type=click.Choice(["native", "shim"]), help="FSDP2 itself (default), or imports of fsdp_compat.")
+@rule_options
+@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
+@JOBS
+@click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted work.")
+def rewrite(
+    paths: tuple[str, ...],
+    diff: bool,
+    to: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    helpers: bool | None,
+    report: tuple[str, ...],
+    jobs: int | None,
+    allow_dirty: bool,
+) -> int:
+    from fsdp_migrate.pipeline import outcome, run
+    from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.report.progress import shown
+    from fsdp_migrate.report.rulebook import UnknownRule
+    from fsdp_migrate.tree import settings
+    from fsdp_migrate.tree.files import NoSuchPath
+    from fsdp_migrate.tree.git import GitError
+
+    reports = [_report_file(name) for name in report]
+    try:
+        defaults = settings.load(Path(paths[0]))
+        wanted = rule_settings(select, ignore, to, helpers, defaults)
+        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty)
+        with shown() as progress:
+            result = run.rewrite(request, RulesEngine(), progress)
+    except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
+        raise click.ClickException(str(error)) from error
+    except GitError as error:
+        raise click.ClickException(f"{error}; pass --allow-dirty to write without asking git") from error
+    except run.Interrupted as interrupt:
+        click.echo(f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each whole", err=True)
+        return _INTERRUPTED
+    _show(result)
+    _write_reports(result, reports)
+    return outcome.exit_code(result)
+
+
+def _report_file(name: str) -> Path:
+    file = Path(name)
+    if file.suffix not in _REPORTS:
+        raise click.UsageError(f"--report {name}: the name must end in {', '.join(_REPORTS[:-1])} or {_REPORTS[-1]}")
+    return writable(name, "--report")
+
+
+def _show(result: RunResult) -> None:
+    """Print the result; with --diff the patch alone goes to standard output, so that it can be piped.
+
+    A refusal is raised, not shown: then there is no report either.
+    """
+    from fsdp_migrate.report import summary
+    from fsdp_migrate.report.rewrite import text_report as text
+
+    if result.refused:
+        raise click.ClickException(summary.refusal(result))
+    if result.diff:
+        _show_diff(result)
+    stream = sys.stderr if result.diff else sys.stdout
+    if stream.isatty():
+        from rich.console import Console
+
+        from fsdp_migrate.report.rewrite import terminal_report as terminal
+
+        terminal.show(result, Console(file=stream))
+        return
+    for line in text.error_lines(result):
+        click.echo(line, err=True)
+    for line in text.lines(result):
+        click.echo(line, file=stream)
+
+
+def _show_diff(result: RunResult) -> None:
+    from fsdp_migrate.report.diff import patch_path, unified
+    from fsdp_rules.verdict.finding import Changed
+
+    here = Path.cwd()
+    lines = (
+        line
+        for file in result.changed
+        if isinstance(file.result, Changed)
+        for line in unified(patch_path(file.real, here), file.before, file.result.source)
+    )
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        from fsdp_migrate.report.rewrite import terminal_report as terminal
+
+        terminal.show_diff(lines, Console())
+        return
+    # Bytes: a patch must hold what the file holds, whatever its encoding.
+    sys.stdout.flush()
+    sys.stdout.buffer.writelines(lines)
+    sys.stdout.buffer.flush()
+
+
+def _write_reports(result: RunResult, files: Sequence[Path]) -> None:
+    from fsdp_migrate.tree import writing
+
+    for file in files:
+        text = _render(file.suffix, result)
+        try:
+            writing.replace(file.resolve(), text.encode("utf-8", errors="backslashreplace"))
+        except OSError as error:
+            raise click.ClickException(f"could not write {file}: {error.strerror}") from error
+
+
+def _render(suffix: str, result: RunResult) -> str:
+    """The report of the kind that a suffix in ``_REPORTS`` stands for."""
+    match suffix:
+        case ".html":
+            from fsdp_migrate.report.rewrite import html_report as html
+
+            return html.render(result)
+        case ".json":
+            from fsdp_migrate.report.rewrite import json_report as json
+
+            return json.render(result)
+        case _:
+            from fsdp_migrate.report.rewrite import markdown_report as markdown
+
+            return markdown.render(result)
