@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from rich.console import Console  # noqa: E402
 from rich.progress import track  # noqa: E402
 
-from fsdp_rules.verdict.finding import Settings  # noqa: E402
+from fsdp_rules.settings import Settings  # noqa: E402
 from tests.parity.harness import Outcome, Verdict, check  # noqa: E402
 from tests.parity.programs import programs  # noqa: E402
 from tests.parity.specs import EXCLUDED, FACTORS  # noqa: E402

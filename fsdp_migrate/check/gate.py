@@ -21,7 +21,9 @@ from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.pipeline.run import Progress
 from fsdp_migrate.pipeline.work import contained
 from fsdp_migrate.tree.files import SUFFIXES
-from fsdp_rules.verdict.finding import Failed, Finding, Level, Settings
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Failed
 
 #: What is said before the message of a finding that tells what a rewrite does.
 _WOULD = {

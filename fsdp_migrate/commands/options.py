@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from fsdp_migrate.tree.settings import ProjectSettings
-    from fsdp_rules.verdict.finding import Settings
+    from fsdp_rules.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -42,7 +42,7 @@ def rule_settings(
     """
     from fsdp_migrate.report.rulebook import check_names, pages
     from fsdp_migrate.tree.settings import split_names
-    from fsdp_rules.verdict.finding import Settings
+    from fsdp_rules.settings import Settings
 
     selected = split_names(select or defaults.select or ())
     ignored = split_names(ignore or defaults.ignore or ())

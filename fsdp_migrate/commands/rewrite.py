@@ -123,7 +123,7 @@ def _show(result: RunResult) -> None:
 
 def _show_diff(result: RunResult) -> None:
     from fsdp_migrate.report.diff import patch_path, unified
-    from fsdp_rules.verdict.finding import Changed
+    from fsdp_rules.verdict.result import Changed
 
     here = Path.cwd()
     lines = (

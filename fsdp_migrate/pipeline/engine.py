@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from fsdp_rules.verdict.finding import Result, Settings
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Result
 
 if TYPE_CHECKING:
     from fsdp_rules.project.project import FileFacts, Project

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Result, Skipped, Unchanged
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
 
 @dataclass(frozen=True)

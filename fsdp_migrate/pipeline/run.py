@@ -15,7 +15,8 @@ from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import Source, discover, read_regular
-from fsdp_rules.verdict.finding import Changed, Failed, Result, Settings, Skipped, Unchanged
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
 if TYPE_CHECKING:
     from fsdp_rules.project.project import FileFacts

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.tree import notebooks
-from fsdp_rules.verdict.finding import Changed, Failed, Finding, Result, Settings, Skipped, Unchanged
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Finding
+from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
 if TYPE_CHECKING:
     from fsdp_rules.project.project import FileFacts, Project

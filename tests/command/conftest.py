@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.pipeline import engine
-from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 
 
 class WordEngine:

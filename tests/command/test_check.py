@@ -85,7 +85,7 @@ def test_a_check_finds_what_a_rewrite_finds(capsys: Capture, tmp_path: Path) -> 
     from fsdp_migrate.pipeline import run
     from fsdp_migrate.pipeline.engine import RulesEngine
     from fsdp_migrate.report.progress import NoProgress
-    from fsdp_rules.verdict.finding import Settings
+    from fsdp_rules.settings import Settings
 
     project = str(Path(__file__).parents[2] / "fixtures" / "projects" / "vision")
     rewritten = run.rewrite(run.Request((project,), Settings(), diff=True, jobs=1), RulesEngine(), NoProgress())

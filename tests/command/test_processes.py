@@ -19,7 +19,7 @@ import os, signal, sys
 from fsdp_migrate.pipeline import engine
 from fsdp_migrate.pipeline import pool
 from fsdp_migrate.cli import main
-from fsdp_rules.verdict.finding import Unchanged
+from fsdp_rules.verdict.result import Unchanged
 
 # A shell starts what it puts in the background deaf to Ctrl-C, and so are the children of that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,7 +18,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.rewrite import html_report as html
-from fsdp_rules.verdict.finding import Changed, Finding, Level
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed
 
 OPTIONS = (
     "--headless",

@@ -13,7 +13,8 @@ import pytest
 from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.rewrite import html_report as html
-from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Skipped, Unchanged
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed, Failed, Skipped, Unchanged
 
 HOSTILE = (
     '</script><script>alert(1)</script><img src=x onerror="alert(1)">{{ 7 * 7 }}{% raw %}&lt;\x00\x1b[31m\u202e\udcff'

@@ -19,7 +19,8 @@ from fsdp_migrate.report.rewrite import terminal_report as terminal
 from fsdp_migrate.report.rewrite import text_report as text
 from fsdp_migrate.report.rulebook import pages
 from fsdp_rules.engine.checks import what_to_test
-from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Result, Skipped, Unchanged
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
 NASTY = "x[red]y[/red] \x1b[31m | `a` \udcff\n<b>"
 

@@ -9,7 +9,7 @@ import pytest
 from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline import run
 from fsdp_migrate.tree.settings import ProjectSettings, SettingsError, load
-from fsdp_rules.verdict.finding import Settings
+from fsdp_rules.settings import Settings
 
 FULL = """
 [tool.fsdp-migrate]

@@ -15,7 +15,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_rules.engine.rewrite import rewrite_source
 from fsdp_rules.project.project import Project, index_source
-from fsdp_rules.verdict.finding import Changed, Settings, Unchanged
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.leftovers.check import left
 from tests.leftovers.names import METHODS, SHARED_METHODS
 from tests.leftovers.uses import uses

@@ -11,7 +11,9 @@ from typing import Any
 
 from fsdp_rules.engine.rewrite import rewrite_source
 from fsdp_rules.project.project import Project, index_source
-from fsdp_rules.verdict.finding import Changed, Failed, Level, Settings, Skipped
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.result import Changed, Failed, Skipped
 from tests.parity.compare import differences
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.programs import Program

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_rules.verdict.finding import Settings
+from fsdp_rules.settings import Settings
 from tests.parity.harness import check
 from tests.parity.programs import Program, programs
 from tests.pool import Pool

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_rules.verdict.finding import Settings
+from fsdp_rules.settings import Settings
 from tests.parity.compare import differ
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.harness import rewritten

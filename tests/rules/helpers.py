@@ -7,7 +7,9 @@ import textwrap
 
 from fsdp_rules.engine.rewrite import rewrite_source
 from fsdp_rules.project.project import Project, index_source
-from fsdp_rules.verdict.finding import Changed, Failed, Finding, Result, Settings, Skipped, Unchanged
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Finding
+from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
 
 def rewrite(source: str | bytes, settings: Settings | None = None, **others: str) -> Result:

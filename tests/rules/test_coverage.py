@@ -14,7 +14,8 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 import fsdp_compat
 from fsdp_compat.face.fsdp import _Methods
-from fsdp_rules.engine.registry import all_rules, argument_rules
+from fsdp_rules.construction._plan.argument_rule import argument_rules
+from fsdp_rules.engine.registry import all_rules
 from fsdp_rules.fsdp1.api import KINDS, VERDICTS, Entry, entries
 from fsdp_rules.fsdp1.names import CLASS_NAMES, CONFIG_NAMES, POLICY_NAMES
 

@@ -13,7 +13,8 @@ from itertools import zip_longest
 from fsdp_migrate.pipeline.lines import LineMatcher
 from fsdp_migrate.pipeline.outcome import FileOutcome
 from fsdp_migrate.report.summary import printable
-from fsdp_rules.verdict.finding import Changed, Finding, Level
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed
 
 #: Unchanged lines shown around a change.
 CONTEXT = 3

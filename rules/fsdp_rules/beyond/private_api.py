@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_simple, literal_bool, names_in
+from fsdp_rules.file.expressions import literal_bool, names_in
 from fsdp_rules.file.file import SWITCH, File, dotted
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, tested
@@ -253,7 +253,7 @@ def _resharded(call: cst.Call, file: File) -> cst.BaseExpression | None:
     if not (file.fsdp1(call.func) or "").endswith("._reshard") or len(call.args) != 3:
         return None
     unit, handle, free = (argument.value for argument in call.args)
-    if not is_simple(unit) or file.code(handle) != f"{file.code(unit)}._handle" or literal_bool(free) is not True:
+    if dotted(unit) is None or file.code(handle) != f"{file.code(unit)}._handle" or literal_bool(free) is not True:
         return None
     return unit
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import bind, brief, elements, is_none, is_partial
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 #: For each policy that is a plain test on the module: the argument that holds the test.
 BY_CLASS = {
@@ -63,7 +63,7 @@ def build(model):
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
             yield Diagnosis(value, Level.REVIEW, "the policy is replayed module by module, as FSDP1 wraps")
             return
-        file.consume_value(value, plan)
+        plan.consume_value(value, file)
         yield Diagnosis(value, Level.SAFE, "the units that this policy picks are sharded in a loop, children first")
 
     def _select(self, policy: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:
@@ -90,7 +90,7 @@ def build(model):
         classes = elements(found)
         if classes is not None and classes and (found is value or self._movable(value, file)):
             if found is not value:
-                file.consume_value(value, plan)
+                plan.consume_value(value, file)
             plan.selector_nodes = tuple(classes)
             names = ", ".join(f"{{n{position}}}" for position in range(len(classes)))
             plan.selector = (

@@ -8,36 +8,19 @@ from dataclasses import replace
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import render_native
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-#: FSDP1's constructor in torch's own order.
-PARAMETERS = (
-    "module",
-    "process_group",
-    "sharding_strategy",
-    "cpu_offload",
-    "auto_wrap_policy",
-    "backward_prefetch",
-    "mixed_precision",
-    "ignored_modules",
-    "param_init_fn",
-    "device_id",
-    "sync_module_states",
-    "forward_prefetch",
-    "limit_all_gathers",
-    "use_orig_params",
-    "ignored_states",
-    "device_mesh",
-)
 #: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
 BEYOND = {
     re.compile(r"\bfrom apex\.optimizers import\b|\bapex\.optimizers\.Fused"): (
@@ -87,9 +70,7 @@ def build(model):
         return ()
 
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
-        from fsdp_rules.engine.registry import argument_rules
-
-        gathered = gather(call, PARAMETERS, file)
+        gathered = gather(call, parameters(FSDP), file)
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
@@ -151,7 +132,7 @@ def build(model):
 
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
-    return replace(verdict, rule=verdict.rule or rule)
+    return replace(verdict, rule=verdict.rule or rule.id)
 
 
 def _claiming(verdict: Diagnosis, node: cst.CSTNode) -> Diagnosis:

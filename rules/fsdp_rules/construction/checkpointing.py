@@ -8,10 +8,11 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import is_partial, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import CHECKPOINT_WRAPPER
 from fsdp_rules.model.wrapping import held_at
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

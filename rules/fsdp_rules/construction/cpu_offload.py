@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import bind, brief, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 
 class CpuOffload(ArgumentRule):
@@ -47,7 +47,7 @@ def build(model):
             plan.helper.append(f"cpu_offload={brief(file.code(value))} is only known at run time")
             yield Diagnosis(value, Level.REVIEW, "whether parameters are offloaded is decided at run time")
             return
-        file.consume_value(value, plan)
+        plan.consume_value(value, file)
         plan.offload = wanted
         if wanted:
             plan.assumptions.append('the process group has a CPU backend too ("cuda:nccl,cpu:gloo")')

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
-from fsdp_rules.file.expressions import bind, brief, is_none, is_simple
-from fsdp_rules.file.file import File
+from fsdp_rules.file.expressions import bind, brief, is_none
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 RANK = re.compile(r"(local_?rank|\brank\b|\bgpu\b|gpu_id|device_count)", re.IGNORECASE)
 
@@ -50,7 +50,7 @@ def build(model):
             return
         kind, is_device = self._kind(value, found, file)
         current = file.calls(found, "torch.cuda.current_device")
-        simple = is_simple(value) or kind == "cpu" or current
+        simple = dotted(value) is not None or kind == "cpu" or current
         if not simple and kind == "unknown":
             plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")
         set_current = not current and kind != "cpu" and "set_device" not in file.project.flags

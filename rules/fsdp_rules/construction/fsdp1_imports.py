@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.engine.apply import comments
-from fsdp_rules.engine.imports import import_text
+from fsdp_rules.file.comments import comments
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.printing import import_text
 from fsdp_rules.fsdp1.names import FSDP1_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, elements, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 
 class Ignored(ArgumentRule):

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import brief, is_none, is_simple, literal_bool
-from fsdp_rules.file.file import File
+from fsdp_rules.file.expressions import brief, is_none, literal_bool
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 
 class ParamInitFn(ArgumentRule):
@@ -85,7 +85,7 @@ def build(model):
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Plan a broadcast, unless it is off for certain."""
         if literal_bool(file.value(value)) is False:
-            file.consume_value(value, plan)
+            plan.consume_value(value, file)
             return
         plan.sync = value
         if "meta" in file.project.flags:
@@ -94,6 +94,6 @@ def build(model):
             plan.helper.append("sync_module_states inside a process group of its own")
         elif "device_mesh" in plan.arguments:
             plan.helper.append("sync_module_states inside a mesh of its own")
-        elif not is_simple(value) and literal_bool(value) is None:
+        elif dotted(value) is None and literal_bool(value) is None:
             plan.helper.append(f"sync_module_states={brief(file.code(value))} is only known at run time")
         yield Diagnosis(value, Level.SAFE, "parameters and buffers are broadcast from rank 0 before they are sharded")

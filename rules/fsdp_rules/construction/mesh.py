@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import bind, brief, is_none, is_simple
-from fsdp_rules.file.file import File
+from fsdp_rules.file.expressions import bind, brief, is_none
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 
 class Mesh(ArgumentRule):
@@ -70,4 +70,4 @@ def build(model):
             return None
         if len(shape.elements) > 1 and "mesh_dim_names" not in arguments:
             return None
-        return len(shape.elements) if is_simple(found) or len(shape.elements) <= 2 else None
+        return len(shape.elements) if dotted(found) is not None or len(shape.elements) <= 2 else None

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
 from fsdp_rules.construction._plan.render import policy_text
 from fsdp_rules.file.expressions import bind, brief, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 FIELDS = (
     "param_dtype",

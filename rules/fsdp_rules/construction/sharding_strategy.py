@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import ArgumentRule
 
 
 class Strategy(ArgumentRule):
@@ -49,7 +49,7 @@ def build(model):
             plan.helper.append(f"sharding_strategy={brief(file.code(value))} is only known at run time")
             yield Diagnosis(value, Level.REVIEW, "the strategy is resolved at run time by fsdp_compat.shard")
             return
-        file.consume_value(value, plan)
+        plan.consume_value(value, file)
         if known in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"):
             plan.reshard_after_forward = False
         if known in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2") and plan.mesh != "given":

@@ -46,5 +46,5 @@ def about_unused_parameters(call: cst.Call) -> Diagnosis:
         "none: weight decay and momentum no longer move them",
         "if your model has such parameters, call set_reduce_scatter_unused_params(True) on every unit (torch 2.13), "
         "or use fsdp_compat.shard",
-        rule=UnusedParameters(),
+        rule=UnusedParameters.id,
     )

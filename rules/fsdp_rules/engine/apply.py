@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import libcst as cst
 
-from fsdp_rules.file.tree import find
+from fsdp_rules.file.comments import comments, is_removed, removed_line
 from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -40,29 +40,6 @@ def apply_edits(
 
 #: Comments to other tools about the line that they end.
 PRAGMA = re.compile(r"#\s*(type: ignore|noqa|pylint:|pyright:|pyre-|mypy:|fmt: skip|pragma: no)")
-
-#: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
-REMOVED = "__removed_by_fsdp_migrate__"
-
-
-def removed_line(leading: Sequence[cst.EmptyLine], what: str = "") -> cst.SimpleStatementLine:
-    """What stands for a removed statement (``what``, a name) until its block is settled; keeps the comments above."""
-    return cst.SimpleStatementLine([cst.Expr(cst.Name(REMOVED + what))], leading_lines=leading)
-
-
-def is_removed(entry: cst.CSTNode, what: str = "") -> bool:
-    """Whether ``entry`` was made by :func:`removed_line`, for ``what`` where that is given."""
-    if not isinstance(entry, cst.SimpleStatementLine) or len(entry.body) != 1:
-        return False
-    small = entry.body[0]
-    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Name):
-        return False
-    return small.value.value == REMOVED + what if what else small.value.value.startswith(REMOVED)
-
-
-def comments(node: cst.CSTNode) -> list[str]:
-    """The comments anywhere in ``node``, in order."""
-    return [comment.value for comment in find(node, cst.Comment)]
 
 
 class _Editor(cst.CSTTransformer):

@@ -9,8 +9,10 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.engine.apply import REMOVED, comments, is_removed, removed_line, settle
+from fsdp_rules.engine.apply import settle
+from fsdp_rules.file.comments import REMOVED, comments, is_removed, removed_line
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.printing import import_text
 from fsdp_rules.fsdp1.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAGE, POLICY_NAMES, canonical
 from fsdp_rules.project.gates import VERSION_TEST, statements
 
@@ -20,7 +22,6 @@ CLEANED = (
     *(FSDP_PACKAGE, CHECKPOINT_WRAPPER),
 )
 MOVED = CONFIG_NAMES | POLICY_NAMES
-LINE_LENGTH = 100
 #: In what a text may stand for a name.
 NAMING = (
     *(ast.arg, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef),
@@ -313,14 +314,6 @@ def _from_import(module: str, names: list[str], long: bool = False) -> cst.Impor
     text = import_text(module, names, long)
     line = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
     return cst.ensure_type(line.body[0], cst.ImportFrom)
-
-
-def import_text(module: str, names: Sequence[str], long: bool = False) -> str:
-    """The statement that imports ``names``, one to a line if it was ``long`` or would be."""
-    text = f"from {module} import {', '.join(names)}"
-    if (long and len(names) > 1) or len(text) > LINE_LENGTH:
-        text = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
-    return text
 
 
 class _Adder:

@@ -14,14 +14,16 @@ from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.apply import apply_edits
 from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.leftovers import staying, unclaimed
-from fsdp_rules.engine.registry import all_rules
+from fsdp_rules.engine.registry import all_rules, speaker
 from fsdp_rules.engine.relevance import is_relevant
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
 from fsdp_rules.project.gates import statements
 from fsdp_rules.project.project import Project
+from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
-from fsdp_rules.verdict.finding import Changed, Failed, Finding, Level, Result, Settings, Unchanged
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 from fsdp_rules.verdict.rule import Rule
 
 
@@ -147,7 +149,7 @@ def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
             continue
         for kind in rule.visits:
             for node in file.nodes(kind):
-                found.extend((diagnosis.rule or rule, diagnosis) for diagnosis in rule.visit(node, file))
+                found.extend((speaker(said.rule) if said.rule else rule, said) for said in rule.visit(node, file))
     if not shim:
         found += unclaimed(file, [diagnosis for _, diagnosis in found])
     return [

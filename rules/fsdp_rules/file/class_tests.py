@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import calls_plainly, elements
+from fsdp_rules.file.expressions import calls_plainly, elements, is_repeatable
+from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.receivers import is_repeatable
-from fsdp_rules.verdict.diagnosis import Code
 
 NEGATIVE = (cst.NotEqual, cst.IsNot, cst.NotIn)
 

@@ -43,13 +43,6 @@ def bind(call: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseExpression
     return found
 
 
-def is_simple(node: cst.CSTNode) -> bool:
-    """Whether evaluating ``node`` again is free of effects and cost: a name or an attribute chain."""
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return isinstance(node, cst.Name)
-
-
 def elements(node: cst.BaseExpression) -> list[cst.BaseExpression] | None:
     """The elements of a set, list or tuple display without ``*``."""
     if not isinstance(node, cst.Set | cst.List | cst.Tuple):
@@ -77,3 +70,29 @@ def calls_plainly(node: cst.CSTNode | None, names: tuple[str, ...], arguments: i
         and node.func.value in names
         and len(node.args) == arguments
     )
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """The name that says most about an expression: the last attribute, or the function of a call; "" if none."""
+    while isinstance(node, cst.Subscript | cst.Call | cst.Await):
+        if isinstance(node, cst.Call):
+            node = node.func
+        else:
+            node = node.value if isinstance(node, cst.Subscript) else node.expression
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def is_repeatable(node: cst.BaseExpression) -> bool:
+    """Whether ``node`` may be evaluated again: names, attributes, and subscripts by names and literals."""
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        if isinstance(node, cst.Subscript):
+            for element in node.slice:
+                index = element.slice
+                if not isinstance(index, cst.Index) or not isinstance(
+                    index.value, cst.Name | cst.Integer | cst.SimpleString
+                ):
+                    return False
+        node = node.value
+    return isinstance(node, cst.Name)

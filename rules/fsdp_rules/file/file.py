@@ -11,18 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import libcst as cst
 
-from fsdp_rules.file.tree import Layout, Printer
+from fsdp_rules.file.tree import Layout, Printer, Span
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.gates import gated_lines, statements
 from fsdp_rules.project.project import INNER, Certainty, Project, module_name
-from fsdp_rules.verdict.finding import Settings, Span
-
-if TYPE_CHECKING:
-    from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.settings import Settings
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
@@ -327,15 +324,6 @@ class File:
             if not scope:
                 return []
             scope = scope.rpartition(".")[0]
-
-    def consume_value(self, node: cst.BaseExpression, plan: ShardPlan) -> None:
-        """Note in ``plan`` that the assignments behind the plain name ``node`` may go once nothing reads them."""
-        while isinstance(node, cst.Name):
-            found = self.binding(node)
-            if found is None or found.value is None:
-                return
-            plan.consume(found.statement, node.value)
-            node = found.value
 
     def uses(self, name: str) -> list[cst.Name]:
         """All places where the plain name ``name`` is read."""

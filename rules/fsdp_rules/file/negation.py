@@ -6,7 +6,7 @@ import ast
 
 import libcst as cst
 
-from fsdp_rules.verdict.diagnosis import Code
+from fsdp_rules.file.tree import Code
 
 OPPOSITE: dict[type[cst.BaseCompOp], str] = {
     cst.LessThan: ">=",

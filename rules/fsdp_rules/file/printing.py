@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from fsdp_rules.file.comments import comments
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
+from fsdp_rules.settings import LINE_LENGTH
 
-LINE_LENGTH = 100
 BRACKETS = (
     cst.Dict
     | cst.List
@@ -52,6 +54,38 @@ def line_with(text: str, call: cst.Call, unwrapped: bool, file: File) -> int:
     return span.column - (4 if unwrapped else 0) + len(text) + rest
 
 
+def call_text(function: str, arguments: list[str]) -> str:
+    """A call on one line, or an argument to a line where that would be too long or an argument has several lines."""
+    text = f"{function}({', '.join(arguments)})"
+    if len(text) <= LINE_LENGTH and "\n" not in text:
+        return text
+    return f"{function}(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")"
+
+
+def indent(text: str) -> str:
+    """``text`` one level deeper."""
+    return "\n".join(f"    {line}" if line else line for line in text.split("\n"))
+
+
+def call_with(function: str, first: str, call: cst.Call, code: Code, file: File) -> str:
+    """``call`` with another function and one more argument in front; its own arguments and comments are kept.
+
+    On as many lines as the call had: one, or one for each argument.
+    """
+    arguments = [
+        (f"{argument.keyword.value}=" if argument.keyword is not None else argument.star) + code(argument.value)
+        for argument in call.args
+    ]
+    if "\n" not in file.code(call):
+        return f"{function}({', '.join([first, *arguments])})"
+    lines = [*comments(call.whitespace_before_args), f"{first},"]
+    for text, argument in zip(arguments, call.args, strict=True):
+        inside = comments(argument.value)
+        beside = [comment for comment in comments(argument) if comment not in inside]
+        lines.append("  ".join([f"{text},", *beside]))
+    return f"{function}(\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
+
+
 def broken(function: str, parts: Sequence[str], margin: int, column: int) -> str:
     """A call of ``function`` with a line for each of ``parts``; options are broken too where they are too long.
 
@@ -72,3 +106,11 @@ def _fitted(part: str, margin: int, column: int) -> str:
     module = cst.Module([])
     arguments = [module.code_for_node(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in call.args]
     return f"{name}={broken(module.code_for_node(call.func), arguments, margin, column)}"
+
+
+def import_text(module: str, names: Sequence[str], long: bool = False) -> str:
+    """The statement that imports ``names``, one to a line if it was ``long`` or would be."""
+    text = f"from {module} import {', '.join(names)}"
+    if (long and len(names) > 1) or len(text) > LINE_LENGTH:
+        text = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+    return text

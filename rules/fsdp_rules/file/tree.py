@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -14,14 +15,24 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from fsdp_rules.verdict.finding import Span
-
 if TYPE_CHECKING:
     from types import TracebackType
 
 Node = TypeVar("Node", bound=cst.CSTNode)
+#: Gives the source text of a node as it will be written, edits inside it included.
+Code = Callable[[cst.CSTNode], str]
 _NEWLINE = re.compile(r"\r\n?|\n")
 _LAST_NEWLINE = re.compile(r"(\r\n?|\n)\Z")
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Where something stands: lines count from 1, columns from 0 in characters, as in :mod:`ast` and libcst."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
 
 
 class Layout(CodegenState):

@@ -46,3 +46,9 @@ def entries() -> tuple[Entry, ...]:
         for owner, names in owners.items()
         for name, fields in names.items()
     )
+
+
+@cache
+def parameters(owner: str) -> tuple[str, ...]:
+    """The constructor's parameters of the FSDP1 class ``owner``, in torch's own order."""
+    return tuple(entry.name for entry in entries() if entry.kind == "argument" and entry.owner == owner)

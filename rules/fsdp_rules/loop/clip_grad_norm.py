@@ -8,9 +8,11 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
-from fsdp_rules.model.receivers import asked_for, call_with, wrapped
+from fsdp_rules.file.printing import call_with
+from fsdp_rules.file.tree import Code
+from fsdp_rules.model.receivers import asked_for, wrapped
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

@@ -8,7 +8,8 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
-from fsdp_rules.model.receivers import call_with, wrapped
+from fsdp_rules.file.printing import call_with
+from fsdp_rules.model.receivers import wrapped
 from fsdp_rules.model.wrapping import held_at
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.render import indent
 from fsdp_rules.file.expressions import bind, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.printing import indent
+from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.wrapping import held_at, is_summoned
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace, ReplaceStatement
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

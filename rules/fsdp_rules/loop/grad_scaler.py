@@ -6,26 +6,18 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.render import call_text
 from fsdp_rules.file.expressions import bind, is_none
 from fsdp_rules.file.file import File
+from fsdp_rules.file.printing import call_text
+from fsdp_rules.file.tree import Code
 from fsdp_rules.file.type_places import is_read
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.fsdp1.api import parameters
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
+
 #: The parameters of ShardedGradScaler. Those of GradScaler have the two factors the other way round.
-PARAMETERS = (
-    "device",
-    "init_scale",
-    "backoff_factor",
-    "growth_factor",
-    "growth_interval",
-    "enabled",
-    "process_group",
-)
-
-
 class GradScaler(Rule):
     """Loss scaling for fp16.
 
@@ -60,7 +52,9 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         scaler = file.ref("torch.amp.GradScaler")
         assumptions = _assumptions(file)
-        names = PARAMETERS[1:] if call.args and _is_number(call.args[0]) else PARAMETERS
+        names = parameters("ShardedGradScaler")
+        if call.args and _is_number(call.args[0]):
+            names = names[1:]
         arguments = bind(call, names)
         if arguments is None:
             if not all(argument.star == "**" or argument.keyword for argument in call.args):

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import elements, names_in
+from fsdp_rules.file.expressions import elements, is_repeatable, names_in
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
-from fsdp_rules.model.receivers import is_repeatable
 from fsdp_rules.model.wrapping import held_at
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, Edit, Replace, ReplaceStatement, remove
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.negation import asserted, negated
+from fsdp_rules.file.tree import Code
 from fsdp_rules.model.guards import is_under_ddp
-from fsdp_rules.model.receivers import asked_for, is_repeatable, wrapped
+from fsdp_rules.model.receivers import asked_for, wrapped
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Rebuild, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

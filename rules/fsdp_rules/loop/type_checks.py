@@ -10,9 +10,10 @@ import libcst as cst
 from fsdp_rules.file.class_tests import name_test, negation, subject_of_class
 from fsdp_rules.file.expressions import calls_plainly
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.tree import Code
 from fsdp_rules.file.type_places import TESTS, in_annotation, is_alias, is_read, is_tested, other_tests, whole_of
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Edit, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

@@ -6,10 +6,11 @@ import re
 
 import libcst as cst
 
-from fsdp_rules.engine.apply import comments
+from fsdp_rules.file.expressions import is_repeatable, last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
 #: Objects of other libraries that have methods of the same names, by what people call them.
@@ -35,51 +36,6 @@ def wrapped(receiver: cst.BaseExpression, file: File) -> Certainty | None:
     if held is Certainty.NO and file.resolved(receiver) is not None and "model" not in name.lower():
         return None
     return held
-
-
-def last_name(node: cst.CSTNode) -> str:
-    """The name that says most about an expression: the last attribute, or the function of a call; "" if none."""
-    while isinstance(node, cst.Subscript | cst.Call | cst.Await):
-        if isinstance(node, cst.Call):
-            node = node.func
-        else:
-            node = node.value if isinstance(node, cst.Subscript) else node.expression
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
-
-
-def is_repeatable(node: cst.BaseExpression) -> bool:
-    """Whether ``node`` may be evaluated again: names, attributes, and subscripts by names and literals."""
-    while isinstance(node, cst.Attribute | cst.Subscript):
-        if isinstance(node, cst.Subscript):
-            for element in node.slice:
-                index = element.slice
-                if not isinstance(index, cst.Index) or not isinstance(
-                    index.value, cst.Name | cst.Integer | cst.SimpleString
-                ):
-                    return False
-        node = node.value
-    return isinstance(node, cst.Name)
-
-
-def call_with(function: str, first: str, call: cst.Call, code: Code, file: File) -> str:
-    """``call`` with another function and one more argument in front; its own arguments and comments are kept.
-
-    On as many lines as the call had: one, or one for each argument.
-    """
-    arguments = [
-        (f"{argument.keyword.value}=" if argument.keyword is not None else argument.star) + code(argument.value)
-        for argument in call.args
-    ]
-    if "\n" not in file.code(call):
-        return f"{function}({', '.join([first, *arguments])})"
-    lines = [*comments(call.whitespace_before_args), f"{first},"]
-    for text, argument in zip(arguments, call.args, strict=True):
-        inside = comments(argument.value)
-        beside = [comment for comment in comments(argument) if comment not in inside]
-        lines.append("  ".join([f"{text},", *beside]))
-    return f"{function}(\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
 
 
 def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis | None:

@@ -8,9 +8,10 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.state._writing.dcp_imports import DCP, spell
-from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

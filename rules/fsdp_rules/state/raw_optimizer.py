@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.model.receivers import last_name
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule

@@ -78,7 +78,7 @@ def main():
             f"set_state_dict_type cannot be rewritten: {problem}",
             "pass StateDictOptions(...) to get_model_state_dict and get_optimizer_state_dict instead",
             claims=(node.func,),
-            rule=LocalStateDict() if context is not None and context.kind is Kind.LOCAL else None,
+            rule=LocalStateDict.id if context is not None and context.kind is Kind.LOCAL else "",
         )
 
 

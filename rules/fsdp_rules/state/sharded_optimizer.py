@@ -8,12 +8,13 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.state._governing.blocks import block_problem
 from fsdp_rules.state._governing.calls import Action, StateCall, calls_in, state_call
 from fsdp_rules.state._governing.context import governing_with
 from fsdp_rules.state._writing.dcp_imports import DCP, spell
 from fsdp_rules.state._writing.loading import find_load
-from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, ReplaceStatement
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 

@@ -7,14 +7,15 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.engine.apply import removed_line
+from fsdp_rules.file.comments import removed_line
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.state._governing.blocks import block_assumption, block_problem
 from fsdp_rules.state._governing.context import context_items, entered, is_context_call, read_context
 from fsdp_rules.state._governing.switching import switching
 from fsdp_rules.state._writing.shared_options import shared_name, shared_options
 from fsdp_rules.state.local_state_dict import LocalStateDict
-from fsdp_rules.verdict.diagnosis import Code, Diagnosis, Rebuild
+from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
@@ -95,7 +96,7 @@ def save(model, path):
                 problem.message,
                 problem.advice,
                 claims=tuple(_references(block, file)),
-                rule=LocalStateDict() if problem.local else None,
+                rule=LocalStateDict.id if problem.local else "",
             )
             return
         context = read_context(items[0][1], file)

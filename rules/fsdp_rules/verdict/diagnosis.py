@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from fsdp_rules.file.tree import Code
 from fsdp_rules.verdict.finding import Level
 
-if TYPE_CHECKING:
-    from fsdp_rules.verdict.rule import Rule
-
-#: Gives the source text of a node as it will be written, edits inside it included.
-Code = Callable[[cst.CSTNode], str]
 Build = Callable[[Code], str]
 
 
@@ -71,7 +66,7 @@ class Diagnosis:
 
     ``claims`` are the nodes whose FSDP1 references this verdict accounts for, beside ``node`` itself; a reference
     that no verdict accounts for is reported by the engine. ``consumes`` are assignments (statement, name) that go if
-    the output no longer reads the name. ``rule`` is set where another rule than the visiting one speaks.
+    the output no longer reads the name. ``rule`` is the id of the rule that speaks, where it is not the visiting one.
     """
 
     node: cst.CSTNode
@@ -81,7 +76,7 @@ class Diagnosis:
     edits: tuple[Edit, ...] = ()
     claims: tuple[cst.CSTNode, ...] = ()
     consumes: tuple[tuple[cst.CSTNode, str], ...] = ()
-    rule: Rule | None = None
+    rule: str = ""
 
 
 def remove(statement: cst.CSTNode) -> ReplaceStatement:

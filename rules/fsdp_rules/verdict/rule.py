@@ -1,9 +1,12 @@
-"""The base classes of all rules."""
+"""The base class of all rules."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Iterable
+import pkgutil
+from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
@@ -11,7 +14,6 @@ import libcst as cst
 from fsdp_rules.verdict.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
-    from fsdp_rules.construction._plan.plan import ShardPlan
     from fsdp_rules.file.file import File
 
 
@@ -39,11 +41,10 @@ class Rule:
         return ()
 
 
-class ArgumentRule(Rule):
-    """A rule for one argument (or a family) of FSDP1's constructor; it adds that argument's part to the plan."""
-
-    arguments: ClassVar[tuple[str, ...]]
-
-    def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
-        """Put the meaning of ``value`` into ``plan``; a verdict of level manual keeps the whole call as it is."""
-        raise TypeError(f"{type(self).__name__} does not say what its arguments mean")
+def classes_in(package: ModuleType) -> Iterator[type[Rule]]:
+    """The classes of rules that the files of ``package`` define; the folders in it hold none."""
+    for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        module = importlib.import_module(info.name)
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Rule) and value.__module__ == module.__name__:
+                yield value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.verdict.finding import Changed
+from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"

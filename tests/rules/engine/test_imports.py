@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.verdict.finding import Changed, Settings
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import check_rewrites, findings, rewrite
 
 SHIM = Settings(to="shim")

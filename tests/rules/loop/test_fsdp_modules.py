@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_rules.verdict.finding import Settings
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"

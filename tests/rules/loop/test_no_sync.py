@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from fsdp_rules.verdict.finding import Settings
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 WRAP = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.verdict.finding import Settings
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 HEAD = """

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_simple, literal_bool
-from fsdp_rules.file.file import File
+from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.file import File, dotted
 
 
 @dataclass
@@ -75,7 +75,7 @@ def _constant(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` means the same at the call as in the dictionary, without work done twice."""
     if isinstance(node, cst.Name):
         return literal_bool(node) is not None or node.value == "None" or file.binding(node) is not None
-    if is_simple(node) or isinstance(node, cst.BaseString | cst.BaseNumber):
+    if dotted(node) is not None or isinstance(node, cst.BaseString | cst.BaseNumber):
         return True
     return file.fsdp1(node.func) is not None if isinstance(node, cst.Call) else False
 

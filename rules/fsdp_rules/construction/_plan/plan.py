@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Edit
 
 
@@ -70,3 +71,12 @@ class ShardPlan:
     def consume(self, statement: cst.CSTNode, name: str) -> None:
         """The assignment of ``name`` in ``statement`` is not needed for this call any more."""
         self.consumed.append((statement, name))
+
+    def consume_value(self, node: cst.BaseExpression, file: File) -> None:
+        """Note that the assignments behind the plain name ``node`` may go once nothing reads them."""
+        while isinstance(node, cst.Name):
+            found = file.binding(node)
+            if found is None or found.value is None:
+                return
+            self.consume(found.statement, node.value)
+            node = found.value

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import is_simple, literal_bool
+from fsdp_rules.file.expressions import literal_bool
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.verdict.diagnosis import Build, Code, Edit, Replace, ReplaceStatement
-
-LINE_LENGTH = 100
+from fsdp_rules.file.printing import call_text, indent
+from fsdp_rules.file.tree import Code
+from fsdp_rules.verdict.diagnosis import Build, Edit, Replace, ReplaceStatement
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,6 @@ def place_of(call: cst.Call, file: File) -> Place | None:
     if isinstance(parent, cst.Expr):
         return Place(parent, "bare")
     return None
-
-
-def call_text(function: str, arguments: list[str]) -> str:
-    """A call on one line, or an argument to a line where that would be too long or an argument has several lines."""
-    text = f"{function}({', '.join(arguments)})"
-    if len(text) <= LINE_LENGTH and "\n" not in text:
-        return text
-    return f"{function}(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")"
-
-
-def indent(text: str) -> str:
-    """``text`` one level deeper."""
-    return "\n".join(f"    {line}" if line else line for line in text.split("\n"))
 
 
 def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
@@ -101,12 +88,12 @@ class _Renderer:
         text = code(module)
         lines: list[str] = []
         if place.form == "assign" and place.target != text:
-            if is_simple(module):
+            if dotted(module) is not None:
                 root = text
             else:
                 root = place.target
                 lines.append(f"{root} = {text}")
-        elif not is_simple(module):
+        elif dotted(module) is None:
             root = self.file.fresh(module, "model", "wrapped_model", "sharded_model")
             lines.append(f"{root} = {text}")
         else:

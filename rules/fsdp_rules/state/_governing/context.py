@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, is_none, literal_bool, names_in
+from fsdp_rules.file.expressions import bind, is_none, is_repeatable, literal_bool, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.order import latest_binding
-from fsdp_rules.file.tree import find
+from fsdp_rules.file.tree import Code, find
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.model.receivers import is_repeatable
-from fsdp_rules.verdict.diagnosis import Code
 
 STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
 SET_STATE_DICT_TYPE = f"{FSDP}.set_state_dict_type"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.file.printing import LINE_LENGTH, broken, depth, is_embedded
+from fsdp_rules.file.printing import broken, depth, is_embedded
+from fsdp_rules.file.tree import Code
+from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, StateCall
 from fsdp_rules.state._governing.context import Context
 from fsdp_rules.state._writing.shared_options import is_full, shared_name, shared_options
-from fsdp_rules.verdict.diagnosis import Build, Code, Diagnosis, Edit, Replace
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 
 HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}

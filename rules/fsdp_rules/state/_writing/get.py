@@ -6,8 +6,9 @@ import re
 
 import libcst as cst
 
-from fsdp_rules.file.printing import LINE_LENGTH, depth, is_embedded, line_with
+from fsdp_rules.file.printing import depth, is_embedded, line_with
 from fsdp_rules.file.rank_tests import only_on_rank_zero
+from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.context import Config
 from fsdp_rules.state._writing.base import HELPERS, Writer

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.state._governing.context import Config, Expression, Setting
-from fsdp_rules.verdict.diagnosis import Build, Code
+from fsdp_rules.verdict.diagnosis import Build
 from fsdp_rules.verdict.finding import Level
 
 OPTIONS = "torch.distributed.checkpoint.state_dict.StateDictOptions"
