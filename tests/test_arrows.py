@@ -26,6 +26,7 @@ ALLOWED = {
         "pathspec",
         "picklescan",
         "rich",
+        "ruamel",
         "safetensors",
         "tomli",
     },

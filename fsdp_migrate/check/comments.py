@@ -16,22 +16,22 @@ _TODO = re.compile(r"#\s*TODO\(fsdp-migrate (?P<rule>\w+)\):\s*(?P<text>.*)")
 _CELL_END = re.compile(r'(\\n)?",?$')
 
 
-def unknown_names(source: bytes, known: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Line and name of each rule that an ``ignore`` comment of a Python source names and that is not in ``known``."""
-    for line, _, text in _comments(source):
+def unknown_names(source: bytes, is_python: bool, known: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of each rule that an ``ignore`` comment of a source names and that is not in ``known``."""
+    for line, _, text in _comments(source) if is_python else _lines(source):
         found = _IGNORE.search(text)
         for name in found[1].split(",") if found else ():
             if name.strip() and name.strip() not in known:
                 yield line, name.strip()
 
 
-def todos(file: FileOutcome, is_notebook: bool, names: Mapping[str, str]) -> Iterator[Finding]:
+def todos(file: FileOutcome, is_python: bool, names: Mapping[str, str]) -> Iterator[Finding]:
     """A finding for each TODO that a rewrite left and nobody did, but for those that ``file`` has a finding for.
 
     ``names`` are the names of the rules by id; other TODOs are not ours.
     """
     said = {(finding.rule, " ".join(finding.message.split())) for finding in file.findings}
-    for line, column, text in _lines(file.before) if is_notebook else _comments(file.before):
+    for line, column, text in _comments(file.before) if is_python else _lines(file.before):
         found = _TODO.search(text)
         if found is None or found["rule"] not in names or (found["rule"], found["text"].strip()) in said:
             continue

@@ -20,7 +20,7 @@ from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.pipeline.run import Progress
 from fsdp_migrate.pipeline.work import contained
-from fsdp_migrate.tree.files import SUFFIXES
+from fsdp_migrate.tree.files import CONFIG_SUFFIXES, SUFFIXES
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Failed
@@ -136,11 +136,12 @@ def _comments(
     findings: list[Finding] = []
     errors: list[tuple[str, str]] = []
     for file in commented:
-        is_notebook = file.real.suffix == SUFFIXES[1]
-        findings += todos(file, is_notebook, names)
-        if not is_notebook:
+        # A named file of another kind is read as Python, too.
+        is_python = file.real.suffix not in (SUFFIXES[1], *CONFIG_SUFFIXES)
+        findings += todos(file, is_python, names)
+        if file.real.suffix != SUFFIXES[1]:
             errors += [
                 (file.path, f"line {line}: a comment ignores {name}, and there is no such rule")
-                for line, name in unknown_names(file.before, names)
+                for line, name in unknown_names(file.before, is_python, names)
             ]
     return findings, errors

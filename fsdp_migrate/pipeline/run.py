@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
-from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
+from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter, contained
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import Source, discover, read_regular
@@ -73,7 +75,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     """
     sources = discover(request.paths)
     files = _read(sources, engine, progress)
-    _analyse(files, request, engine, progress)
+    _analyse([file for file in files if not file.source.is_config], request, engine, progress)
+    _configure([file for file in files if file.source.is_config], request, progress)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []
     if changed and not request.diff:
@@ -93,16 +96,27 @@ def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> list
     progress.start("Reading", len(sources))
     files: list[_File] = []
     for source in sources:
+        has_marker = configs.has_marker if source.is_config else engine.has_marker
         try:
             data, result = read_regular(source.path), PENDING
         except OSError as error:
             data, result = b"", Failed(f"could not read: {error.strerror or error}")
         except MemoryError:
             data, result = b"", Failed("could not read: too large for the memory of this machine")
-        if result is not PENDING or engine.has_marker(data):
+        if result is not PENDING or has_marker(data):
             files.append(_File(source, Candidate(source.shown, data, source.is_notebook), result))
         progress.step()
     return files
+
+
+def _configure(files: Sequence[_File], request: Request, progress: Progress) -> None:
+    """Give every readable configuration file its result."""
+    progress.start("Configuration", len(files))
+    for file in files:
+        if not isinstance(file.result, Failed):
+            candidate = file.candidate
+            file.result = contained(partial(configs.migrate, candidate.data, candidate.path, request.settings))
+        progress.step()
 
 
 def _analyse(files: Sequence[_File], request: Request, engine: Engine, progress: Progress) -> None:

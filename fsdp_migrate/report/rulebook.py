@@ -25,6 +25,7 @@ class Page:
     doc: str
     before: str
     after: str
+    language: str = "python"
 
     @property
     def first_sentence(self) -> str:
@@ -44,11 +45,13 @@ _CELL = Page(
 
 def pages() -> list[Page]:
     """All rules, by id."""
+    from fsdp_migrate.configs.rules.config_registry import config_rules
     from fsdp_rules.engine.registry import all_rules
 
     own = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after) for rule in all_rules()]
+    configs = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after, rule.language) for rule in config_rules()]
     checkpoints = [Page(rule, name, DOCS[rule], "", "") for rule, name in NAMES.items()]
-    return sorted([*own, *checkpoints, _CELL], key=lambda page: page.id)
+    return sorted([*own, *configs, *checkpoints, _CELL], key=lambda page: page.id)
 
 
 def find(wanted: str, known: Sequence[Page]) -> Page:
@@ -80,7 +83,7 @@ def explanation(page: Page) -> Iterator[str]:
     yield inspect.cleandoc(page.doc)
     for title, source in (("Before", page.before), ("After", page.after)):
         if source.strip():
-            yield from ("", f"## {title}", "", "```python", source.strip("\n"), "```")
+            yield from ("", f"## {title}", "", f"```{page.language}", source.strip("\n"), "```")
 
 
 def _no_rule(wanted: str, known: Sequence[Page]) -> str:

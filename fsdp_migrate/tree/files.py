@@ -14,7 +14,10 @@ from fsdp_migrate.tree import git as gitstate
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
+#: Sources, and configuration of frameworks.
 SUFFIXES = (".py", ".ipynb")
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+_FOUND = (*SUFFIXES, *CONFIG_SUFFIXES)
 SKIPPED_DIRECTORIES = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 
 
@@ -32,6 +35,10 @@ class Source:
     @property
     def is_notebook(self) -> bool:
         return self.path.suffix == ".ipynb"
+
+    @property
+    def is_config(self) -> bool:
+        return self.path.suffix in CONFIG_SUFFIXES
 
 
 def discover(paths: Sequence[str]) -> list[Source]:
@@ -89,7 +96,7 @@ def _files_under(directory: Path, visited: set[Path]) -> Iterator[Path]:
         return
     for name in listing.files:
         place = directory / name
-        if name.endswith(SUFFIXES) and (place.is_file() or place.is_symlink()):
+        if name.endswith(_FOUND) and (place.is_file() or place.is_symlink()):
             yield place
     for name in listing.repositories:
         yield from _files_under(directory / name, visited)
@@ -125,7 +132,7 @@ def _walk(directory: Path, above: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Ite
         if entry.is_dir(follow_symlinks=False):
             if entry.name not in SKIPPED_DIRECTORIES and not _is_ignored(place, specs, "/"):
                 yield from _walk(place, specs)
-        elif entry.name.endswith(SUFFIXES) and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
+        elif entry.name.endswith(_FOUND) and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
             yield place
 
 

@@ -52,6 +52,10 @@ _CHECKS = {
     "FSDP219": "Print the parameter groups and compare them with those of the old code.",
     "FSDP3": _RESUME,
     "FSDP4": _RESUME,
+    "FSDP5": (
+        "Start the run with the old and the new configuration and compare the losses of the first steps, and list the "
+        "sharded modules once: a key that a framework does not read raises no error."
+    ),
     "FSDP9": "Read each of the named places: no rule knows them, so nothing was checked for you.",
 }
 

@@ -20,21 +20,20 @@ REDUCTIONS = frozenset({"all_reduce", "reduce"})
 PASSED_ON = frozenset({"abs", "cpu", "data", "detach", "double", "flatten", "float", "pow", "square", "to", "view"})
 #: Code that knows of DTensors already.
 AWARE = re.compile(r"\bDTensor\b|\bto_local\b|\bfull_tensor\b")
-SUMMED = "the norm of a DTensor may be global already: all_reduce then counts it twice"
+SUMMED = "norms of DTensors may be those of all ranks: reducing them by hand counts twice"
 ADVICE = (
-    "use p.grad.to_local(), this rank's shard as under FSDP1 (grad.norm() ** 2 is global under FSDP2, "
-    "grad.norm().item() is not). Or replace the whole computation with "
-    "torch.nn.utils.clip_grad_norm_(model.parameters(), limit).full_tensor()"
+    "grad.norm() ** 2 is that of all ranks under FSDP2, grad.norm().item() is not: read p.grad.to_local(), this rank's "
+    "shard as before, or let torch.nn.utils.clip_grad_norm_(model.parameters(), limit).full_tensor() do all of it"
 )
 
 
 class HandReducedNorms(Rule):
-    """Gradient norms reduced by hand.
+    """Norms of gradients that are summed over ranks by hand.
 
-    FSDP1's gradients are plain tensors, each rank's own shard, so programs take a norm of each, add the squares and
-    reduce the sum over all ranks. FSDP2's are DTensors. Their squared norm is global already, and reducing it again
-    counts every rank's part several times. Where a DTensor meets a plain tensor or a collective, it raises.
-    `grad.to_local()` is the plain shard.
+    FSDP1's gradients are plain tensors, each rank's own shard, so programs take a norm of each, add the squares up
+    and reduce the sum over all ranks. FSDP2's are DTensors. Their norm squared is that of all ranks already, and
+    reducing it once more counts every rank's part several times; where a DTensor meets a plain tensor or a collective,
+    it raises. `grad.to_local()` is the plain shard.
     """
 
     id = "FSDP216"
@@ -61,7 +60,7 @@ from torch.distributed.fsdp import fully_shard
 def train(model, batch):
     fully_shard(model)
     model(batch).backward()
-    # TODO(fsdp-migrate FSDP216): the norm of a DTensor may be global already: all_reduce then counts it twice
+    # TODO(fsdp-migrate FSDP216): norms of DTensors may be those of all ranks: reducing them by hand counts twice
     total = sum(parameter.grad.norm() ** 2 for parameter in model.parameters())
     dist.all_reduce(total)
     return total.sqrt()
@@ -80,7 +79,7 @@ def train(model, batch):
             if _is_reduced(whole, file) and not AWARE.search(file.code(whole)):
                 model = model_of_parameter(gradient.value, file)
                 sure = model is not None and held_at(model, file) is Certainty.YES
-                message = SUMMED if sure else f"if these parameters are sharded, {SUMMED}"
+                message = SUMMED if sure else f"if these parameters are sharded: {SUMMED}"
                 yield Diagnosis(gradient, Level.MANUAL, message, ADVICE)
 
 

@@ -1,0 +1,1 @@
+"""Configuration of frameworks: what each key means under FSDP2, and edits of those keys alone."""

@@ -1,0 +1,43 @@
+"""The base class of the dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
+
+from fsdp_migrate.configs.block import Block, Change, Setting
+from fsdp_migrate.configs.editing.mapping_edits import MappingEditor
+from fsdp_migrate.configs.nodes import Entry, Node, Text, TextEdit
+
+SHARED = "it comes from an anchor or a merge, which other places use as well"
+
+
+class Dialect(Protocol):
+    """One framework's configuration in documents."""
+
+    name: ClassVar[str]
+
+    def blocks(self, text: Text, root: Node, path: str, is_json: bool) -> Iterable[Block]:
+        """The blocks of settings in a document; none if it is of another dialect."""
+
+
+class DocumentEditor:
+    """Edits a mapping of a document, and the one around it."""
+
+    def __init__(self, text: Text, node: Node, outer: Node, is_json: bool) -> None:
+        self._text, self._node, self._outer, self._is_json = text, node, outer, is_json
+
+    def edits(self, change: Change) -> list[TextEdit]:
+        inner = MappingEditor(self._text, self._node, self._is_json)
+        made = inner.edits(change.values, change.names, change.removed, change.added)
+        if change.beside:
+            outer = MappingEditor(self._text, self._outer, self._is_json)
+            made += outer.edits({}, {}, (), change.beside)
+        return made
+
+
+def setting(name: str, entry: Entry) -> Setting:
+    """An entry of a mapping as the setting ``name``."""
+    node = entry.node
+    fixed = SHARED if entry.is_merged or node.is_shared else ""
+    return Setting(name, entry.key, node.value if node.is_scalar else None, entry.key_start, node.end, fixed)

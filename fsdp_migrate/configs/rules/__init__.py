@@ -1,0 +1,1 @@
+"""The rules about configuration, 5xx: one class per file."""

@@ -1,0 +1,67 @@
+"""Rule for ``fsdp_activation_checkpointing``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.config_units import POLICY
+from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.verdict.finding import Level
+
+CHECKPOINTING = "fsdp_activation_checkpointing"
+
+
+class ConfigCheckpointing(ConfigRule):
+    """Activation checkpointing: `fsdp_activation_checkpointing`.
+
+    accelerate keeps the random state for FSDP1 and does not for FSDP2 (`preserve_rng_state=False`): a layer with
+    dropout is recomputed with another mask than it was run with, so that its gradients are wrong. Up to accelerate 1.14
+    it also checkpointed the children of each layer instead of the layer. Without a wrap policy it calls None and fails.
+    """
+
+    id = "FSDP509"
+    name = "config-checkpointing"
+    dialects = (ACCELERATE,)
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_activation_checkpointing: true
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_transformer_layer_cls_to_wrap: Block
+mixed_precision: 'no'
+"""
+    after = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_activation_checkpointing: true
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_transformer_layer_cls_to_wrap: Block
+  fsdp_version: 2
+mixed_precision: 'no'
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """Checkpointing that is on."""
+        setting = block.get(CHECKPOINTING)
+        if not is_fsdp1(block) or setting is None or not setting.is_true:
+            return
+        policy = block.get(POLICY)
+        if policy is None or policy.word == "NO_WRAP":
+            yield Verdict(
+                setting,
+                Level.MANUAL,
+                "activation checkpointing without a wrap policy fails under accelerate's FSDP2: it calls None",
+                "Set fsdp_auto_wrap_policy and the layer classes, and run this tool again.",
+                keeps=True,
+            )
+        else:
+            yield Verdict(
+                setting,
+                Level.REVIEW,
+                "assumes no dropout in checkpointed layers: accelerate's FSDP2 recomputes with another random state",
+                "Use accelerate 1.15 or newer, and the model's own gradient checkpointing if it has dropout.",
+            )

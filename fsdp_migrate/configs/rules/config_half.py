@@ -1,0 +1,76 @@
+"""Rule for files that ask for FSDP2 in FSDP1's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Change, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.config_strategy import RESHARD, RESHARDS, STRATEGY, strategy_name
+from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp2, is_read
+from fsdp_rules.frameworks.table import table
+from fsdp_rules.verdict.finding import Level
+
+
+class ConfigHalf(ConfigRule):
+    """Files with `fsdp_version: 2` and keys of FSDP1.
+
+    FSDP2 silently ignores `fsdp_sharding_strategy`, so that SHARD_GRAD_OP, HYBRID_SHARD and NO_SHARD train with full
+    sharding, and it refuses the name of a strategy in `fsdp_reshard_after_forward`. What has no effect is removed;
+    where the old key asks for something else than what runs, only the people who run it know which of the two they
+    want.
+    """
+
+    id = "FSDP506"
+    name = "config-half-migrated"
+    dialects = (ACCELERATE,)
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_reshard_after_forward: FULL_SHARD
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_use_orig_params: true
+  fsdp_version: 2
+mixed_precision: 'no'
+"""
+    after = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_reshard_after_forward: true
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_version: 2
+mixed_precision: 'no'
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """FSDP1's keys and values in a file for FSDP2."""
+        if not is_read(block) or not is_fsdp2(block):
+            return
+        reshard, strategy = block.get(RESHARD), block.get(STRATEGY)
+        if reshard and strategy_name(reshard.word) and reshard.word not in ("1", "TRUE"):
+            name = strategy_name(reshard.word) or ""
+            told = f"{reshard.written}: {reshard.value} raises ValueError under FSDP2, which takes a truth value"
+            if name in ("FULL_SHARD", "SHARD_GRAD_OP"):
+                yield Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: RESHARDS[name]}))
+            else:
+                advice = "Write true or false, and a parallelism_config for replication."
+                yield Verdict(reshard, Level.MANUAL, told, advice, keeps=True)
+        if strategy:
+            name = strategy_name(strategy.word) or str(strategy.value)
+            change = Change(removed=(strategy.written,))
+            if reshard or name == "FULL_SHARD":
+                told = f"{strategy.written} is removed: FSDP2 does not read it"
+                yield Verdict(strategy, Level.SAFE, told, change=change)
+            else:
+                yield Verdict(
+                    strategy,
+                    Level.MANUAL,
+                    f"FSDP2 silently ignores {strategy.written}: {strategy.value} and trains with full sharding",
+                    "Write fsdp_reshard_after_forward (false for SHARD_GRAD_OP), or remove the key to keep what runs.",
+                )
+        for key in table(ACCELERATE).with_verdict("removed"):
+            setting = block.get(key.name)
+            # The launcher looks at this one before it looks at the version.
+            if setting and (setting.name != "fsdp_sync_module_states" or setting.is_true):
+                told = f"{setting.written} is removed: FSDP2 does not read it"
+                yield Verdict(setting, Level.SAFE, told, change=Change(removed=(setting.written,)))

@@ -1,0 +1,80 @@
+"""Rule for keys without a counterpart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Change, Setting, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.frameworks.table import table
+from fsdp_rules.verdict.finding import Level
+
+SYNC, LOADING, ORIGINAL = "fsdp_sync_module_states", "fsdp_cpu_ram_efficient_loading", "fsdp_use_orig_params"
+
+
+class ConfigRemoved(ConfigRule):
+    """Keys that FSDP2 does not have: prefetching, `fsdp_use_orig_params`, `fsdp_sync_module_states`.
+
+    FSDP2 prefetches in backward and keeps the original parameters in any case. What can change numbers is said on the
+    line: under FSDP1 rank 0's values are broadcast, under accelerate's FSDP2 only with
+    `fsdp_cpu_ram_efficient_loading`; and `fsdp_use_orig_params: false` gave the optimizer flat parameters.
+    """
+
+    id = "FSDP504"
+    name = "config-removed-key"
+    dialects = (ACCELERATE,)
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_backward_prefetch: BACKWARD_PRE
+  fsdp_forward_prefetch: false
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_sync_module_states: true
+  fsdp_use_orig_params: true
+mixed_precision: 'no'
+"""
+    after = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_version: 2
+mixed_precision: 'no'
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """Each key that is left out, and the broadcast that is missed where no key says so."""
+        if not is_fsdp1(block):
+            return
+        for key in table(ACCELERATE).with_verdict("removed"):
+            setting = block.get(key.name)
+            if setting is not None:
+                yield self._removed(block, setting)
+        loading = block.get(LOADING)
+        if block.get(SYNC) is None and loading is not None and not loading.is_true:
+            yield Verdict(loading, Level.REVIEW, *_NOT_BROADCAST)
+
+    def _removed(self, block: Block, setting: Setting) -> Verdict:
+        change = Change(removed=(setting.written,))
+        loading = block.get(LOADING)
+        loads_once = loading is None or loading.is_true
+        if setting.name == SYNC and not setting.is_true and loads_once:
+            told = "removed, which also ends accelerate's refusal of fsdp_cpu_ram_efficient_loading beside it"
+            return Verdict(setting, Level.REVIEW, f"{setting.written} is {told}", change=change)
+        if setting.name == SYNC and setting.is_true and not loads_once:
+            return Verdict(setting, Level.REVIEW, *_NOT_BROADCAST, change=change)
+        if setting.name == ORIGINAL and not setting.is_true:
+            return Verdict(
+                setting,
+                Level.REVIEW,
+                "assumes an elementwise optimizer (Adam, SGD): FSDP2 has no flat parameters for it",
+                "Compare the losses of a few steps with Adafactor, LAMB, Muon or parameter groups.",
+                change,
+            )
+        return Verdict(setting, Level.SAFE, f"{setting.written} is removed: FSDP2 has no such setting", change=change)
+
+
+_NOT_BROADCAST = (
+    "assumes all ranks start from the same weights: FSDP2 does not broadcast those of rank 0",
+    "Set fsdp_cpu_ram_efficient_loading: true to have them broadcast.",
+)

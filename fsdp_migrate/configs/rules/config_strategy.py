@@ -1,0 +1,144 @@
+"""Rule for ``fsdp_sharding_strategy`` and ``fsdp_reshard_after_forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Change, New, Setting, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.frameworks.table import table
+from fsdp_rules.verdict.finding import Level
+
+STRATEGY, RESHARD = "fsdp_sharding_strategy", "fsdp_reshard_after_forward"
+REPLICATE, SHARD = "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size"
+RESHARDS = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "HYBRID_SHARD_ZERO2": False}
+NO_SHARD = (
+    "NO_SHARD has no FSDP2 setting in accelerate, so this file is kept on FSDP1",
+    "Set distributed_type: MULTI_GPU and remove fsdp_config: DDP computes the same.",
+)
+
+
+def strategy_name(word: str) -> str | None:
+    """The strategy that a name in upper case, or a number, stands for; None if there is none."""
+    names = table(ACCELERATE).keys[STRATEGY].values
+    if word.isdigit():
+        return names[int(word) - 1] if 1 <= int(word) <= len(names) else None
+    word = word.removeprefix("SHARDINGSTRATEGY.").removeprefix("_")
+    return word if word in names else None
+
+
+class ConfigStrategy(ConfigRule):
+    """The sharding strategy: `fsdp_sharding_strategy` becomes `fsdp_reshard_after_forward`.
+
+    FSDP2 takes a truth value: true is FULL_SHARD, false is SHARD_GRAD_OP. The hybrid strategies also get a
+    `parallelism_config`, with the number of machines and of processes on each that the file has; accelerate refuses to
+    start on any other number, so that the replication cannot get lost. Names in any case and numbers are read as
+    accelerate reads them.
+
+    A launched FSDP1 never reads `fsdp_reshard_after_forward`: the launcher always sets a strategy, FULL_SHARD if the
+    file has none. What such a file says there is a wish that was never carried out.
+    """
+
+    id = "FSDP502"
+    name = "config-sharding-strategy"
+    dialects = (ACCELERATE,)
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_sharding_strategy: 4   # HYBRID_SHARD
+  fsdp_state_dict_type: FULL_STATE_DICT
+mixed_precision: 'no'
+num_machines: 2
+num_processes: 16
+"""
+    after = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_reshard_after_forward: true   # HYBRID_SHARD
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_version: 2
+mixed_precision: 'no'
+num_machines: 2
+num_processes: 16
+parallelism_config:
+  parallelism_config_dp_replicate_size: 2
+  parallelism_config_dp_shard_size: 8
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """The strategy that FSDP1 takes today, put in FSDP2's terms."""
+        if not is_fsdp1(block):
+            return
+        setting, reshard = block.get(STRATEGY), block.get(RESHARD)
+        name = strategy_name(setting.word) if setting else "FULL_SHARD"
+        if setting and name is None:
+            yield Verdict(
+                setting,
+                Level.MANUAL,
+                f"{setting.written}: {setting.value} is not a strategy that accelerate knows",
+                "Use FULL_SHARD, SHARD_GRAD_OP or HYBRID_SHARD and run this tool again.",
+                keeps=True,
+            )
+        elif setting and name == "NO_SHARD":
+            yield Verdict(setting, Level.MANUAL, *NO_SHARD, keeps=True)
+        elif setting and name in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2"):
+            yield self._hybrid(block, setting, reshard, name)
+        elif setting and name:
+            told = f"{setting.written}: {setting.value} becomes {RESHARD}: {_word(RESHARDS[name])}"
+            yield Verdict(setting, Level.SAFE, told, change=_renamed(setting, reshard, RESHARDS[name]))
+        if reshard and not setting:
+            yield self._unread(reshard)
+
+    def _hybrid(self, block: Block, setting: Setting, reshard: Setting | None, name: str) -> Verdict:
+        machines, processes = block.around.get("num_machines"), block.around.get("num_processes")
+        if block.around.get("parallelism_config"):
+            return Verdict(
+                setting,
+                Level.MANUAL,
+                f"{name} beside a parallelism_config, which accelerate takes with FSDP2 alone",
+                "Remove one of them and run this tool again.",
+                keeps=True,
+            )
+        if not isinstance(machines, int) or not isinstance(processes, int) or machines < 1 or processes % machines:
+            return Verdict(
+                setting,
+                Level.MANUAL,
+                f"{name} needs the number of machines and of GPUs on each, which this file does not have",
+                "Set num_machines and num_processes (of all machines) and run this tool again.",
+                keeps=True,
+            )
+        change = _renamed(setting, reshard, RESHARDS[name])
+        sizes: dict[str, New] = {
+            "parallelism_config": {REPLICATE: machines, SHARD: processes // machines},
+        }
+        return Verdict(
+            setting,
+            Level.REVIEW,
+            f"{name}: assumes num_machines: {machines} with {processes // machines} GPUs on each",
+            "accelerate stops at the start if another number of processes is launched.",
+            Change(change.values, change.names, change.removed, beside=sizes),
+        )
+
+    def _unread(self, reshard: Setting) -> Verdict:
+        wished = strategy_name(reshard.word)
+        if wished == "FULL_SHARD" or reshard.is_true:
+            told = f"{reshard.written}: {reshard.value} is the truth value true under FSDP2"
+            return Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: True}))
+        return Verdict(
+            reshard,
+            Level.REVIEW,
+            f"{reshard.written}: {reshard.value} was never read under FSDP1, which ran FULL_SHARD: now true",
+            "Set it to false for SHARD_GRAD_OP, if that was meant.",
+            Change({reshard.written: True}),
+        )
+
+
+def _renamed(setting: Setting, reshard: Setting | None, value: bool) -> Change:
+    if reshard:
+        return Change({reshard.written: value}, removed=(setting.written,))
+    return Change({setting.written: value}, {setting.written: RESHARD})
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"

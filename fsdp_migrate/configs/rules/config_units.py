@@ -1,0 +1,72 @@
+"""Rule for the policies that choose units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.frameworks.table import table
+from fsdp_rules.verdict.finding import Level
+
+POLICY, CLASSES = "fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap"
+
+
+class ConfigUnits(ConfigRule):
+    """Which modules become units: `fsdp_auto_wrap_policy` and the keys that belong to it.
+
+    The names are the same for both versions. SIZE_BASED_WRAP picks other units, since FSDP2 counts all parameters of a
+    module and FSDP1 those that its inner units leave; memory changes, numbers do not. Without
+    `fsdp_transformer_layer_cls_to_wrap` the model's `_no_split_modules` decide, which under FSDP2 works from accelerate
+    1.14 on: before, only the root was sharded.
+    """
+
+    id = "FSDP507"
+    name = "config-units"
+    dialects = (ACCELERATE,)
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: SIZE_BASED_WRAP
+  fsdp_min_num_params: 2000
+  fsdp_state_dict_type: FULL_STATE_DICT
+mixed_precision: 'no'
+"""
+    after = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: SIZE_BASED_WRAP
+  fsdp_min_num_params: 2000
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_version: 2
+mixed_precision: 'no'
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """Policies whose units change, and names that are none."""
+        setting = block.get(POLICY)
+        if not is_fsdp1(block) or setting is None:
+            return
+        if setting.word not in table(ACCELERATE).keys[POLICY].values:
+            yield Verdict(
+                setting,
+                Level.MANUAL,
+                f"{setting.written}: {setting.value} is not a policy that accelerate knows",
+                "Use TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP and run this tool again.",
+                keeps=True,
+            )
+        elif setting.word == "SIZE_BASED_WRAP":
+            yield Verdict(
+                setting,
+                Level.REVIEW,
+                "SIZE_BASED_WRAP picks other units under FSDP2: assumes memory fits, the numbers are the same",
+                "Compare the peak memory of a few steps.",
+            )
+        elif setting.word == "TRANSFORMER_BASED_WRAP" and not block.value(CLASSES):
+            yield Verdict(
+                setting,
+                Level.REVIEW,
+                "assumes accelerate 1.14 or newer: before, the model's _no_split_modules gave FSDP2 no units",
+                "Write the layer classes into fsdp_transformer_layer_cls_to_wrap.",
+            )

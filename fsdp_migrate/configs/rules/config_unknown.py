@@ -1,0 +1,63 @@
+"""Rule for keys that nothing reads."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Change, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1, is_read
+from fsdp_rules.frameworks.table import table
+from fsdp_rules.verdict.finding import Level
+
+
+class ConfigUnknown(ConfigRule):
+    """Keys of `fsdp_config` that accelerate never reads, and keys that are written twice.
+
+    The launcher takes any key and passes on those that it knows, silently. Keys that are known to have no effect in
+    either version are removed with the switch; any other is kept, for a reader who knows what it was meant to do.
+    """
+
+    id = "FSDP505"
+    name = "config-unknown-key"
+    dialects = (ACCELERATE,)
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_backward_prefetch_policy: BACKWARD_PRE
+  fsdp_limit_all_gathers: true
+  fsdp_state_dict_type: FULL_STATE_DICT
+mixed_precision: 'no'
+"""
+    after = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_state_dict_type: FULL_STATE_DICT
+  fsdp_version: 2
+mixed_precision: 'no'
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """Dead keys, keys that no table has, and the losers of two equal keys."""
+        if not is_read(block):
+            return
+        known = table(block.dialect).keys
+        for setting in block.settings.values():
+            key = known.get(setting.name)
+            if key is None:
+                near = difflib.get_close_matches(setting.name, list(known), n=1, cutoff=0.8)
+                advice = f"It may be {near[0]} that was meant." if near else "Remove it, or use a key that is read."
+                yield Verdict(setting, Level.MANUAL, f"accelerate does not read the key {setting.written}", advice)
+            elif key.verdict == "dead":
+                change = Change(removed=(setting.written,)) if is_fsdp1(block) else Change()
+                level = Level.SAFE if is_fsdp1(block) else Level.INFO
+                yield Verdict(setting, level, f"{setting.written} is never read by accelerate: {key.v1}", change=change)
+        for other in block.others:
+            yield Verdict(
+                other,
+                Level.MANUAL,
+                f"{other.written} is written twice, and the last one counts",
+                "Remove one of them and run this tool again.",
+                keeps=True,
+            )

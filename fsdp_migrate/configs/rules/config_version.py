@@ -1,0 +1,70 @@
+"""Rule for ``fsdp_version``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Change, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.launched import ACCELERATE, VERSION, is_fsdp1, is_read
+from fsdp_rules.verdict.finding import Level
+
+
+class ConfigVersion(ConfigRule):
+    """Which FSDP `accelerate launch` starts: `fsdp_version`, whose default is 1.
+
+    The file moves as a whole. If one key of it has no counterpart, no key is changed, and the finding on that key says
+    why. A file whose `distributed_type` is not `FSDP` starts no FSDP and is kept.
+    """
+
+    id = "FSDP501"
+    name = "config-version"
+    dialects = (ACCELERATE,)
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP  # one unit per layer
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_transformer_layer_cls_to_wrap: Block
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 8
+"""
+    after = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP  # one unit per layer
+  fsdp_reshard_after_forward: true
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_transformer_layer_cls_to_wrap: Block
+  fsdp_version: 2
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 8
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """The switch itself, and files that start something else."""
+        version = block.get(VERSION)
+        if not is_read(block):
+            kind = block.around["distributed_type"]
+            yield Verdict(
+                None,
+                Level.INFO,
+                f"fsdp_config is not read: distributed_type is {kind}",
+                "Remove fsdp_config, or set distributed_type: FSDP and run this tool again.",
+            )
+        elif is_fsdp1(block):
+            if version is None:
+                yield Verdict(None, Level.SAFE, "FSDP1 becomes FSDP2", change=Change(added={VERSION: 2}))
+            elif str(version.value) == "1":
+                yield Verdict(version, Level.SAFE, "FSDP1 becomes FSDP2", change=Change({version.written: 2}))
+            else:
+                yield Verdict(
+                    version,
+                    Level.MANUAL,
+                    f"fsdp_version: {version.value} is not a version that accelerate knows",
+                    "Set it to 1 and run this tool again, or write the file for 2.",
+                    keeps=True,
+                )

@@ -1,0 +1,187 @@
+"""Files that are broken, strange or large: a clear message, and nothing but whole, readable output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import main
+from fsdp_migrate.configs.migrate import migrate
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Failed, Skipped
+from tests.configs.helpers import check_kept, check_migrates, found, migrated
+
+V1 = """distributed_type: FSDP
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_state_dict_type: FULL_STATE_DICT
+mixed_precision: 'no'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("distributed_type: FSDP\nfsdp_config:\n\tfsdp_version: 1\n", 3, "cannot start any token"),
+        ("distributed_type: FSDP\nfsdp_config: [1, 2\nx: {\n", 3, "cannot be read"),
+        ("fsdp_config: 'open\n", 1, "cannot be read"),
+        ("{% if x %}\nfsdp_config:\n  fsdp_version: 1\n{% endif %}\n", 1, "template"),
+        ("fsdp_config: *nothing\n", 1, "cannot be read"),
+    ],
+)
+def test_unreadable_yaml_is_a_finding(text: str, line: int, said: str) -> None:
+    finding = check_kept(text, "FSDP590")
+    assert said in finding.message
+    assert finding.line == line
+
+
+def test_json_with_comments_is_a_finding() -> None:
+    text = '{\n  // sharding\n  "fsdp_config": {"fsdp_version": 1}\n}\n'
+    assert check_kept(text, "FSDP590", "a.json").line == 2
+
+
+def test_jinja_in_values_stays() -> None:
+    text = V1 + "num_processes: '{{ gpus }}'\n"
+    output, _ = migrated(text)
+    assert output.endswith("num_processes: '{{ gpus }}'\n")
+    assert "fsdp_version: 2" in output
+
+
+def test_several_documents_in_one_file() -> None:
+    output, _ = migrated(f"{V1}---\nother: fsdp\n---\n{V1}")
+    assert output.count("fsdp_version: 2") == 2
+    assert "---\nother: fsdp\n---\n" in output
+
+
+def test_anchors_and_merges_are_not_edited() -> None:
+    shared = """
+    base: &base
+      fsdp_sharding_strategy: FULL_SHARD
+    distributed_type: FSDP
+    fsdp_config:
+      <<: *base
+      fsdp_use_orig_params: true
+    """
+    assert "anchor" in check_kept(shared, "FSDP502").message
+    anchored = V1.replace("FULL_SHARD", "&strategy FULL_SHARD")
+    assert migrated(anchored)[0] == anchored
+
+
+def test_an_anchor_that_no_edit_touches_is_fine() -> None:
+    output, _ = migrated(V1 + "seed: &seed 1\nother: *seed\n")
+    assert "fsdp_version: 2" in output
+    assert output.endswith("seed: &seed 1\nother: *seed\n")
+
+
+def test_odd_forms_keep_every_other_byte() -> None:
+    check_migrates(
+        """
+        # top
+        distributed_type:   FSDP   # padded
+        fsdp_config:
+            # before the strategy
+            "fsdp_sharding_strategy"  :   'SHARD_GRAD_OP'   # trailing
+            fsdp_forward_prefetch: false # gone with its line
+
+            fsdp_offload_params: no
+            # at the end
+
+        mixed_precision: "no"
+        """,
+        """
+        # top
+        distributed_type:   FSDP   # padded
+        fsdp_config:
+            # before the strategy
+            "fsdp_reshard_after_forward"  :   false   # trailing
+
+            fsdp_offload_params: no
+            "fsdp_version": 2
+            "fsdp_state_dict_type": "FULL_STATE_DICT"
+            # at the end
+
+        mixed_precision: "no"
+        """,
+    )
+
+
+def test_flow_mappings() -> None:
+    check_migrates(
+        "{distributed_type: FSDP, mixed_precision: 'no', fsdp_config: {fsdp_use_orig_params: true, "
+        "fsdp_offload_params: false}}\n",
+        "{distributed_type: FSDP, mixed_precision: 'no', fsdp_config: {fsdp_offload_params: false, fsdp_version: 2, "
+        "fsdp_state_dict_type: FULL_STATE_DICT}}\n",
+    )
+
+
+def test_a_file_without_a_last_line_break() -> None:
+    output, _ = migrated(V1.rstrip("\n").replace("mixed_precision: 'no'", "").rstrip("\n"))
+    assert output.endswith("\n  fsdp_version: 2")
+
+
+def test_a_list_of_configurations() -> None:
+    output, _ = migrated("runs:\n- distributed_type: FSDP\n  fsdp_config:\n    fsdp_sharding_strategy: 2\n")
+    assert "    fsdp_reshard_after_forward: false\n    fsdp_version: 2\n" in output
+
+
+def test_large_files_are_skipped() -> None:
+    result = migrate(V1.encode() + b"# " + b"x" * 5_000_000, "a.yaml", Settings())
+    assert isinstance(result, Skipped)
+    assert "1 MB" in result.reason
+
+
+def test_other_encodings_fail_with_a_place() -> None:
+    result = migrate(b"fsdp_config: \xff\n", "a.yaml", Settings())
+    assert isinstance(result, Failed)
+    assert "UTF-8" in result.error
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fsdp\n", "- fsdp\n", "fsdp_config:\n", "? [fsdp]\n: 1\n", "a: &a [*a, fsdp]\n", "fsdp: 1:30\n"]
+)
+def test_odd_documents_are_nothing(text: str) -> None:
+    assert migrated(text) == (text, ())
+
+
+def test_depth_is_a_finding() -> None:
+    assert found("fsdp: " + "[" * 3000 + "]" * 3000) == {("FSDP590", "manual")}
+    assert ("FSDP590", "manual") in found('{"fsdp": ' + "[" * 100_000 + "]" * 100_000 + "}", "a.json")
+
+
+def test_commands_on_a_single_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "acc.yaml"
+    file.write_text(V1)
+    assert main(["check", str(file)]) == 1
+    assert "FSDP502" in capsys.readouterr().out
+    assert main(["rewrite", str(file)]) == 0
+    assert "fsdp_version: 2" in file.read_text()
+    assert main(["check", str(file)]) == 0
+
+
+def test_ignore_comments_baseline_and_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, baseline = tmp_path / "acc.yaml", tmp_path / "known.json"
+    file.write_text(V1.replace("FULL_SHARD", "NO_SHARD  # fsdp-migrate: ignore[FSDP502]"))
+    assert main(["check", str(file), "--ignore", "FSDP501"]) == 0
+    file.write_text(V1 + "# fsdp-migrate: ignore[FSDP599]\n")
+    capsys.readouterr()
+    assert main(["check", str(file)]) == 2
+    assert "no such rule" in capsys.readouterr().out
+    file.write_text(V1)
+    assert main(["check", "--write-baseline", str(baseline), str(file)]) == 0
+    assert main(["check", "--baseline", str(baseline), str(file)]) == 0
+    capsys.readouterr()
+    assert main(["check", "--format", "sarif", str(file)]) == 1
+    assert '"ruleId": "FSDP502"' in capsys.readouterr().out
+
+
+def test_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "config-sharding-strategy"]) == 0
+    assert "```yaml" in capsys.readouterr().out
+
+
+def test_a_page_shows_the_change(tmp_path: Path) -> None:
+    file, page = tmp_path / "acc.yaml", tmp_path / "report.html"
+    file.write_text(V1)
+    assert main(["rewrite", str(file), "--report", str(page)]) == 0
+    assert "fsdp_reshard_after_forward" in page.read_text()
