@@ -50,6 +50,7 @@ _CHECKS = {
     "FSDP217": _EFFECT,
     "FSDP218": "Evaluate, freeze or thaw, and train for two steps: the second must change what the first did.",
     "FSDP219": "Print the parameter groups and compare them with those of the old code.",
+    "FSDP220": "Evaluate between two steps, and compare the losses after it with those of the old code.",
     "FSDP3": _RESUME,
     "FSDP4": _RESUME,
     "FSDP5": (

@@ -14,7 +14,7 @@ DIRECT = re.compile(
 )
 #: What a file without an FSDP import may do with a wrapped model that it is given.
 LOOP = re.compile(
-    r"clip_grad_norm_|\bno_sync\b|\.module\b|state_dict\b|\bFSDP\b|\.generate\(|deepcopy|register_(comm_)?hook"
+    r"clip_grad_norm_|\.zero_grad\(|\bno_sync\b|\.module\b|state_dict\b|\bFSDP\b|\.generate\(|deepcopy|register_(comm_)?hook"
     r"|\.ndim\b|\.dim\(\)|\.shape\b|checkpoint_wrapper|\.apply\(|\.numel\(|\._handles?\b|\.process_group\b|_checkpointing\("
     r"|\b_(all_handles|all_fsdp_states|exec_order_data|fully_sharded_module_to_handle|shard_param_infos)\b"
     r"|\b_(post_backward|unshard)_stream\b"
@@ -25,6 +25,7 @@ DATA = re.compile(r"\.data\s*=[^=]")
 ENTRY = re.compile(
     r"\.forward\b|\.\w*(generate|sample|rollout|encode|decode|predict|infer|embed|score|logits|loss|logprobs?)\w*\("
     r"|\.(forward|compute)_\w+\(|\.get_\w+\(|\.\w+_(forward|step)\(|requires_grad|freeze|set_trainable"
+    r"|\.(named_)?parameters\("
 )
 
 

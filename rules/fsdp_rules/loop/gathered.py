@@ -1,0 +1,212 @@
+"""Rule for what reaches a model's parameters while FSDP2 still has them gathered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
+from fsdp_rules.model.passes import Pass, last_passes
+from fsdp_rules.model.wrapping import PASSING, held_at, is_summoned, model_of_parameters
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertBefore, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+#: Functions that look at the parameters of a model that they are given, by what people call them.
+LOOKS = re.compile(r"ema|averag|optim|teacher|update|hash|checksum|freeze|param|norm|sync|copy|count", re.IGNORECASE)
+ADVICE = (
+    "clear the gradients with the optimizer's zero_grad(), or call reshard() on every FSDPModule of the model first"
+)
+
+
+class GatheredParameters(Rule):
+    """What clears, copies or counts a model's parameters after a forward that no backward has followed.
+
+    After a forward FSDP2 keeps the root gathered (under SHARD_GRAD_OP every unit), and `model.parameters()` then
+    gives the gathered copies: `model.zero_grad()` leaves the gradients of the sharded parameters where they are, an
+    optimizer built there trains nothing, and an average copies what is about to be freed. FSDP1 has one set of
+    parameters. The optimizer's own `zero_grad()` always reaches the sharded parameters; where it is not known, the
+    units are resharded first, which does nothing where they are sharded already.
+    """
+
+    id = "FSDP220"
+    name = "gathered-parameters"
+    visits = (cst.Module,)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, batches):
+    model = FSDP(net, use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        loss = model(batch).sum()
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def train(net, batches):
+    model = fully_shard(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        loss = model(batch).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Every place that reads parameters where a forward may have been the last pass."""
+        if "fsdp1" not in file.project.flags:
+            return
+        resharded: set[tuple[cst.CSTNode, str]] = set()
+        for place, model, clears in _places(file):
+            if not _is_gathered(place, model, clears, file):
+                continue
+            optimizer = _optimizer_of(model, place, file) if clears and isinstance(place, cst.Call) else None
+            if optimizer is not None and isinstance(place, cst.Call):
+                yield self._by_optimizer(place, model, optimizer, file)
+                continue
+            statement = file.statement(place)
+            block = file.parent(file.parent(statement) or statement)
+            if block is not None and not clears and (block, file.code(model)) in resharded:
+                continue
+            if block is not None:
+                resharded.add((block, file.code(model)))
+            yield self._resharded(place, model, file)
+
+    def _by_optimizer(self, call: cst.Call, model: cst.BaseExpression, optimizer: str, file: File) -> Diagnosis:
+        return Diagnosis(
+            call,
+            Level.SAFE,
+            f"after a forward, {file.code(model)}.zero_grad() would only reach gathered parameters",
+            edits=(Replace(call, lambda code: f"{optimizer}.zero_grad({', '.join(map(code, call.args))})"),),
+        )
+
+    def _resharded(self, place: cst.CSTNode, model: cst.BaseExpression, file: File) -> Diagnosis:
+        message = f"after a forward, FSDP2 still holds gathered parameters: {file.code(model)} is resharded first"
+        statement = file.statement(place)
+        if not is_repeatable(model) or not isinstance(statement, cst.BaseSmallStatement | cst.For):
+            return Diagnosis(
+                place,
+                Level.MANUAL,
+                "after a forward, this only reaches gathered parameters",
+                ADVICE,
+            )
+        return Diagnosis(place, Level.SAFE, message, edits=(reshard_before(statement, model, file),))
+
+
+def reshard_before(statement: cst.CSTNode, model: cst.BaseExpression, file: File) -> Edit:
+    """The edit that reshards every unit of ``model`` in front of ``statement``."""
+    module = file.ref("torch.distributed.fsdp.FSDPModule")
+    unit = file.fresh(statement, "unit", "fsdp_unit")
+    return InsertBefore(
+        statement,
+        lambda code: (
+            f"for {unit} in {code(model)}.modules():\n    if isinstance({unit}, {module}):\n        {unit}.reshard()"
+        ),
+    )
+
+
+def _places(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, bool]]:
+    """What reads the parameters of a model, the model, and whether it clears gradients; in the order of the text."""
+    found: list[tuple[cst.CSTNode, cst.BaseExpression, bool]] = []
+    for loop in file.nodes(cst.For):
+        model = model_of_parameters(loop.iter, file)
+        if model is not None and not isinstance(loop.iter, cst.Name):
+            found.append((loop, model, _clears(loop, file)))
+    for call in file.nodes(cst.Call):
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "zero_grad":
+            found.append((call, func.value, True))
+            continue
+        for argument in call.args:
+            model = _passed(argument.value, func, file)
+            if model is not None and not _is_plain(func):
+                found.append((call, model, False))
+                break
+    return iter(sorted(found, key=lambda entry: file.span(entry[0])))
+
+
+def _is_plain(func: cst.BaseExpression) -> bool:
+    """Whether what is called only passes on what it is given, clips, or runs the backward itself."""
+    if isinstance(func, cst.Name):
+        return func.value in PASSING or func.value in ("isinstance", "getattr", "hasattr", "print", "len", "type", "id")
+    return (isinstance(func, cst.Attribute) and "clip" in func.attr.value) or last_name(func).endswith("scaler")
+
+
+def _passed(node: cst.BaseExpression, func: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """The model whose parameters ``node`` passes on, or that is passed on itself."""
+    if dotted(node) is not None and LOOKS.search(dotted(func) or ""):
+        return node if file.holds(node) is not Certainty.NO else None
+    return model_of_parameters(node, file)
+
+
+def _clears(loop: cst.For, file: File) -> bool:
+    """Whether ``loop`` clears the gradients of the parameters that it runs over."""
+    names = {entry.value for entry in names_in(loop.target)}
+    for node in file.inside(loop.body, cst.Attribute):
+        if node.attr.value != "grad" or not isinstance(node.value, cst.Name) or node.value.value not in names:
+            continue
+        parent = file.parent(node)
+        if isinstance(parent, cst.AssignTarget | cst.Del):
+            return True
+        if isinstance(parent, cst.Attribute) and parent.attr.value in ("zero_", "detach_"):
+            return True
+    return False
+
+
+def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, file: File) -> bool:
+    if held_at(model, file) is Certainty.NO or is_summoned(place, file) or is_under_another_wrapper(place, file):
+        return False
+    if guard_of(place, file.code(model), file) is Guard.OTHER:
+        return False
+    passes = last_passes(place, file)
+    if clears or _zips(place):
+        return not passes <= {Pass.BACKWARD, Pass.RESHARD}
+    return Pass.FORWARD in passes
+
+
+def _zips(place: cst.CSTNode) -> bool:
+    """Whether ``place`` goes through the parameters of two models, as averages and updates of teachers do."""
+    return isinstance(place, cst.For) and (
+        isinstance(place.iter, cst.Call) and isinstance(place.iter.func, cst.Name) and place.iter.func.value == "zip"
+    )
+
+
+def _optimizer_of(model: cst.BaseExpression, place: cst.CSTNode, file: File) -> str | None:
+    """The optimizer of all parameters of ``model``, built where its name means the same as at ``place``."""
+    text = dotted(model)
+    if text is None:
+        return None
+    found: list[str] = []
+    for entry in file.nodes(cst.Assign):
+        name = dotted(entry.targets[0].target) if len(entry.targets) == 1 else None
+        call = entry.value
+        if name is None or not isinstance(call, cst.Call) or not call.args:
+            continue
+        if not (file.resolved(call.func) or "").startswith("torch.optim.") or "lr_scheduler" in file.code(call.func):
+            continue
+        if file.code(call.args[0].value) == f"{text}.parameters()" and _means_the_same(name, text, entry, place, file):
+            found.append(name)
+    return found[0] if len(found) == 1 else None
+
+
+def _means_the_same(name: str, model: str, entry: cst.Assign, place: cst.CSTNode, file: File) -> bool:
+    home, scope = file.scope(entry), file.scope(place)
+    if name.startswith("self.") and model.startswith("self."):
+        return home.rpartition(".")[0] == scope.rpartition(".")[0]
+    if "." in name or len(file.bindings.get((home, name), ())) != 1:
+        return False
+    inside = scope == home or (home != "" and scope.startswith(f"{home}."))
+    rebound = any((inner, root) in file.bindings for inner in [scope] if inner != home for root in (name, model))
+    return inside and not rebound and "." not in model

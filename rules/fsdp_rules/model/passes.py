@@ -1,0 +1,115 @@
+"""Which pass of a model may have run last before a place: FSDP2's root stays gathered after a forward."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.model.wrapping import may_wrap
+from fsdp_rules.project.project import Certainty
+
+#: Functions and methods that run a model without a backward, by what people call them.
+EVALUATES = re.compile(r"(^|_)(eval\w*|valid\w*|test|tests|infer\w*|predict\w*|sample|generate|rollout|forward)(_|$)")
+#: Names that only look like such functions.
+NO_PASS = frozenset({"eval"})
+CONDITIONAL = (cst.If, cst.Else, cst.IfExp, cst.BooleanOperation, cst.ExceptHandler, cst.MatchCase)
+
+
+class Pass(enum.Enum):
+    """What may have happened last to the parameters: ``UNKNOWN`` is what the caller of the function did."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RESHARD = "reshard"
+    UNKNOWN = "unknown"
+
+
+def last_passes(place: cst.CSTNode, file: File) -> frozenset[Pass]:
+    """Everything that may have been the last pass when ``place`` runs, loops followed around once."""
+    owner = file.function(place) or file.module
+    events = [
+        (node, kind)
+        for node in file.inside(owner, cst.Call)
+        if (file.function(node) or file.module) is owner and (kind := _kind(node, file)) is not None
+    ]
+    # A call has happened where its text ends: ``model(x).backward()`` ends with the backward.
+    events.sort(key=lambda entry: _end(entry[0], file))
+    around = list(file.ancestors(place))
+    loops = [entry for entry in around if isinstance(entry, cst.For | cst.While)]
+    if owner is not file.module:
+        loops = [entry for entry in loops if owner in set(file.ancestors(entry))]
+    start = _position(file.statement(place), file)
+    found: set[Pass] = set()
+    for loop in loops:
+        first, last = _position(loop, file), _end(loop, file)
+        inside = [entry for entry in events if first <= _end(entry[0], file) <= last]
+        if _collect([entry for entry in inside if _end(entry[0], file) <= start], place, file, found):
+            return frozenset(found)
+        # The rest of the loop's body ran in the round before, whatever stands above the loop ran before the first.
+        _collect([entry for entry in inside if _position(entry[0], file) > start], place, file, found)
+        start = first
+    if not _collect([entry for entry in events if _end(entry[0], file) <= start], place, file, found):
+        found.add(Pass.UNKNOWN)
+    return frozenset(found)
+
+
+def _collect(events: list[tuple[cst.Call, Pass]], place: cst.CSTNode, file: File, found: set[Pass]) -> bool:
+    """Add what may be the last of ``events`` before ``place``; whether one of them surely ran."""
+    around = set(file.ancestors(place))
+    for node, kind in reversed(events):
+        branches = [entry for entry in file.ancestors(node) if isinstance(entry, CONDITIONAL)]
+        if _excludes(node, place, file):
+            continue
+        found.add(kind)
+        if all(entry in around for entry in branches):
+            return True
+    return False
+
+
+def _excludes(node: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` and ``place`` stand in two arms of one test."""
+    mine = dict(_arms(place, file))
+    return any(mine.get(test, arm) is not arm for test, arm in _arms(node, file))
+
+
+def _arms(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+    child = node
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.If | cst.IfExp) and child in (ancestor.body, ancestor.orelse):
+            yield ancestor, child
+        child = ancestor
+
+
+def _kind(call: cst.Call, file: File) -> Pass | None:
+    func = call.func
+    if may_wrap(call, file):
+        return Pass.RESHARD
+    name = func.attr.value if isinstance(func, cst.Attribute) else func.value if isinstance(func, cst.Name) else ""
+    # timm's scaler, as many programs copy it, is called with the loss and runs the backward itself.
+    if name == "backward" or name.endswith(("_backward", "scaler")):
+        return Pass.BACKWARD
+    if name == "reshard":
+        return Pass.RESHARD
+    if not isinstance(func, cst.Call) and file.holds(func) is not Certainty.NO:
+        return Pass.FORWARD
+    if EVALUATES.search(name) and name not in NO_PASS:
+        receiver = func.value if isinstance(func, cst.Attribute) else None
+        given = [argument.value for argument in call.args]
+        passed = [*given, *([receiver] if receiver is not None else [])]
+        own = receiver is not None and file.code(receiver) == "self"
+        return Pass.FORWARD if own or any(file.holds(entry) is not Certainty.NO for entry in passed) else None
+    return None
+
+
+def _position(node: cst.CSTNode, file: File) -> tuple[int, int]:
+    span = file.span(node)
+    return span.line, span.column
+
+
+def _end(node: cst.CSTNode, file: File) -> tuple[int, int]:
+    span = file.span(node)
+    return span.end_line, span.end_column
