@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fsdp_rules.fsdp1.names import canonical
-from fsdp_rules.project.project import Project, module_name
+from fsdp_rules.project.project import Project
 
 #: Spelled-out signs of FSDP1 that need no import in the file.
 DIRECT = re.compile(
@@ -38,7 +38,7 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
 
     ``traps`` as in :class:`fsdp_rules.verdict.finding.Settings`.
     """
-    aliases = project.exports.get(module_name(path), {})
+    aliases = project.aliases(path)
     if any(canonical(project.resolve(target)) is not None for target in aliases.values()):
         return True
     if DIRECT.search(text):
@@ -51,6 +51,4 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if not ENTRY.search(text):
         return False
-    return project.touches(path) or any(
-        place.startswith("attr:") and f".{place[5:]}.forward(" in text for place in project.held
-    )
+    return project.touches(path) or any(f".{name}.forward(" in text for name in project.held_attributes)

@@ -18,7 +18,7 @@ import libcst as cst
 from fsdp_rules.file.tree import Layout, Printer, Span
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.gates import gated_lines, statements
-from fsdp_rules.project.project import INNER, Certainty, Project, module_name
+from fsdp_rules.project.project import INNER, Certainty, Project
 from fsdp_rules.settings import Settings
 
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -143,8 +143,7 @@ class File:
     @cached_property
     def aliases(self) -> dict[str, str]:
         """What each imported local name stands for, imports inside functions included."""
-        table = self.project.exports.get(module_name(self.path))
-        return table if table is not None else {}
+        return self.project.aliases(self.path)
 
     def resolved(self, node: cst.CSTNode) -> str | None:
         """The fully dotted name behind a name or attribute chain, re-exports of the project followed."""

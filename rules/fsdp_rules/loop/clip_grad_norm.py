@@ -15,17 +15,18 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
 
 
 class ClipGradNorm(Rule):
-    """Clipping by the norm of all gradients.
+    """clip_grad_norm_() on a sharded model.
 
-    FSDP1 has a method for it, since its shards know nothing of each other. FSDP2's gradients are DTensors, so torch's
-    own `clip_grad_norm_` computes the global norm; it comes as a DTensor, and `.full_tensor()` makes it the number
-    that FSDP1 returned. Where plain parameters lie beside the sharded ones, or parameters are offloaded to a CPU that
-    the process group may not serve, `fsdp_compat.clip_grad_norm_` does what FSDP1's method did.
+    FSDP1 needs its own method, since the ranks hold plain local shards. FSDP2's gradients are DTensors, so
+    `torch.nn.utils.clip_grad_norm_` computes the global norm. It returns a DTensor, and `.full_tensor()` makes it the
+    number that FSDP1 returned. Where plain parameters are mixed with sharded ones, or parameters are offloaded to a CPU
+    that the process group may not serve, `fsdp_compat.clip_grad_norm_` does what FSDP1's method did.
 
-    The two agree to about 1e-6 relative: they add the squares up in another order.
+    The two agree to about 1e-6 relative: they add the squares in another order.
     """
 
     id = "FSDP201"
@@ -77,11 +78,11 @@ def train(model, batches, optimizer):
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"{name} is the sharded model, or an object of this project with a clip_grad_norm_ of its own",
-                "for the model: torch.nn.utils.clip_grad_norm_(model.parameters(), ...).full_tensor()",
+                f"{name} is either the sharded model or an object of this project with its own clip_grad_norm_",
+                "if it is the model, call torch.nn.utils.clip_grad_norm_(model.parameters(), ...).full_tensor()",
             )
             return
-        assumption = "" if held is Certainty.YES else f"{name} holds the sharded model; "
+        assumptions = [] if held is Certainty.YES else [f"assumes {name} is the sharded model"]
         reason = self._needs_helper(call, file)
         if reason is not None and not file.settings.helpers:
             yield Diagnosis(
@@ -94,9 +95,11 @@ def train(model, batches, optimizer):
         if reason is not None:
             helper = file.ref("fsdp_compat.clip_grad_norm_")
             if "ignored" in file.project.flags:
-                assumption += "ignored parameters are frozen, or nothing is clipped (FSDP1 clips by rank); "
-            level = Level.REVIEW if assumption else Level.SAFE
-            message = f"{assumption}clipped by fsdp_compat, since {reason}"
+                assumptions.append(
+                    "assumes ignored parameters are frozen or nothing is clipped (FSDP1 clips them by rank)"
+                )
+            level = Level.REVIEW if assumptions else Level.SAFE
+            message = sentence(f"clipped by fsdp_compat, since {reason}", *assumptions)
             yield Diagnosis(
                 call,
                 level,
@@ -105,7 +108,7 @@ def train(model, batches, optimizer):
             )
             return
         if "low_precision" in file.project.flags:
-            assumption += "parameters are fp32 (FSDP1 summed squares in fp32 for lower ones too); "
+            assumptions.append("assumes fp32 parameters (FSDP1 summed the squares of lower precisions in fp32)")
         native = file.ref("torch.nn.utils.clip_grad_norm_")
         used = not isinstance(file.parent(call), cst.Expr)
 
@@ -115,15 +118,15 @@ def train(model, batches, optimizer):
 
         yield Diagnosis(
             call,
-            Level.REVIEW if assumption else Level.SAFE,
-            f"{assumption}torch's own clip_grad_norm_ gives the global norm of DTensors",
+            Level.REVIEW if assumptions else Level.SAFE,
+            sentence("torch's clip_grad_norm_ returns the global norm of DTensors", *assumptions),
             edits=(Replace(call, build),),
         )
 
     def _needs_helper(self, call: cst.Call, file: File) -> str | None:
         norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
         if norm_type is not None and not isinstance(norm_type, cst.Integer | cst.Float):
-            return "torch's own infinity norm fails where a rank holds an empty shard"
+            return "torch's infinity norm fails where a rank has an empty shard"
         if "ignored" in file.project.flags:
             return "plain (ignored) and sharded parameters may be mixed"
         if "offload" in file.project.flags:
@@ -135,10 +138,10 @@ def train(model, batches, optimizer):
         if (isinstance(parent, cst.Call) and parent.func is node) or file.holds(node.value) is Certainty.NO:
             return
         if isinstance(parent, cst.AssignTarget):
-            message = "the model gets a clip_grad_norm_ of its own here, which is called instead of a rewritten one"
-            advice = "check that it handles DTensors, or drop it and clip with torch.nn.utils.clip_grad_norm_"
+            message = "this gives the model its own clip_grad_norm_, which is called instead of a rewritten one"
+            advice = "check that it handles DTensors, or remove it and clip with torch.nn.utils.clip_grad_norm_"
         else:
-            message = "an FSDP2 model has no method clip_grad_norm_ that could be passed on"
+            message = "an FSDP2 model has no method clip_grad_norm_ to pass on"
             advice = "pass functools.partial(fsdp_compat.clip_grad_norm_, model) instead"
         yield Diagnosis(node, Level.MANUAL, message, advice)
 

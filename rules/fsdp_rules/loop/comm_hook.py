@@ -20,17 +20,17 @@ from fsdp_rules.verdict.rule import Rule
 KNOWN = frozenset({"allreduce_hook", "bf16_compress_hook", "fp16_compress_hook", "reduce_scatter_hook"})
 HOOKS = "torch.distributed.algorithms._comm_hooks"
 DIFFERS = (
-    "the hook gets a unit's gradients with all of rank 0's part before all of rank 1's, where FSDP1 put parameter "
-    "after parameter; it runs from torch 2.9 on, and not with NO_SHARD"
+    "the hook gets a unit's gradients ordered by rank (FSDP1: by parameter), on torch 2.9 or newer and not "
+    "with NO_SHARD"
 )
 
 
 class CommHook(Rule):
-    """A communication hook of the user's own.
+    """register_comm_hook().
 
-    FSDP1's hook takes the place of the whole reduction, averaging included. `fsdp_compat.register_comm_hook` has
-    FSDP2 call it; the elements of the flat gradient that it gets stand in another order. torch's own hooks that
-    compress gradients become the dtype of FSDP2's reduction.
+    FSDP1's hook replaces the whole reduction, averaging included. `fsdp_compat.register_comm_hook` makes FSDP2 call it.
+    The elements of the flat gradient that it receives are in another order. torch's own compression hooks become the
+    dtype of FSDP2's reduction.
     """
 
     id = "FSDP209"
@@ -66,17 +66,17 @@ def build(model, state, hook):
         if held is Certainty.NO and not _may_be_fsdp1(node, model, file):
             return
         if held is not Certainty.YES and "ddp" in file.project.flags:
-            yield Diagnosis(node, Level.INFO, f"{file.code(model)} is taken for a DDP model, whose hook stays")
+            yield Diagnosis(node, Level.INFO, f"assumes {file.code(model)} is a DDP model and keeps its hook")
             return
         known = _is_known(node, file)
         if file.settings.to == "shim":
             if not known:
-                yield Diagnosis(node, Level.INFO, DIFFERS, "compare the losses of a few steps")
+                yield Diagnosis(node, Level.INFO, DIFFERS, "compare the losses of the first steps with those of FSDP1")
         elif held is not Certainty.YES or not file.settings.helpers:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "FSDP2's modules have no method for a hook that replaces the reduction of gradients",
+                "FSDP2 modules have no method for a hook that replaces the reduction of gradients",
                 "call fsdp_compat.register_comm_hook(model, state, hook)",
             )
         else:
@@ -84,7 +84,7 @@ def build(model, state, hook):
             yield Diagnosis(
                 node,
                 Level.SAFE if known else Level.REVIEW,
-                "torch's own hook becomes the dtype of FSDP2's reduction" if known else DIFFERS,
+                "torch's compression hook becomes the reduce_dtype of FSDP2" if known else DIFFERS,
                 edits=(Replace(node, lambda code: call_with(helper, code(model), node, code, file)),),
             )
 

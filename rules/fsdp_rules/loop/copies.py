@@ -17,10 +17,10 @@ COPIES = ("copy.deepcopy", "torch.optim.swa_utils.AveragedModel")
 
 
 class Copies(Rule):
-    """A copy of a model that is sharded already, as moving averages make it.
+    """deepcopy of a sharded model (EMA).
 
-    Neither FSDP1 nor FSDP2 models can be copied: the one raises a TypeError, the other an AssertionError. A copy
-    made before sharding, and sharded the same way, has shards that match the model's one to one.
+    Neither FSDP1 nor FSDP2 models can be copied: FSDP1 raises a TypeError, FSDP2 an AssertionError. A copy made before
+    sharding, and sharded the same way, has shards that match the model's one to one.
     """
 
     id = "FSDP211"
@@ -44,7 +44,7 @@ from torch.distributed.fsdp import fully_shard
 
 def build(model):
     fully_shard(model)
-    # TODO(fsdp-migrate FSDP211): a sharded model cannot be copied
+    # TODO(fsdp-migrate FSDP211): deepcopy of a sharded model raises an error
     average = deepcopy(model)
     return model, average
 """
@@ -57,7 +57,8 @@ def build(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "a sharded model cannot be copied",
-                "copy it before it is sharded, shard the copy the same way, and update the copy's parameters from the "
-                "model's pair by pair under torch.no_grad(); both are DTensors with the same placements",
+                "deepcopy of a sharded model raises an error",
+                "copy the model before it is sharded and shard the copy the same way. Then update the copy's "
+                "parameters from the model's pairwise under torch.no_grad(): both are DTensors with the same "
+                "placements.",
             )

@@ -23,13 +23,13 @@ COMPUTES = re.compile(
 
 
 class ForwardMethods(Rule):
-    """Entry points besides the call of the model.
+    """Methods other than model(...).
 
     FSDP2 gathers parameters in hooks of the module's call. FSDP1's wrapper also gathered them in `model.forward(...)`,
-    so that becomes `model(...)`. Any other method, such as `generate`, went past the wrapper to the module inside:
-    under `summon_full_params` it still works, and as long as it only calls the module. Where it uses parameters of
-    the root by itself, `register_fsdp_forward_method` makes it an entry point of its own; this is put behind the
-    wrapping where that stands in the same file. It changes no numbers.
+    so that becomes `model(...)`. Any other method, such as `generate`, bypassed the wrapper and ran on the inner
+    module: it still works under `summon_full_params`, or if it only calls the module. If it uses parameters of the root
+    directly, `register_fsdp_forward_method` makes FSDP2 gather them. The call is added after the wrapping where that is
+    in the same file. It changes no numbers.
     """
 
     id = "FSDP210"
@@ -74,13 +74,17 @@ def sample(model, tokens):
         call = file.parent(node)
         if isinstance(call, cst.Call) and call.func is node:
             if held is Certainty.MAYBE:
-                message = f"{name} holds the sharded model, or has no hooks that forward should leave out; {message}"
+                message = f"{message}, assumes {name} is the sharded model (or has no forward hooks)"
             level = Level.SAFE if held is Certainty.YES else Level.REVIEW
             yield Diagnosis(node, level, message, edits=(Replace(node, lambda code: code(node.value)),))
         elif held is Certainty.YES and not _inspected(node, file):
-            yield Diagnosis(node, Level.MANUAL, message, f"use {name} itself, or change forward before it is sharded")
+            yield Diagnosis(
+                node, Level.MANUAL, message, f"call {name} itself, or change forward before the model is sharded"
+            )
         else:
-            yield Diagnosis(node, Level.INFO, f"{name}.forward is the model's own now, not that of FSDP1's wrapper")
+            yield Diagnosis(
+                node, Level.INFO, f"{name}.forward is now the model's own method, not that of FSDP1's wrapper"
+            )
 
     def _method(self, node: cst.Attribute, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         model = node.value
@@ -90,12 +94,12 @@ def sample(model, tokens):
             return
         name = node.attr.value
         if _summoned(call, file):
-            yield Diagnosis(node, Level.INFO, f"{name} finds whole parameters, since it runs under summon_full_params")
+            yield Diagnosis(node, Level.INFO, f"{name} runs under summon_full_params, so it gets whole parameters")
             return
-        advice = f'register_fsdp_forward_method(model, "{name}") behind the sharding makes it gather parameters itself'
+        advice = f'if it uses parameters directly, call register_fsdp_forward_method(model, "{name}") after sharding'
         wrapping = _wrapping(model, file)
         if wrapping is None or "summon_full_params" in file.text:
-            message = f"{name} works under FSDP2 as long as it uses parameters by calling the module only"
+            message = f"{name} works if it only calls the module"
             yield Diagnosis(node, Level.INFO, message, advice)
         elif _first(node, model, file):
             register = file.ref("torch.distributed.fsdp.register_fsdp_forward_method")
@@ -104,7 +108,7 @@ def sample(model, tokens):
             yield Diagnosis(
                 node,
                 Level.REVIEW,
-                f"{name} runs outside the model's call; registered, so that it gathers the parameters of the root",
+                f"{name} runs outside the model's call, and is registered so that it gathers the root's parameters",
                 edits=(InsertAfter(wrapping, lambda code: line),),
             )
 

@@ -19,14 +19,14 @@ FREEZES = re.compile(r"(^|_)(un)?freeze(_|$)|^set_(requires_grad|trainable)(_|$)
 
 
 class FrozenLater(Rule):
-    """`requires_grad` of a sharded model's parameters, changed while training goes on.
+    """requires_grad changed after sharding.
 
-    After a forward without a backward (an evaluation) the units that FSDP2 does not reshard, the root and all under
-    SHARD_GRAD_OP, still show their gathered parameters. A change of `requires_grad` then reaches these alone: the next
-    backward brings the sharded ones back as they were, and what was thawed trains for one step. FSDP1 with
-    `use_orig_params=True` has one set of parameters. Resharding the units first makes the change last; where no
-    forward has run since the last backward, as right after the model is wrapped, nothing is lost. Models that
-    `fsdp_compat` shards keep what was set at any time.
+    After a forward without a backward (an evaluation) the units that FSDP2 does not reshard (the root, and all units
+    under SHARD_GRAD_OP) still hold gathered parameters. A change of `requires_grad` then applies only to these: the
+    next backward restores the sharded parameters as they were, and what was unfrozen trains for one step. FSDP1 with
+    `use_orig_params=True` has one set of parameters. Resharding the units first makes the change permanent. If no
+    forward has run since the last backward, as right after wrapping, nothing is lost. Models sharded by `fsdp_compat`
+    keep the change at any time.
     """
 
     id = "FSDP218"
@@ -49,7 +49,7 @@ def train(net, epochs):
     model = fully_shard(net)
     for epoch in range(epochs):
         for parameter in model.parameters():
-            # TODO(fsdp-migrate FSDP218): after an evaluation this reaches gathered parameters alone, for one step
+            # TODO(fsdp-migrate FSDP218): an eval forward leaves gathered parameters: the next reshard loses this change
             parameter.requires_grad = epoch > 0
         run(model)
 """
@@ -64,9 +64,9 @@ def train(net, epochs):
         yield Diagnosis(
             node,
             Level.MANUAL,
-            "after an evaluation this reaches gathered parameters alone, for one step",
-            f"reshard before it ({units}), or shard with fsdp_compat.shard, which keeps it; where no forward has run "
-            "since the last backward there is nothing to do",
+            "an eval forward leaves gathered parameters: the next reshard loses this change",
+            f"reshard first ({units}), or shard with fsdp_compat.shard, which keeps the change. If no forward "
+            "has run since the last backward, nothing is lost.",
         )
 
 

@@ -19,10 +19,10 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class FsdpModules(Rule):
-    """Listing a model's units, and running a function over its modules.
+    """FSDP.fsdp_modules(), apply() and check_is_root().
 
-    `FSDP.fsdp_modules(model)` finds nothing in an FSDP2 model and says nothing; its list is that of all `FSDPModule`s.
-    `model.apply(fn)` showed the function full parameters under FSDP1 and shows it shards under FSDP2, so it runs
+    `FSDP.fsdp_modules(model)` silently finds nothing in an FSDP2 model. It becomes the list of all `FSDPModule`s.
+    `model.apply(fn)` passed full parameters to the function under FSDP1 and passes shards under FSDP2, so it runs
     inside `fsdp_compat.summon_full_params`, which writes changes back. `check_is_root` has no public FSDP2 form.
     """
 
@@ -54,8 +54,8 @@ def count_units(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "FSDP2 has no public question for the root of a sharded model",
-                "the root is the module that fully_shard was called on last: compare with that object",
+                "FSDP2 has no public function that tests for the root of a sharded model",
+                "the root is the module that was passed to fully_shard last: compare with that object",
                 claims=(node.func,),
             )
         elif method == "apply" and not is_summoned(node, file):
@@ -109,7 +109,7 @@ def count_units(model):
             yield Diagnosis(
                 call,
                 Level.INFO,
-                f"if {name} is sharded here, the function sees shards of its parameters, not full ones",
+                f"if {name} is sharded here, the function gets shards of its parameters instead of full ones",
                 "run it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
             )
         elif file.settings.helpers and isinstance(statement, cst.Expr | cst.Assign) and statement.value is call:
@@ -121,14 +121,14 @@ def count_units(model):
             yield Diagnosis(
                 call,
                 Level.REVIEW,
-                f"the function sees the full parameters of {name}, all of which fit into memory at once",
-                "FSDP1 gathered unit after unit; run the function before the model is sharded if memory is short",
+                f"the function gets the full parameters of {name}, which are all in memory at once",
+                "FSDP1 gathered one unit at a time. If memory is short, run the function before the model is sharded.",
                 edits=(ReplaceStatement(statement, build),),
             )
         else:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"{name} is sharded: the function would see shards of its parameters",
+                f"{name} is sharded: the function would get shards of its parameters",
                 "run it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
             )

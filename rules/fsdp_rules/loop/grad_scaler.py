@@ -15,16 +15,17 @@ from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
 
 
 #: The parameters of ShardedGradScaler. Those of GradScaler have the two factors the other way round.
 class GradScaler(Rule):
-    """Loss scaling for fp16.
+    """ShardedGradScaler.
 
-    FSDP1 needed a scaler of its own to tell all ranks that one of them saw an infinite gradient. Gradients of FSDP2
-    are DTensors, for which `torch.amp.GradScaler` does that by itself, over the mesh of the parameters: `process_group`
-    goes away. Ranks outside of that mesh, as model parallelism has them, step where these skip. Factors given by
-    position are named, since the two classes have them in another order.
+    FSDP1 needed its own scaler to make all ranks skip a step when one of them found an infinite gradient. Gradients of
+    FSDP2 are DTensors, for which `torch.amp.GradScaler` does that by itself, over the mesh of the parameters:
+    `process_group` is removed. Ranks outside of that mesh (model parallelism) step where these skip. Positional factors
+    become keywords, since the two classes have them in another order.
     """
 
     id = "FSDP204"
@@ -58,19 +59,19 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
         arguments = bind(call, names)
         if arguments is None:
             if not all(argument.star == "**" or argument.keyword for argument in call.args):
-                yield _manual(call, "arguments by position may be the factors, which GradScaler has in another order")
+                yield _manual(call, "positional arguments may be the factors, which GradScaler has in another order")
                 return
-            assumptions.append("the dictionary holds no process_group")
+            assumptions.append("assumes the dictionary has no process_group")
             edits = (Replace(call.func, lambda code: scaler),)
         else:
             group = arguments.pop("process_group", None)
             if group is not None and not is_none(group):
-                assumptions.append("the process group is that of the model's mesh")
+                assumptions.append("assumes the process group is that of the model's mesh")
             edits = (Replace(call, lambda code: _text(scaler, arguments, code)),)
         yield Diagnosis(
             call,
             Level.REVIEW if assumptions else Level.SAFE,
-            "; ".join([*assumptions, "torch.amp.GradScaler looks at the gradients of all ranks by itself"]),
+            sentence("torch.amp.GradScaler checks the gradients of all ranks by itself", *assumptions),
             edits=edits,
             claims=(call.func,),
         )
@@ -78,13 +79,13 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
     def _reference(self, node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
         parent = file.parent(node)
         if isinstance(parent, cst.Arg) and isinstance(file.parent(parent), cst.ClassDef):
-            yield _manual(node, "a class that extends ShardedGradScaler may change what GradScaler does otherwise")
+            yield _manual(node, "a class that extends ShardedGradScaler may override what GradScaler does differently")
             return
         scaler = file.ref("torch.amp.GradScaler")
         yield Diagnosis(
             node,
             Level.REVIEW,
-            "; ".join([*_assumptions(file), "torch.amp.GradScaler takes the place of ShardedGradScaler, its subclass"]),
+            sentence("torch.amp.GradScaler replaces ShardedGradScaler, its subclass", *_assumptions(file)),
             edits=(Replace(node, lambda code: scaler),),
         )
 
@@ -92,18 +93,18 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
 def _assumptions(file: File) -> list[str]:
     found = []
     if "ignored" in file.project.flags:
-        found.append("ignored parameters have finite gradients, or the same on all ranks")
+        found.append("assumes ignored parameters have finite gradients, or the same on all ranks")
     if "low_precision" in file.project.flags:
-        found.append("parameters are not fp16 themselves (GradScaler refuses fp16 gradients)")
+        found.append("assumes parameters are not fp16 (GradScaler refuses fp16 gradients)")
     if "offload" in file.project.flags:
-        found.append("the process group has a CPU backend, if gradients are offloaded")
+        found.append("assumes the process group has a CPU backend if gradients are offloaded")
     if "own_group" in file.project.flags:
-        found.append("the model's process_group is taken to hold all ranks, which ShardedGradScaler asked by default")
+        found.append("assumes the model's process_group contains every rank, as ShardedGradScaler's default does")
     return found
 
 
 def _manual(node: cst.CSTNode, message: str) -> Diagnosis:
-    return Diagnosis(node, Level.MANUAL, message, "write it against torch.amp.GradScaler", claims=(node,))
+    return Diagnosis(node, Level.MANUAL, message, "write the class against torch.amp.GradScaler", claims=(node,))
 
 
 def _is_number(argument: cst.Arg) -> bool:

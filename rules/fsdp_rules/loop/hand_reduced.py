@@ -20,20 +20,21 @@ REDUCTIONS = frozenset({"all_reduce", "reduce"})
 PASSED_ON = frozenset({"abs", "cpu", "data", "detach", "double", "flatten", "float", "pow", "square", "to", "view"})
 #: Code that knows of DTensors already.
 AWARE = re.compile(r"\bDTensor\b|\bto_local\b|\bfull_tensor\b")
-SUMMED = "norms of DTensors may be those of all ranks: reducing them by hand counts twice"
+SUMMED = "the norm of a DTensor may be global already: all_reduce then counts it twice"
 ADVICE = (
-    "grad.norm() ** 2 is that of all ranks under FSDP2, grad.norm().item() is not: read p.grad.to_local(), this rank's "
-    "shard as before, or let torch.nn.utils.clip_grad_norm_(model.parameters(), limit).full_tensor() do all of it"
+    "use p.grad.to_local(), this rank's shard as under FSDP1 (grad.norm() ** 2 is global under FSDP2, "
+    "grad.norm().item() is not). Or replace the whole computation with "
+    "torch.nn.utils.clip_grad_norm_(model.parameters(), limit).full_tensor()"
 )
 
 
 class HandReducedNorms(Rule):
-    """Norms of gradients that are summed over ranks by hand.
+    """Gradient norms reduced by hand.
 
-    FSDP1's gradients are plain tensors, each rank's own shard, so programs take a norm of each, add the squares up
-    and reduce the sum over all ranks. FSDP2's are DTensors. Their norm squared is that of all ranks already, and
-    reducing it once more counts every rank's part several times; where a DTensor meets a plain tensor or a collective,
-    it raises. `grad.to_local()` is the plain shard.
+    FSDP1's gradients are plain tensors, each rank's own shard, so programs take a norm of each, add the squares and
+    reduce the sum over all ranks. FSDP2's are DTensors. Their squared norm is global already, and reducing it again
+    counts every rank's part several times. Where a DTensor meets a plain tensor or a collective, it raises.
+    `grad.to_local()` is the plain shard.
     """
 
     id = "FSDP216"
@@ -60,7 +61,7 @@ from torch.distributed.fsdp import fully_shard
 def train(model, batch):
     fully_shard(model)
     model(batch).backward()
-    # TODO(fsdp-migrate FSDP216): norms of DTensors may be those of all ranks: reducing them by hand counts twice
+    # TODO(fsdp-migrate FSDP216): the norm of a DTensor may be global already: all_reduce then counts it twice
     total = sum(parameter.grad.norm() ** 2 for parameter in model.parameters())
     dist.all_reduce(total)
     return total.sqrt()
@@ -79,7 +80,7 @@ def train(model, batch):
             if _is_reduced(whole, file) and not AWARE.search(file.code(whole)):
                 model = model_of_parameter(gradient.value, file)
                 sure = model is not None and held_at(model, file) is Certainty.YES
-                message = SUMMED if sure else f"if these parameters are sharded: {SUMMED}"
+                message = SUMMED if sure else f"if these parameters are sharded, {SUMMED}"
                 yield Diagnosis(gradient, Level.MANUAL, message, ADVICE)
 
 

@@ -23,11 +23,11 @@ DDP = re.compile(r"DistributedDataParallel|\bDDP\b")
 
 
 class ModuleAccess(Rule):
-    """The model inside the wrapper.
+    """.module on a sharded model.
 
-    FSDP2 has no wrapper: `model.module` and `model._fsdp_wrapped_module` are the model itself. Where a name may hold
-    the sharded model or one that DistributedDataParallel wrapped, `getattr(model, "module", model)` serves both. Code
-    that asks `hasattr(model, "module")` first is right as it stands.
+    FSDP2 has no wrapper: `model.module` and `model._fsdp_wrapped_module` are the model itself. Where a name may be the
+    sharded model or a DistributedDataParallel wrapper, `getattr(model, "module", model)` serves both. Code that tests
+    `hasattr(model, "module")` first is correct without a change.
     """
 
     id = "FSDP206"
@@ -72,8 +72,8 @@ def unwrap(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"only what FSDP1 makes has a {PRIVATE}, and the test above is for another class",
-                f"find out what {subject} is under FSDP2, where a sharded model is the model itself",
+                f"{PRIVATE} exists only on FSDP1 wrappers, but the test above is for another class",
+                f"check what {subject} is under FSDP2, where the sharded model is the model itself",
             )
             return
         if guard is Guard.OTHER or (guard is Guard.NONE and held is Certainty.NO and node.attr.value != PRIVATE):
@@ -87,22 +87,22 @@ def unwrap(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{subject} is sharded in place and has no {node.attr.value} to assign to or delete",
-                "exchange submodules of the model itself, before it is sharded",
+                f"{subject} is sharded in place, so it has no {node.attr.value} to assign to or delete",
+                "replace submodules of the model itself, before it is sharded",
             )
         elif node.attr.value == PRIVATE and guard is Guard.NONE and "fsdp1" not in file.project.flags:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{PRIVATE} exists on FSDP1's wrapper only, and this project's wrapping was not found",
-                f"under FSDP2 {subject} itself is the model",
+                f"{PRIVATE} exists only on FSDP1 wrappers, and this project's FSDP call was not found",
+                f"use {subject} itself: under FSDP2 it is the model",
             )
         elif isinstance(outer := file.parent(node), cst.Attribute) and outer.attr.value == "__call__":
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{subject}.{node.attr.value}.__call__ goes around FSDP1's hooks, and FSDP2's run in __call__ itself",
-                f"{subject}.forward is what runs without FSDP2's hooks",
+                f"{subject}.{node.attr.value}.__call__ bypassed FSDP1's hooks: under FSDP2 __call__ runs them",
+                f"call {subject}.forward to run without FSDP2's hooks",
             )
         elif certain:
             edits = self._itself(node, file)
@@ -124,8 +124,8 @@ def unwrap(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{subject} may be the sharded model, which has no .module for FSDP1's wrapper",
-                f"use {subject} itself where it is sharded, and .module where another wrapper holds it",
+                f"{subject} may be the sharded model, which has no .module under FSDP2",
+                f"use {subject} itself where it is sharded, and .module where another wrapper has it",
             )
             return
 
@@ -135,7 +135,8 @@ def unwrap(model):
         yield Diagnosis(
             node,
             Level.REVIEW,
-            f"{subject} is the sharded model or has a .module; the model has no attribute of that name of its own",
+            f"assumes {subject} is the sharded model or a wrapper with .module (the model itself has no such "
+            "attribute)",
             edits=self._instead(node, either, file),
         )
 
@@ -158,7 +159,7 @@ def unwrap(model):
         guard = tested(loop.test, file.code(stripped), file)
         if guard is Guard.FSDP1:
             claims = tuple(names_in(loop.test))
-            yield Diagnosis(loop, Level.SAFE, "FSDP2 has no wrapper to take off", edits=(remove(loop),), claims=claims)
+            yield Diagnosis(loop, Level.SAFE, "FSDP2 has no wrapper to remove", edits=(remove(loop),), claims=claims)
             return
         if guard is not Guard.MIXED or not isinstance(loop.test, cst.Call):
             return
@@ -174,7 +175,7 @@ def unwrap(model):
         yield Diagnosis(
             loop,
             Level.SAFE,
-            "FSDP2 has no wrapper to take off; the others are taken off as before",
+            "FSDP2 has no wrapper to remove, and the other wrappers are removed as before",
             edits=(ReplaceStatement(loop, build),),
             claims=tuple(names_in(loop.test)),
         )

@@ -21,11 +21,11 @@ TALKING = re.compile(r"print|debug|info|warn|warning|error|exception|critical|lo
 
 
 class NameSurgery(Rule):
-    """Code that takes FSDP1's prefixes out of parameter names, or counts on them.
+    """FSDP1 prefixes in parameter names (_fsdp_wrapped_module).
 
-    FSDP2 leaves names as they are. Taking out `_fsdp_wrapped_module.` finds nothing any more and does no harm (old
-    checkpoints may still carry it). Code that looks for the prefix to decide something, or that puts it in front of a
-    name, takes another way than before. `_checkpoint_wrapped_module.` stays in names under FSDP2.
+    FSDP2 does not change parameter names. Removing `_fsdp_wrapped_module.` finds nothing and does no harm (old
+    checkpoints may still contain it). Code that tests for the prefix, or adds it to a name, takes another path than
+    before. `_checkpoint_wrapped_module.` is kept in names under FSDP2.
     """
 
     id = "FSDP207"
@@ -47,7 +47,7 @@ from torch.distributed.fsdp import fully_shard
 def names(model):
     fully_shard(model)
     clean = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_parameters()]
-    # TODO(fsdp-migrate FSDP207): names of FSDP2 parameters have no "_fsdp_wrapped_module", which this line counts on
+    # TODO(fsdp-migrate FSDP207): FSDP2 parameter names have no "_fsdp_wrapped_module", which this line relies on
     inner = [name for name in clean if name.startswith("_fsdp_wrapped_module.blocks")]
     return clean, inner
 """
@@ -65,15 +65,15 @@ def names(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f'names of FSDP2 parameters have no "{prefix}", which this line counts on',
-                "write the name without it; keep the line if it reads old checkpoints only",
+                f'FSDP2 parameter names have no "{prefix}", which this line relies on',
+                "remove the prefix here, or keep the line if it only reads old checkpoints",
             )
         else:
             yield Diagnosis(
                 node,
                 Level.INFO,
-                f'names of FSDP2 parameters have no "{prefix}"',
-                "nothing is left to take out; the line may go once no old checkpoint is read",
+                f'FSDP2 parameter names have no "{prefix}"',
+                "remove this line once no old checkpoint is read",
             )
 
 

@@ -18,12 +18,12 @@ CLIP = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_no
 
 
 class NativeClip(Rule):
-    """torch's own clipping, used on an FSDP1 model instead of the model's method.
+    """torch.nn.utils.clip_grad_norm_ on a sharded model.
 
     FSDP1's gradients are plain local tensors, so every rank clipped by the norm of its own shards, each by another
     factor. FSDP2's are DTensors: all ranks clip by the global norm. That is what was meant, but the numbers differ
-    whenever clipping is active. The norm that comes back is a DTensor, and `.full_tensor()` makes it a number on
-    every torch version.
+    whenever clipping is active. The returned norm is a DTensor, and `.full_tensor()` makes it a number on every torch
+    version.
     """
 
     id = "FSDP215"
@@ -47,7 +47,7 @@ from torch.distributed.fsdp import fully_shard
 def train(model, loss):
     fully_shard(model)
     loss(model).backward()
-    # TODO(fsdp-migrate FSDP215): FSDP1 clipped by each rank's own norm, FSDP2 clips by the global one
+    # TODO(fsdp-migrate FSDP215): FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
     return norm
 """
@@ -68,19 +68,19 @@ def train(model, loss):
             yield Diagnosis(
                 node,
                 Level.SAFE,
-                "the norm is a DTensor now; full_tensor() gives its value on every rank",
+                "the norm is now a DTensor, and full_tensor() returns its value on every rank",
                 edits=(Replace(node, lambda code: f"{code(node)}.full_tensor()"),),
             )
 
     def _numbers(self, call: cst.Call, held: Certainty, file: File) -> Diagnosis:
         advice = (
-            "the loss changes where clipping is active, to what FSDP1's model.clip_grad_norm_ would have given; the "
-            "norm that comes back is a DTensor, .full_tensor() is its value"
+            "expect other losses where clipping is active: they are now those of FSDP1's "
+            "model.clip_grad_norm_. The returned norm is a DTensor, and .full_tensor() returns its value."
         )
         if held is Certainty.YES and any(canonical(full) for full in file.aliases.values()):
-            message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global one"
+            message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm"
             return Diagnosis(call, Level.MANUAL, message, advice)
-        message = "if these parameters are sharded: FSDP1 clipped by each rank's own norm, FSDP2 by the global one"
+        message = "if these parameters are sharded, FSDP1 clipped by each rank's own norm and FSDP2 by the global norm"
         return Diagnosis(call, Level.INFO, message, advice)
 
 

@@ -18,6 +18,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
 
 FSDP_WORD = re.compile(r"fsdp|FullySharded", re.IGNORECASE)
 NO_SYNC = "no_sync"
@@ -50,15 +51,15 @@ class Item:
 
 
 class NoSync(Rule):
-    """Backward passes that only accumulate.
+    """Gradient accumulation with no_sync().
 
-    FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, exceptions
-    included. A condition around `no_sync()` becomes the value of the flag. Where the context manager is stored, put on
-    an exit stack, nested in another one, asked for by `getattr` with a default, or may be DDP's,
-    `fsdp_compat.no_sync(model)` takes its place; it restores what was set before. Under a test for DDP it stays.
+    FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, also after
+    an exception. A condition on `no_sync()` becomes the value of the flag. Where the context manager is stored, entered
+    through an exit stack, nested in another one, looked up by `getattr` with a default, or may be DDP's,
+    `fsdp_compat.no_sync(model)` replaces it and restores the previous value. Under a test for DDP it is kept.
 
-    Inside, FSDP2 keeps the sum in the dtype of the reduction, FSDP1 in the dtype that parameters have for computing:
-    the same in fp32, more precise where only the reduction is fp32.
+    Inside, FSDP2 accumulates in the dtype of the reduction, FSDP1 in the dtype of the computation: the same in fp32,
+    more precise if only the reduction is fp32.
     """
 
     id = "FSDP202"
@@ -109,31 +110,31 @@ def train(model, batches):
         name = file.code(receiver)
         may_be_ddp = ("ddp" if held is not Certainty.YES else "ddp_wraps") in file.project.flags
         if held is Certainty.NO and may_be_ddp and not FSDP_WORD.search(file.text):
-            yield Diagnosis(node, Level.INFO, f"{name} is taken for a DDP model, whose no_sync stays")
+            yield Diagnosis(node, Level.INFO, f"assumes {name} is a DDP model and keeps its no_sync")
             return
         if may_be_ddp and is_under_ddp(node, file):
-            yield Diagnosis(node, Level.INFO, f"{name} is a DDP model here, by the test above, and its no_sync stays")
+            yield Diagnosis(node, Level.INFO, f"{name} is a DDP model here (see the test above) and keeps its no_sync")
             return
         if held is not Certainty.YES and "no_sync" in file.project.methods:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{name} is the sharded model, or an object of this project with a no_sync of its own",
-                "for the model: fsdp_compat.no_sync(model), or model.set_requires_gradient_sync(...)",
+                f"{name} is either the sharded model or an object of this project with its own no_sync",
+                "if it is the model, call fsdp_compat.no_sync(model) or model.set_requires_gradient_sync(...)",
             )
             return
         assumptions = _assumptions(name, held, may_be_ddp, file)
         level = Level.REVIEW if assumptions else Level.SAFE
         item = None if may_be_ddp or call is None else _item(call, receiver, file)
         if item is not None:
-            message = "; ".join([*assumptions, "FSDP2 has a flag for this, set around the block"])
+            message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
             yield Diagnosis(node, level, message, edits=(Rebuild(item.block, _flagged(item, receiver, file)),))
             return
         if not file.settings.helpers:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "needs fsdp_compat.no_sync, which --no-helpers forbids: no_sync stands where a flag cannot replace it",
+                "needs fsdp_compat.no_sync, which --no-helpers forbids: a flag cannot replace no_sync here",
                 f"call {name}.set_requires_gradient_sync(False) before and (True) after the backward passes",
             )
             return
@@ -143,16 +144,16 @@ def train(model, batches):
             edit = Replace(node, lambda code: f"{partial}({helper}, {code(receiver)})")
         else:
             edit = Replace(call, lambda code: f"{helper}({code(receiver)})")
-        message = "; ".join([*assumptions, "fsdp_compat.no_sync is FSDP2's flag as a context manager"])
+        message = sentence("fsdp_compat.no_sync sets FSDP2's flag as a context manager", *assumptions)
         yield Diagnosis(node, level, message, edits=(edit,))
 
 
 def _assumptions(name: str, held: Certainty, may_be_ddp: bool, file: File) -> list[str]:
     found = []
     if held is not Certainty.YES:
-        found.append(f"{name} holds the sharded model" + (" or a DDP one" if may_be_ddp else ""))
+        found.append(f"assumes {name} is the sharded model" + (" or a DDP model" if may_be_ddp else ""))
     if "mixed_precision" in file.project.flags:
-        found.append("sums are kept in reduce_dtype, where FSDP1 kept them in param_dtype")
+        found.append("gradients accumulate in reduce_dtype (FSDP1: param_dtype)")
     return found
 
 

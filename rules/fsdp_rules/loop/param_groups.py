@@ -15,11 +15,11 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class ParameterGroups(Rule):
-    """Weight decay for matrices alone, decided by `p.ndim` on a model that is wrapped already.
+    """Parameter groups by ndim, on a sharded model.
 
-    FSDP1's sharded parameters are all 1-D, so such a test put every one of them among the biases. FSDP2's keep their
-    shapes, and the matrices start to decay: what was meant, but not the same numbers. Groups made before the model is
-    wrapped, or inside `summon_full_params`, do not change.
+    FSDP1's sharded parameters are all 1-D, so a test like `p.ndim < 2` put every one of them among the biases. FSDP2's
+    keep their shapes, so the matrices get weight decay: what was meant, but other numbers. Groups built before
+    wrapping, or inside `summon_full_params`, do not change.
     """
 
     id = "FSDP213"
@@ -56,8 +56,8 @@ def build(model):
             node,
             Level.MANUAL,
             f"{file.code(node)} was 1 for every FSDP1 parameter and is now that of the full tensor",
-            "for the same numbers give all parameters the settings of the 1-D group (often weight_decay=0); keep the "
-            "line for the groups that were meant",
+            "FSDP1 put every parameter in the 1-D group. To keep the numbers, give all of them that group's "
+            "settings (often weight_decay=0); to get the groups you meant, keep the line.",
         )
 
 

@@ -18,19 +18,23 @@ MESSAGES = {
     "register_post_accumulate_grad_hook": "this hook runs once per parameter and backward under FSDP2",
 }
 ADVICE = {
-    "register_hook": "with use_orig_params=True it never ran under FSDP1 either: delete it to keep the numbers, or use "
-    "register_post_accumulate_grad_hook, which gets the parameter with its reduced gradient, to have it run",
-    "register_post_accumulate_grad_hook": "with use_orig_params=True it never ran under FSDP1, and for flat parameters "
-    "it ran once per unit: delete it to keep the numbers, or check what it does to a DTensor",
+    "register_hook": (
+        "delete it to keep the numbers: with use_orig_params=True it never ran under FSDP1 either. To run it, "
+        "use register_post_accumulate_grad_hook, which gets the parameter with its reduced gradient."
+    ),
+    "register_post_accumulate_grad_hook": (
+        "delete it to keep the numbers: with use_orig_params=True it never ran under FSDP1. If FSDP1 had flat "
+        "parameters, it ran once per unit: check what it does to a DTensor."
+    ),
 }
 
 
 class ParameterHooks(Rule):
-    """Hooks on parameters.
+    """Hooks on parameters (register_hook).
 
     Autograd never sees the sharded parameters of FSDP2, so a hook registered by `register_hook` does not run (nor did
     it under FSDP1 with `use_orig_params=True`). `register_post_accumulate_grad_hook` runs under FSDP2, after the
-    gradient is reduced, where FSDP1 ran it for flat parameters alone.
+    gradient is reduced, where FSDP1 ran it only for flat parameters.
     """
 
     id = "FSDP212"

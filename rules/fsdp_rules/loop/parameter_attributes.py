@@ -22,11 +22,11 @@ OWN = re.compile(
 
 
 class ParameterAttributes(Rule):
-    """An attribute of a program's own, looked up on parameters of a sharded model (`getattr(p, "no_decay", False)`).
+    """Custom attributes of sharded parameters (getattr(p, "no_decay", False)).
 
-    What was noted on parameters before the model is sharded is gone: `fully_shard` puts new parameters in their
-    places. FSDP1 with `use_orig_params=True` kept them, and `fsdp_compat` takes what was noted over to the new ones.
-    A default then decides in silence, about weight decay for one. What is noted after the model is sharded stays.
+    Attributes set on parameters before sharding are lost: `fully_shard` replaces the parameters. FSDP1 with
+    `use_orig_params=True` kept them, and `fsdp_compat` copies them to the new parameters. A `getattr` default is then
+    silently used, for weight decay for example. Attributes set after sharding are kept.
     """
 
     id = "FSDP219"
@@ -44,7 +44,7 @@ from torch.distributed.fsdp import fully_shard
 
 def groups(net):
     model = fully_shard(net)
-    # TODO(fsdp-migrate FSDP219): no_decay is gone from these parameters if it was set before they were sharded
+    # TODO(fsdp-migrate FSDP219): no_decay set before sharding is lost, since fully_shard replaces the parameters
     return [p for p in model.parameters() if getattr(p, "no_decay", False)]
 """
 
@@ -62,7 +62,7 @@ def groups(net):
         yield Diagnosis(
             node,
             Level.MANUAL,
-            f"{name} is gone from these parameters if it was set before they were sharded",
-            "set it after fully_shard, look it up by the parameter's name, or shard with fsdp_compat.shard(..., "
+            f"{name} set before sharding is lost, since fully_shard replaces the parameters",
+            "set it after fully_shard, find it by the parameter's name, or shard with fsdp_compat.shard(..., "
             "use_orig_params=True), which keeps it as FSDP1 did",
         )

@@ -15,11 +15,11 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class ParameterData(Rule):
-    """Another tensor put into a sharded parameter by `parameter.data = ...`.
+    """Assignment to parameter.data.
 
-    FSDP1's parameters are plain tensors, and the units look for the new values at their next forward. Under FSDP2 a
+    FSDP1's parameters are plain tensors, and the units read the new values at their next forward. Under FSDP2 a
     parameter is a DTensor: the assignment raises no error, and neither its values nor its dtype change. It works as
-    before on a model that is not sharded yet, and changes made in place (`parameter.data.mul_(x)`) work on both.
+    before on a model that is not sharded yet, and in-place changes (`parameter.data.mul_(x)`) work on both.
     """
 
     id = "FSDP217"
@@ -41,7 +41,7 @@ from torch.distributed.fsdp import fully_shard
 def decay(model, rate):
     fully_shard(model)
     for parameter in model.parameters():
-        # TODO(fsdp-migrate FSDP217): under FSDP2 an assignment to .data of a sharded parameter changes nothing
+        # TODO(fsdp-migrate FSDP217): assigning to .data of a sharded FSDP2 parameter silently changes nothing
         parameter.data = parameter.data * rate
     return model
 """
@@ -55,13 +55,13 @@ def decay(model, rate):
         held = held_at(model, file) if model is not None else _owner(target.value, file)
         if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(target, file)):
             return
-        changes = "under FSDP2 an assignment to .data of a sharded parameter changes nothing"
+        changes = "assigning to .data of a sharded FSDP2 parameter silently changes nothing"
         yield Diagnosis(
             target,
             Level.MANUAL,
-            changes if held is Certainty.YES else f"if this model is sharded by now: {changes}",
-            "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy a DTensor "
-            "of the same placements into it (parameter.data.copy_(x))",
+            changes if held is Certainty.YES else f"if this model is sharded here, {changes}",
+            "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy "
+            "from a DTensor with the same placements (parameter.data.copy_(x))",
         )
 
 

@@ -22,11 +22,11 @@ PASSED = frozenset({"abs", "cpu", "data", "detach", "float", "grad", "pow", "squ
 
 
 class RankGuards(Rule):
-    """Looking at parameters on one rank.
+    """Collective under a rank test.
 
     FSDP1's sharded parameters are plain local tensors, so one rank alone may print its shard's norm. FSDP2's are
-    DTensors: the whole of a norm or a sum takes all ranks. Where one comes alone, `.full_tensor()` hangs, and `.item()`
-    gives what this rank's shard adds to it, without a word. `p.numel()` counts the whole tensor instead of the shard.
+    DTensors: a norm or a sum of the whole tensor is a collective. On one rank alone, `.full_tensor()` hangs, and
+    `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard.
     """
 
     id = "FSDP214"
@@ -47,7 +47,7 @@ from torch.distributed.fsdp import fully_shard
 def report(model, rank):
     fully_shard(model)
     if rank == 0:
-        # TODO(fsdp-migrate FSDP214): p.norm() of a sharded parameter takes all ranks; alone it hangs or sees a part
+        # TODO(fsdp-migrate FSDP214): p.norm() on a sharded parameter is a collective: alone it hangs or returns a part
         print([p.norm() for p in model.parameters()])
 """
 
@@ -65,15 +65,15 @@ def report(model, rank):
             yield Diagnosis(
                 node,
                 Level.INFO,
-                f"{file.code(node)} counts the whole parameter; under FSDP1 it counted this rank's shard",
-                "p.to_local().numel() counts the shard",
+                f"{file.code(node)} counts the whole parameter (FSDP1: this rank's shard)",
+                "use p.to_local().numel() to count the shard",
             )
         elif not _goes_on(node, file) and _on_some_ranks(node, file):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{file.code(node)} of a sharded parameter takes all ranks; alone it hangs or sees a part",
-                "compute it on every rank and guard what is done with the result, or read p.to_local()",
+                f"{file.code(node)} on a sharded parameter is a collective: alone it hangs or returns a part",
+                "compute it on every rank and guard only the use of the result, or use p.to_local()",
             )
 
 

@@ -19,13 +19,13 @@ METHOD = "summon_full_params"
 
 
 class SummonFullParams(Rule):
-    """Whole parameters inside a block.
+    """summon_full_params().
 
-    FSDP2 has no such context manager (`unshard()` gives parameters in the dtype of the computation, and what is
-    written to them is lost). `fsdp_compat.summon_full_params` takes the same arguments and does the same: parameters
-    in full precision under their own names, written back into the shards at the end unless `writeback=False`. FSDP1's
-    own static method would silently do nothing to an FSDP2 model, and this one does nothing to a model that a library
-    wraps with FSDP1.
+    FSDP2 has no such context manager (`unshard()` gathers parameters in the dtype of the computation, and writes to
+    them are lost). `fsdp_compat.summon_full_params` takes the same arguments and does the same: full precision
+    parameters under their own names, written back into the shards at the end unless `writeback=False`. FSDP1's static
+    method would silently do nothing to an FSDP2 model, and this one does nothing to a model that a library wraps with
+    FSDP1.
     """
 
     id = "FSDP203"
@@ -61,26 +61,29 @@ def sample(model, tokens):
                 node,
                 Level.MANUAL,
                 "needs fsdp_compat.summon_full_params, which --no-helpers forbids",
-                "read single parameters with param.full_tensor(); register other forward methods with "
+                "read single parameters with param.full_tensor(), and register other forward methods with "
                 "register_fsdp_forward_method",
             )
             return
         helper = file.ref("fsdp_compat.summon_full_params")
         message = "fsdp_compat gathers the parameters, with the same arguments"
+        advice = ""
         if held is Certainty.NO:
-            message = f"nothing else in torch has a {METHOD}, so {file.code(node.value)} was an FSDP1 model; {message}"
+            message = (
+                f"{message}, assumes {file.code(node.value)} was an FSDP1 model, since nothing else in torch has "
+                f"{METHOD}"
+            )
         elif held is Certainty.MAYBE:
-            message = f"{file.code(node.value)} holds the sharded model; {message}"
+            message = f"{message}, assumes {file.code(node.value)} is the sharded model"
         elif file.project.flags.isdisjoint(("fsdp1", "gated")):
             held = Certainty.MAYBE
-            message = (
-                "nothing here wraps a model with FSDP1: what does (accelerate, lightning, composer) is switched to "
-                f"FSDP2, since FSDP1's parameters stay as they are; {message}"
-            )
+            message = f"{message}, but this project does not wrap the model itself"
+            advice = "switch the library that wraps it (accelerate, lightning, composer) to FSDP2"
         yield Diagnosis(
             node,
             Level.SAFE if held is Certainty.YES else Level.REVIEW,
             message,
+            advice,
             edits=(Replace(node, lambda code: helper),),
         )
 

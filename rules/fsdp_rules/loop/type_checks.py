@@ -26,13 +26,12 @@ DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 
 
 class TypeChecks(Rule):
-    """Asking whether a module is sharded.
+    """isinstance(..., FullyShardedDataParallel).
 
-    `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class
-    asks for that one, and so does a test of the class's name. A missed one is silent: whole code paths are no longer
-    taken. FSDP1's wrapper and the module in it were two objects; now one object is both, which matters where a test
-    looks for another class of the same object as well. Where the code tests for FSDP2's class beside it, FSDP1's part
-    has nothing left to do.
+    `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class uses
+    that one, and so does a test of the class's name. A missed test is silent: whole code paths are skipped. FSDP1's
+    wrapper and its inner module were two objects. Now one object is both, which matters where the same object is also
+    tested for another class. Where the code already tests for FSDP2's class, the FSDP1 branch has no effect.
     """
 
     id = "FSDP205"
@@ -74,15 +73,15 @@ def unwrapped(model: "FSDPModule"):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"FSDP2's classes have other names, and {subject} cannot be evaluated twice",
-                "give it a name, and ask isinstance(..., FSDPModule) beside the other names",
+                f"the class name differs under FSDP2, and {subject} cannot be evaluated twice",
+                "assign it to a variable, and add isinstance(..., FSDPModule) to the test",
             )
         else:
             module = file.ref(MODULE)
             yield Diagnosis(
                 node,
                 Level.SAFE,
-                "FSDP2's classes have other names; all extend FSDPModule",
+                "FSDP2 classes have other names, but all extend FSDPModule",
                 edits=(Replace(node, lambda code: test.text(module, code)),),
             )
 
@@ -120,8 +119,8 @@ def unwrapped(model: "FSDPModule"):
             return Diagnosis(
                 node,
                 Level.MANUAL,
-                "this pattern looks at attributes of FSDP1's wrapper, which an FSDPModule has not",
-                "match FSDPModule() and read what is needed from the model itself",
+                "this pattern reads attributes of FSDP1's wrapper, which an FSDPModule does not have",
+                "match FSDPModule() and read the attributes of the model itself",
             )
         return _replaced(node, Level.SAFE, "a sharded module is an FSDPModule", file)
 
@@ -147,7 +146,7 @@ def unwrapped(model: "FSDPModule"):
             node,
             Level.SAFE if whole is node else Level.REVIEW,
             "the class of a sharded module extends FSDPModule"
-            + ("" if whole is node else "; the other classes have no subclasses that should not count"),
+            + ("" if whole is node else ", assumes the other classes have no subclasses that must not match"),
             edits=(*((Replace(node, lambda code: module),) if module else ()), Replace(comparison, build)),
         )
 
@@ -167,11 +166,14 @@ def unwrapped(model: "FSDPModule"):
             kinds = file.code(other.args[1].value)
             if not WRAPPERS.search(kinds):
                 level = Level.REVIEW
-                message += f"; {subject} can now be that and {kinds} at once, which FSDP1's wrapper was not"
+                message += f", but {subject} can now be both an FSDPModule and {kinds}"
                 break
         if _skips(call, file):
             level = Level.REVIEW
-            message += f"; this skipped FSDP1's wrapper and not the module in it, and now {subject} is both"
+            message += (
+                ", but FSDP1's wrapper was skipped and its inner module was not: under FSDP2 they are one "
+                "object, so it is skipped"
+            )
         return _replaced(node, level, message, file)
 
 
@@ -180,14 +182,14 @@ def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnos
     root = (dotted(node) or "").partition(".")[0]
     if file.aliases.get(root, "torch.").startswith("torch."):
         return Diagnosis(
-            node, Level.INFO, f"{subject} is tested for FSDPModule as well, and FSDP1's part is no longer taken"
+            node, Level.INFO, f"{subject} is tested for FSDPModule as well, so the FSDP1 branch is no longer taken"
         )
     # The name's own file makes it another name of FSDPModule, which both tests ask for then.
     return Diagnosis(
         node,
         Level.MANUAL,
-        f"{file.code(node)} becomes another name of FSDPModule, which {subject} is tested for as well",
-        "remove FSDP1's part: of the two, the first is taken for every sharded module",
+        f"{file.code(node)} becomes another name of FSDPModule, for which {subject} is tested as well",
+        "remove the FSDP1 branch: the first of the two is taken for every sharded module",
     )
 
 

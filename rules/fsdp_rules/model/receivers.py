@@ -55,14 +55,14 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
             return Diagnosis(
                 node,
                 Level.INFO,
-                f"an FSDP2 model has no method {method}, so the default is taken; no gradients are computed there",
+                f"an FSDP2 model has no method {method}, so the default is used (no gradients are computed here)",
             )
         if method == "no_sync" and len(node.args) == 3 and file.settings.helpers and is_repeatable(subject):
             return _or_default(node, subject, file)
         return Diagnosis(
             node,
             Level.MANUAL,
-            f"an FSDP2 model has no method {method} to be found by getattr",
+            f"an FSDP2 model has no method {method} that getattr could find",
             f"call fsdp_compat.{method}(model) where the model is an FSDPModule",
         )
     module = file.ref("torch.distributed.fsdp.FSDPModule")
@@ -70,7 +70,7 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
     return Diagnosis(
         node,
         Level.REVIEW,
-        f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
+        f"now tests isinstance({file.code(subject)}, FSDPModule): FSDP2 modules do not have this method",
         edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {kinds})"),),
     )
 
@@ -89,7 +89,7 @@ def _or_default(node: cst.Call, subject: cst.BaseExpression, file: File) -> Diag
     return Diagnosis(
         node,
         Level.REVIEW,
-        f"{file.code(subject)} is asked whether it is sharded, since FSDP2's modules have no such method",
+        f"now tests isinstance({file.code(subject)}, FSDPModule): FSDP2 modules do not have this method",
         edits=(Replace(node, build),),
     )
 

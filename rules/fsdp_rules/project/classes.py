@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fsdp_rules.project.facts import FileFacts, place_key
+from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.places import Place, scopes
 
 #: A class: the file it stands in (as in a place), and its qualified name.
 Owner = tuple[str, str]
@@ -22,7 +23,7 @@ class Owners:
 
     classes: Mapping[str, tuple[Owner, ...]] = field(default_factory=dict)
     bases: Mapping[Owner, tuple[str, ...]] = field(default_factory=dict)
-    assigned: frozenset[str] = field(default=frozenset())
+    assigned: frozenset[Place] = field(default=frozenset())
     methods: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
     supers: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
 
@@ -31,19 +32,19 @@ class Owners:
         """Join the classes of all files."""
         classes: dict[str, list[Owner]] = defaultdict(list)
         bases: dict[Owner, tuple[str, ...]] = {}
-        assigned: set[str] = set()
+        assigned: set[Place] = set()
         methods: dict[Owner, set[str]] = defaultdict(set)
         supers: dict[Owner, frozenset[str]] = {}
         for file in files:
-            assigned.update(flow.target for flow in file.flows if flow.target.startswith("var:"))
+            assigned.update(flow.target for flow in file.flows if flow.target.kind == "var")
             for qualified, names in file.classes.items():
-                owner = (place_key(file.path), qualified)
+                owner = (file.path, qualified)
                 classes[qualified.rpartition(".")[2]].append(owner)
                 bases[owner] = names
                 supers[owner] = file.supers.get(qualified, frozenset())
             for qualified in file.functions:
                 outer, _, name = qualified.rpartition(".")
-                methods[place_key(file.path), outer].add(name)
+                methods[file.path, outer].add(name)
         return cls(
             {name: tuple(owners) for name, owners in classes.items()},
             bases,
@@ -52,22 +53,31 @@ class Owners:
             supers,
         )
 
-    def places(self, path: str, scope: str, text: str) -> tuple[str, ...]:
+    def places(self, path: str, scope: str, text: str) -> tuple[Place, ...]:
         """Every place that ``self.x`` (``text``) in ``scope`` may mean, in the class around it and in its family.
 
         A subclass that has a method of its own for the one in ``scope``, and never calls this one, is not meant.
         """
-        owner = (place_key(path), scope)
-        while owner not in self.bases:
-            if not owner[1]:
-                return ()
-            owner = (owner[0], owner[1].rpartition(".")[0])
+        owner = self._around(path, scope)
+        if owner is None:
+            return ()
         method = scope[len(owner[1]) + 1 :].partition(".")[0]
         family = self._reached(owner, lambda one: self._above.get(one, ()))
         family |= self._reached(
             owner, lambda one: (other for other in self._below.get(one, ()) if self._runs(other, method))
         )
-        return tuple(f"var:{key}:{qualified}:{text}" for key, qualified in sorted(family))
+        return tuple(Place("var", key, qualified, text) for key, qualified in sorted(family))
+
+    def inherited(self, path: str, scope: str, text: str) -> tuple[Place, ...]:
+        """The places of ``self.x`` in the bases of the class around ``scope``, where it assigns none itself."""
+        owner = self._around(path, scope)
+        if owner is None or Place("var", *owner, text) in self.assigned:
+            return ()
+        family = self._reached(owner, lambda one: self._above.get(one, ()))
+        return tuple(Place("var", key, qualified, text) for key, qualified in sorted(family))
+
+    def _around(self, path: str, scope: str) -> Owner | None:
+        return next(((path, one) for one in scopes(scope) if (path, one) in self.bases), None)
 
     def _runs(self, owner: Owner, method: str) -> bool:
         """Whether instances of ``owner`` may run the ``method`` of its base."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import enum
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from fsdp_rules.project.facts import SEED, FileFacts, module_name, place_key
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.places import SEED, Flow, Place
 
 
 class Certainty(enum.IntEnum):
@@ -17,110 +21,95 @@ class Certainty(enum.IntEnum):
     YES = 2
 
 
-def spread(files: list[FileFacts]) -> dict[str, Certainty]:
-    """Follow wrapped models from their ``FSDP(...)`` calls along all flows until nothing changes."""
-    by_name: dict[str, list[tuple[FileFacts, str]]] = defaultdict(list)
-    for file in files:
-        for qualified in file.functions:
-            owner, _, name = qualified.rpartition(".")
-            by_name[name].append((file, qualified))
-            if name == "__init__":
-                by_name[owner.rpartition(".")[2]].append((file, qualified))
+class Held(NamedTuple):
+    """That a place may hold a wrapped model: how sure that is, and the wrap (a ``seed``) that it comes from."""
 
-    edges: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    certainty: Certainty
+    origin: Place
+
+
+Edges = dict[Place, list[tuple[Place, bool]]]
+
+
+def joined(files: list[FileFacts], functions: Functions) -> Edges:
+    """The flows of all files, from source to targets, with each call joined to the functions that it may mean."""
+    edges: Edges = defaultdict(list)
     for file in files:
         for flow in file.flows:
-            sources: list[tuple[str, bool]] = [(flow.source, flow.sure)]
-            targets: list[tuple[str, bool]] = [(flow.target, flow.sure)]
-            if flow.source.startswith("call:"):
-                sources = [(place, sure and flow.sure) for place, sure in _returns(flow.source, by_name)]
-            elif flow.source.startswith("made:"):
-                path, scope, maker = flow.source[5:].split(":")
-                makers = _functions(path, scope, maker, by_name)
-                sources = [(SEED, sure and flow.sure) for file_, name, sure in makers if name in file_.makers]
-            if flow.target.startswith("arg:"):
-                targets = [(place, sure and flow.sure) for place, sure in _parameters(flow.target, by_name)]
-            for source, source_sure in sources:
-                for target, target_sure in targets:
+            for source, source_sure in _sources(flow, functions):
+                for target, target_sure in _targets(flow, functions):
                     edges[source].append((target, source_sure and target_sure))
+    _imported_values(files, functions, edges)
+    return edges
 
-    scopes: dict[tuple[str, str], list[str]] = defaultdict(list)
+
+def spread(edges: Edges) -> dict[Place, Held]:
+    """Follow wrapped models from their ``FSDP(...)`` calls along ``edges`` until nothing changes."""
+    bound = {target for found in edges.values() for target, _ in found}
+    inner: dict[tuple[str, str], list[str]] = defaultdict(list)
     for place in edges:
-        if place.startswith("var:"):
-            path, scope, text = place[4:].rsplit(":", 2)
-            scopes[path, text].append(scope)
-
-    held: dict[str, Certainty] = {}
-    queue: deque[tuple[str, Certainty]] = deque([(SEED, Certainty.YES)])
+        # A function that binds the name itself does not see the one around it.
+        if place.kind == "var" and place._replace(name=place.name.partition(".")[0]) not in bound:
+            inner[place.path, place.name].append(place.scope)
+    held: dict[Place, Held] = {}
+    seeds = sorted(place for place in edges if place.kind == "seed")
+    queue = deque((seed, Held(Certainty.YES, seed)) for seed in seeds)
     while queue:
-        place, certainty = queue.popleft()
-        if held.get(place, Certainty.NO) >= certainty:
+        place, found = queue.popleft()
+        known = held.get(place)
+        if known is not None and known.certainty >= found.certainty:
             continue
-        held[place] = certainty
+        held[place] = found
+        maybe = found._replace(certainty=min(found.certainty, Certainty.MAYBE))
         for target, sure in edges.get(place, ()):
-            queue.append((target, certainty if sure else min(certainty, Certainty.MAYBE)))
-        if place.startswith("attr:"):
-            continue
-        if place.startswith("var:"):
-            path, scope, text = place[4:].rsplit(":", 2)
-            for inner in scopes[path, text]:
-                if inner.startswith(f"{scope}."):
-                    queue.append((f"var:{path}:{inner}:{text}", min(certainty, Certainty.MAYBE)))
+            queue.append((target, found if sure else maybe))
+        if place.kind == "var":
+            for scope in inner[place.path, place.name]:
+                if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
+                    queue.append((place._replace(scope=scope), maybe))
     return held
 
 
-def _returns(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[str, bool]]:
-    path, scope, callee, *position = place[5:].split(":")
-    suffix = f":{position[0]}" if position else ""
-    for file, qualified, sure in _functions(path, scope, callee, by_name):
-        yield f"ret:{place_key(file.path)}:{qualified}{suffix}", sure
+def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
+    source = flow.source
+    if source.kind == "call":
+        # A class, or a function, that a file of the tree gives FSDP1's name to.
+        if not source.part and canonical(functions.exports.resolve(source.name)) in (FSDP, "wrap"):
+            yield Place("seed", source.path, source.scope), flow.sure
+        for place, sure in functions.returns(source):
+            yield place, sure and flow.sure
+    elif source.kind == "made":
+        for file, qualified, sure in functions.of(source):
+            if qualified in file.makers:
+                yield SEED, sure and flow.sure
+    else:
+        yield source, flow.sure
 
 
-def _parameters(place: str, by_name: dict[str, list[tuple[FileFacts, str]]]) -> Iterator[tuple[str, bool]]:
-    path, scope, callee, argument = place[4:].split(":")
-    for file, qualified, sure in _functions(path, scope, callee, by_name):
-        names = file.functions[qualified]
-        if names[:1] in (("self",), ("cls",)):
-            names = names[1:]
-        if argument.isdigit():
-            if int(argument) < len(names):
-                yield f"param:{place_key(file.path)}:{qualified}:{names[int(argument)]}", sure
-        elif argument in names:
-            yield f"param:{place_key(file.path)}:{qualified}:{argument}", sure
+def _targets(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
+    if flow.target.kind == "arg":
+        yield flow.target, flow.sure
+        for place, sure in functions.parameters(flow.target):
+            yield place, sure and flow.sure
+    else:
+        yield flow.target, flow.sure
 
 
-def _functions(
-    path: str, scope: str, callee: str, by_name: dict[str, list[tuple[FileFacts, str]]]
-) -> Iterator[tuple[FileFacts, str, bool]]:
-    """The functions that ``callee`` may name: exactly, when its dotted path says so, else by its last name."""
-    head, _, name = callee.rpartition(".")
-    candidates = by_name.get(name, [])
-    exact = [
-        (file, qualified)
-        for file, qualified in candidates
-        if (not head and place_key(file.path) == path)
-        or (head and (file.module == head or file.module.endswith("." + head)))
-        or (head == "self" and place_key(file.path) == path)
-    ]
-    if exact:
-        exact = _nearest(path, head, exact)
-        for file, qualified in exact:
-            yield file, qualified, len(exact) == 1
-    elif head:
-        for file, qualified in candidates:
-            yield file, qualified, False
-
-
-def _nearest(path: str, head: str, found: list[tuple[FileFacts, str]]) -> list[tuple[FileFacts, str]]:
-    """Those of ``found``, in modules that an import of ``head`` may mean, whose import starts nearest above ``path``.
-
-    A repository often holds several programs, each with a ``util`` of its own beside its main file.
-    """
-    folder = module_name(path).split(".")[:-1]
-    starts: dict[str, int] = {}
-    for file, _ in found:
-        start = file.module.removesuffix(head).rstrip(".")
-        parts = start.split(".") if start else []
-        starts[file.path] = len(parts) if parts == folder[: len(parts)] else -1
-    best = max(starts.values())
-    return [(file, qualified) for file, qualified in found if starts[file.path] == best]
+def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges) -> None:
+    """Let the values of module-level names reach the files that import them."""
+    exports = functions.exports
+    paths = {file.module: file.path for file in files}
+    targets = {place for found in edges.values() for place, _ in found}
+    bound: dict[str, set[str]] = defaultdict(set)
+    for place in targets:
+        if place.kind == "var" and not place.scope and "." not in place.name:
+            bound[place.path].add(place.name)
+    for file in files:
+        for local, full in file.aliases.items():
+            module, _, name = exports.resolve(full).rpartition(".")
+            for found in exports.modules.get(module, ()):
+                if name in bound[paths[found]]:
+                    edges[Place("var", paths[found], "", name)].append((Place("var", file.path, "", local), True))
+        for module in exports.starred(file.module):
+            for name in sorted(bound[paths[module]] & file.reads):
+                edges[Place("var", paths[module], "", name)].append((Place("var", file.path, "", name), True))

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.project.classes import Owners
-from fsdp_rules.project.facts import INNER, FileFacts, index_source, module_name, place_key
-from fsdp_rules.project.flow import Certainty, spread
+from fsdp_rules.project.exports import Exports
+from fsdp_rules.project.facts import FileFacts, index_source
+from fsdp_rules.project.flow import Certainty, Held, joined, spread
+from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.places import INNER, Place, module_name, scopes
 
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
@@ -23,18 +26,17 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is.
 
-    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``modules`` the
-    modules that an import path may mean, by that path: an import need not start where the tree does. ``stars`` are the
-    star imports: what is imported, the path of the file that does it, and the names that this file reads. ``owners``
-    are the classes, ``switchers`` the context managers that set the kind of state, by their whole dotted names.
+    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
+    an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
+    the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind
+    of state, by their whole dotted names.
     """
 
     flags: frozenset[str]
-    exports: dict[str, dict[str, str]]
-    held: dict[str, Certainty]
+    names: Exports
+    held: dict[Place, Held]
     imported: frozenset[str]
     methods: frozenset[str] = field(default=frozenset())
-    modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
     switchers: frozenset[str] = field(default=frozenset())
@@ -43,63 +45,63 @@ class Project:
     def build(cls, facts: Iterable[FileFacts]) -> Project:
         """Join the facts of all files."""
         files = sorted(facts, key=lambda fact: fact.path)
-        exports = {file.module: dict(file.aliases) for file in files}
+        names = Exports.build(
+            {file.module: dict(file.aliases) for file in files},
+            {file.module: tuple(sorted(file.starred)) for file in files if file.starred},
+        )
         return cls(
             flags=frozenset().union(*(file.flags for file in files)),
-            exports=exports,
-            held=spread(files),
+            names=names,
+            held=spread(joined(files, Functions(files, names))),
             imported=frozenset().union(*(file.imported for file in files)),
             methods=frozenset(
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
             ),
-            modules=_by_suffix(exports),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=Owners.build(files),
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
         )
 
+    def aliases(self, path: str) -> dict[str, str]:
+        """What each imported name of the file at ``path`` stands for."""
+        return self.names.names.get(module_name(path), {})
+
     def resolve(self, dotted: str) -> str:
         """``dotted`` with re-exports of this project followed to where they come from."""
-        # Each import is followed once: a package that takes a name from its module of that name would never end.
-        followed: set[str] = set()
-        while not dotted.startswith("torch."):
-            head, _, name = dotted.rpartition(".")
-            tail: list[str] = []
-            target = self._exported(head, name)
-            while target is None and head and head not in self.modules:
-                tail.insert(0, name)
-                head, _, name = head.rpartition(".")
-                target = self._exported(head, name)
-            if target is None or target in followed:
-                break
-            followed.add(target)
-            dotted = ".".join([target, *tail])
-        return dotted
-
-    def _exported(self, module: str, name: str) -> str | None:
-        for candidate in self.modules.get(module, ()):
-            if name in self.exports[candidate]:
-                return self.exports[candidate][name]
-        return None
+        return self.names.resolve(dotted)
 
     def holds(self, path: str, scope: str, text: str) -> Certainty:
-        """How sure it is that the dotted name ``text`` in ``scope`` (a qualified function name) is a wrapped model."""
-        best = Certainty.NO
-        scopes = [scope]
-        while scopes[-1]:
-            scopes.append(scopes[-1].rpartition(".")[0])
-        for candidate in scopes:
-            best = max(best, self.held.get(f"var:{place_key(path)}:{candidate}:{text}", Certainty.NO))
+        """How sure it is that the dotted name ``text`` in ``scope`` (a qualified function name) is a wrapped model.
+
+        What stands above the wrap in the function that wraps is told from what stands below by the file itself.
+        """
+        return self._held(path, scope, text).certainty
+
+    def origin(self, path: str, scope: str, text: str) -> tuple[str, int] | None:
+        """The file and the line of the wrap that ``text`` comes from, None where none is known."""
+        origin = self._held(path, scope, text).origin
+        return (origin.path, int(origin.part)) if origin.part else None
+
+    def _held(self, path: str, scope: str, text: str) -> Held:
+        best, root = _NOWHERE, text.partition(".")[0]
+        for candidate in scopes(scope):
+            best = max(best, self.held.get(Place("var", path, candidate, text), _NOWHERE), key=_certainty)
+            if root not in ("self", "cls") and Place("var", path, candidate, root) in self.owners.assigned:
+                break
+        if text.startswith("self.") and text.count(".") == 1:
+            family = (self.held.get(place, _NOWHERE) for place in self.owners.inherited(path, scope, text))
+            best = max([best, *family], key=_certainty)
         if "." in text and not self._is_own(path, scope, text):
-            attribute = self.held.get(f"attr:{text.rpartition('.')[2]}", Certainty.NO)
-            best = max(best, min(attribute, Certainty.MAYBE))
-        if best is Certainty.NO and text.endswith(INNER):
-            return self.holds(path, scope, text.rpartition(".")[0])
+            attribute = self.held.get(Place("attr", name=text.rpartition(".")[2]), _NOWHERE)
+            if attribute.certainty is not Certainty.NO and best.certainty is Certainty.NO:
+                best = attribute._replace(certainty=Certainty.MAYBE)
+        if best.certainty is Certainty.NO and text.endswith(INNER):
+            return self._held(path, scope, text.rpartition(".")[0])
         return best
 
     def _is_own(self, path: str, scope: str, text: str) -> bool:
         """Whether ``text`` is ``self.x`` of a class that gives itself an ``x``, which is never a wrapped model."""
-        if not text.startswith("self.") or text.count(".") > 1 or f"set:{text[5:]}" in self.held:
+        if not text.startswith("self.") or text.count(".") > 1 or Place("set", name=text[5:]) in self.held:
             return False
         places = self.owners.places(path, scope, text)
         return any(place in self.owners.assigned for place in places) and not any(
@@ -108,8 +110,16 @@ class Project:
 
     def touches(self, path: str) -> bool:
         """Whether some name in the file at ``path`` may hold a wrapped model."""
-        prefix = f"var:{place_key(path)}:"
-        return any(place.startswith(prefix) for place in self.held)
+        return path in self._touched
+
+    @cached_property
+    def _touched(self) -> frozenset[str]:
+        return frozenset(place.path for place in self.held if place.kind == "var")
+
+    @cached_property
+    def held_attributes(self) -> frozenset[str]:
+        """The attributes that hold a wrapped model in some object."""
+        return frozenset(place.name for place in self.held if place.kind == "attr")
 
     def switches(self, dotted: str) -> bool:
         """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
@@ -121,12 +131,11 @@ class Project:
 
     @cached_property
     def _returning(self) -> frozenset[str]:
-        returns = (place for place in self.held if place.startswith("ret:"))
-        return frozenset(place.split(":")[2].rpartition(".")[2] for place in returns)
+        return frozenset(place.scope.rpartition(".")[2] for place in self.held if place.kind == "ret")
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
-        return self.held.get(f"on:{method}", Certainty.NO)
+        return self.held.get(Place("on", name=method), _NOWHERE).certainty
 
     @cached_property
     def _imported_by_name(self) -> dict[str, list[str]]:
@@ -153,11 +162,8 @@ class Project:
         )
 
 
-def _by_suffix(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        rest = name
-        while rest:
-            found[rest].append(name)
-            rest = rest.partition(".")[2]
-    return {suffix: tuple(modules) for suffix, modules in found.items()}
+_NOWHERE = Held(Certainty.NO, Place("seed"))
+
+
+def _certainty(held: Held) -> Certainty:
+    return held.certainty

@@ -47,7 +47,7 @@ def test_edits_inside_the_call_are_kept() -> None:
 
         def step(model, parameters):
             fully_shard(model)
-            # TODO(fsdp-migrate FSDP215): FSDP1 clipped by each rank's own norm, FSDP2 clips by the global one
+            # TODO(fsdp-migrate FSDP215): FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm
             return clip_grad_norm_(
                 filter(trains, model.parameters()),
                 1.0,  # as in the paper

@@ -84,4 +84,4 @@ def test_noop_for_methods_of_the_project(owner: str) -> None:
 def test_a_model_that_a_library_wraps(main: str, level: str) -> None:
     source = f"{IMPORT}\ndef sample(model):\n    return FSDP.summon_full_params(model)\n"
     (found,) = (entry for entry in findings(source, main=main) if entry.rule == "FSDP203")
-    assert (found.level.value, "nothing here wraps" in found.message) == (level, level == "review")
+    assert (found.level.value, "this project does not wrap" in found.message) == (level, level == "review")

@@ -1,0 +1,123 @@
+"""What the names of one file stand for: imports, other names for FSDP1's class, and partials of it."""
+
+from __future__ import annotations
+
+import ast
+
+from fsdp_rules.fsdp1.names import FSDP, canonical, expand
+from fsdp_rules.project.gates import statements
+
+
+def text_of(node: ast.AST | None) -> str | None:
+    """``a.b.c`` for a name or a chain of attributes (``getattr(a, "b")`` too), else None."""
+    parts: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        elif (attribute := _asked(node)) is not None and isinstance(node, ast.Call):
+            parts.append(attribute)
+            node = node.args[0]
+        else:
+            break
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+def _asked(node: ast.AST | None) -> str | None:
+    """The attribute that ``getattr(x, "name")`` asks for."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "getattr":
+        return None
+    name = node.args[1] if len(node.args) > 1 else None
+    if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.isidentifier():
+        return name.value
+    return None
+
+
+class Aliases:
+    """The table of one file. ``names`` maps each bound name to what it stands for, fully dotted.
+
+    ``imported`` are the modules and names that the file imports, ``starred`` the modules that it star-imports,
+    ``factories`` the names of its ``functools.partial(FSDP, ...)`` objects: what they are called with is sharded.
+    """
+
+    def __init__(self, tree: ast.Module, module: str, is_package: bool) -> None:
+        self.package = module if is_package else module.rpartition(".")[0]
+        self.names: dict[str, str] = {}
+        self.imported: set[str] = set()
+        self.starred: set[str] = set()
+        self.factories: set[str] = set()
+        for node in statements(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    self.names[bound] = alias.name if alias.asname else bound
+                    self.imported.add(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                self._import_from(node)
+        self._find_classes(tree)
+        for node in statements(tree):
+            if isinstance(node, ast.Assign) and self.is_factory(node.value):
+                self.factories.update(text for target in node.targets if (text := text_of(target)) is not None)
+
+    def dotted(self, node: ast.expr) -> str | None:
+        """The fully dotted name of ``node``."""
+        text = text_of(node)
+        return expand(text, self.names) if text is not None else None
+
+    def known(self, node: ast.expr) -> str | None:
+        """FSDP1's own name for ``node``."""
+        dotted = self.dotted(node)
+        return canonical(dotted) if dotted else None
+
+    def is_factory(self, node: ast.expr) -> bool:
+        """Whether ``node`` is a ``functools.partial(FSDP, ...)``."""
+        if not isinstance(node, ast.Call) or not node.args:
+            return False
+        callee = self.dotted(node.func)
+        return callee is not None and callee.rpartition(".")[2] == "partial" and self.known(node.args[0]) == FSDP
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        base = self._absolute(node.module, node.level)
+        for alias in node.names:
+            if alias.name == "*":
+                self.starred.add(base)
+                continue
+            self.names[alias.asname or alias.name] = f"{base}.{alias.name}"
+            self.imported.add(f"{base}.{alias.name}")
+
+    def _absolute(self, module: str | None, level: int) -> str:
+        if not level:
+            return module or ""
+        parts = self.package.split(".") if self.package else []
+        kept = parts[: len(parts) - (level - 1)]
+        return ".".join([*kept, *([module] if module else [])])
+
+    def _find_classes(self, tree: ast.Module) -> None:
+        """Other names that the module gives FSDP1's class, which are then read like those of imports."""
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or len(targets) != 1:
+                continue
+            target = targets[0]
+            if not isinstance(target, ast.Name) or target.id in self.names or self.known(node.value) != FSDP:
+                continue
+            if _times_bound(tree, target.id) == 1:
+                self.names[target.id] = self.dotted(node.value) or ""
+
+
+def reads(tree: ast.Module) -> frozenset[str]:
+    """The names that a file reads or may mean by a text, as in ``__all__``."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return frozenset(names | {text for text in texts if text.isidentifier()})
+
+
+def _times_bound(tree: ast.Module, name: str) -> int:
+    """How often ``name`` is bound or deleted anywhere in ``tree``, arguments included."""
+    return sum(
+        (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.arg) and node.arg == name)
+        for node in ast.walk(tree)
+    )

@@ -1,0 +1,70 @@
+"""What a definition says by its own text: a class about its bases and fields, a function about what it sets."""
+
+from __future__ import annotations
+
+import ast
+
+
+def base_calls(owner: ast.ClassDef) -> frozenset[str]:
+    """The methods that ``owner`` calls as those of a base."""
+    if not owner.bases:
+        return frozenset()
+    bases = {ast.dump(base) for base in owner.bases}
+    return frozenset(
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute) and (is_super(node.value) or ast.dump(node.value) in bases)
+    )
+
+
+def is_super(node: ast.expr) -> bool:
+    """Whether ``node`` is a call of ``super``."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def fields(owner: ast.ClassDef) -> list[str]:
+    """The names that the constructor which ``dataclass`` (or ``NamedTuple``) writes takes, in order; [] for others."""
+    if any(isinstance(entry, ast.FunctionDef) and entry.name == "__init__" for entry in owner.body):
+        return []
+    tuples = any(ast.unparse(base).rpartition(".")[2] == "NamedTuple" for base in owner.bases)
+    made = any(_makes_constructor(ast.unparse(decorator)) for decorator in owner.decorator_list)
+    if not tuples and not made:
+        return []
+    return [
+        entry.target.id
+        for entry in owner.body
+        if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
+    ]
+
+
+def _makes_constructor(decorator: str) -> bool:
+    name = decorator.partition("(")[0]
+    return "dataclass" in name or name in ("attr.s", "attrs.define", "define", "attrs.frozen", "frozen")
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether what ``function`` returns is read as an attribute."""
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether ``function`` is a context manager that sets the kind of state in one of FSDP1's two ways."""
+    if not any("contextmanager" in ast.unparse(decorator) for decorator in function.decorator_list):
+        return False
+    nodes = list(ast.walk(function))
+    if any(isinstance(node, ast.Attribute) and node.attr == "set_state_dict_type" for node in nodes):
+        return True
+    return any(
+        any(isinstance(node, ast.Attribute) and node.attr == "state_dict_type" for node in ast.walk(setting))
+        for block in nodes
+        for setting in _settings(block)
+    )
+
+
+def _settings(node: ast.AST) -> list[ast.expr]:
+    """What ``node`` enters around a ``yield``, or for the rest of its function."""
+    if isinstance(node, ast.With) and any(isinstance(inner, ast.Yield) for inner in ast.walk(node)):
+        return [item.context_expr for item in node.items]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "enter_context":
+        return node.args
+    return []

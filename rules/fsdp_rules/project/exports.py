@@ -1,0 +1,81 @@
+"""What an imported name means: re-exports and star imports of a tree, followed to where they come from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Exports:
+    """The names of every module of a tree.
+
+    ``names`` are what each module binds to something else, by module; ``modules`` the modules that an import path may
+    mean, by that path: an import need not start where the tree does. ``stars`` are the modules that a module
+    star-imports.
+    """
+
+    names: dict[str, dict[str, str]]
+    modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    stars: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, names: dict[str, dict[str, str]], stars: dict[str, tuple[str, ...]]) -> Exports:
+        """The table for modules with these names."""
+        return cls(names, by_suffix(names), stars)
+
+    def resolve(self, dotted: str) -> str:
+        """``dotted`` with re-exports of this tree followed to where they come from."""
+        # Each import is followed once: a package that takes a name from its module of that name would never end.
+        followed: set[str] = set()
+        while not dotted.startswith("torch."):
+            head, _, name = dotted.rpartition(".")
+            tail: list[str] = []
+            target = self._exported(head, name)
+            while target is None and head and head not in self.modules:
+                tail.insert(0, name)
+                head, _, name = head.rpartition(".")
+                target = self._exported(head, name)
+            if target is None or target in followed:
+                break
+            followed.add(target)
+            dotted = ".".join([target, *tail])
+        return dotted
+
+    def is_outside(self, dotted: str) -> bool:
+        """Whether no module of the tree is named by ``dotted`` or by what it starts with."""
+        while dotted:
+            if dotted in self.modules:
+                return False
+            dotted = dotted.rpartition(".")[0]
+        return True
+
+    def starred(self, module: str) -> Iterator[str]:
+        """Every module whose names ``module`` has by a star import, through others too."""
+        seen: set[str] = set()
+        pending = list(self.stars.get(module, ()))
+        while pending:
+            one = pending.pop()
+            for found in self.modules.get(one, ()):
+                if found not in seen:
+                    seen.add(found)
+                    pending += self.stars.get(found, ())
+                    yield found
+
+    def _exported(self, module: str, name: str) -> str | None:
+        for candidate in self.modules.get(module, ()):
+            if name in self.names[candidate]:
+                return self.names[candidate][name]
+        return None
+
+
+def by_suffix(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The dotted ``names`` that end with a path, by that path."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        rest = name
+        while rest:
+            found[rest].append(name)
+            rest = rest.partition(".")[2]
+    return {suffix: tuple(modules) for suffix, modules in found.items()}

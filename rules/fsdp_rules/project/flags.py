@@ -1,0 +1,31 @@
+"""Words whose presence anywhere in the tree changes what a rule may assume."""
+
+from __future__ import annotations
+
+import re
+
+FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
+    "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
+    "meta": re.compile(rb"""["']meta["']|init_empty_weights|deferred_init"""),
+    "set_device": re.compile(rb"\bset_device(_index)?\("),
+    "ddp": re.compile(rb"\bDistributedDataParallel\b"),
+    "ddp_wraps": re.compile(rb"\b(DistributedDataParallel|DDP)\(\s*[^)\s]"),
+    "fairscale": re.compile(rb"\bfairscale\b"),
+    "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
+    "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
+    "fsdp2": re.compile(rb"\bfully_shard\b"),
+    "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
+    "sticky_state": re.compile(rb"\bset_state_dict_type\b"),
+    "handed_context": re.compile(
+        rb"(\breturn|enter_context\()[^\n]*\bstate_dict_type\(|\bstate_dict_type\([^:]*\):\s*(#[^\n]*)?\n\s*yield\b"
+    ),
+    "offload": re.compile(rb"\bCPUOffload\("),
+    "low_precision": re.compile(
+        rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
+    ),
+}
+
+
+def flags_in(data: bytes) -> frozenset[str]:
+    """The flags that the source ``data`` raises."""
+    return frozenset(name for name, pattern in FLAG_PATTERNS.items() if pattern.search(data))

@@ -1,0 +1,143 @@
+"""Which functions of a tree a call may mean: exactly, where its dotted path says so, else by the name of the method."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fsdp_rules.project.exports import Exports
+from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.places import Place, module_name, scopes
+
+Found = tuple[FileFacts, str]
+
+
+class Functions:
+    """All functions of a tree by their last names; a class stands for its constructor."""
+
+    def __init__(self, files: list[FileFacts], exports: Exports) -> None:
+        self.exports = exports
+        self.files = {file.path: file for file in files}
+        self._imports = {file.path: {entry.partition(".")[0] for entry in file.imported} | {"torch"} for file in files}
+        self._by_name: dict[str, list[Found]] = defaultdict(list)
+        self._classes: dict[str, list[Found]] = defaultdict(list)
+        for file in files:
+            for qualified in file.functions:
+                self._by_name[qualified.rpartition(".")[2]].append((file, qualified))
+            for qualified in file.classes:
+                self._classes[qualified.rpartition(".")[2]].append((file, qualified))
+
+    def returns(self, place: Place) -> Iterator[tuple[Place, bool]]:
+        """What the ``call`` at ``place`` may give, each with whether no guess was made."""
+        for file, qualified, sure in self.of(place):
+            yield Place("ret", file.path, qualified, part=place.part), sure
+
+    def parameters(self, place: Place) -> Iterator[tuple[Place, bool]]:
+        """The parameters that the ``arg`` at ``place`` may be, each with whether no guess was made."""
+        for file, qualified, sure in self.of(place):
+            names = file.functions[qualified]
+            if names[:1] in (("self",), ("cls",)):
+                names = names[1:]
+            found: tuple[str, ...]
+            if place.part.isdigit():
+                position = int(place.part)
+                found = (names[position],) if position < len(names) else ("*",)
+            elif place.part in ("*", "**"):
+                found = (place.part,) if place.part == "**" else ("*", *names)
+            else:
+                found = (place.part,) if place.part in names else ("**",)
+            for name in found:
+                yield Place("param", file.path, qualified, name), sure
+
+    def of(self, place: Place) -> list[tuple[FileFacts, str, bool]]:
+        """The functions that the call at ``place`` may run, each with whether no guess was made."""
+        exact = self._exact(place.path, place.scope, place.name)
+        if exact:
+            return [(file, qualified, len(exact) == 1) for file, qualified in exact]
+        head, _, name = place.name.rpartition(".")
+        if not head or head.partition(".")[0] in self._imports.get(place.path, ()):
+            return []
+        return [(file, qualified, False) for file, qualified in self._by_name.get(name, ()) if "." in qualified]
+
+    def _exact(self, path: str, scope: str, callee: str) -> list[Found]:
+        head, _, name = callee.rpartition(".")
+        if not head:
+            found = self._here(path, scope, name)
+            if not found and path in self.files:
+                for module in self.exports.starred(self.files[path].module):
+                    found += self._at(path, f"{module}.{name}")
+            return found
+        if head in ("self", "cls"):
+            owner = next((one for one in scopes(scope) if one in self.files[path].classes), None)
+            return [] if owner is None else self._method((self.files[path], owner), name, set())
+        return self._at(path, self.exports.resolve(callee)) or self._at(path, f"{self._module(path)}.{callee}")
+
+    def _module(self, path: str) -> str:
+        return self.files[path].module if path in self.files else module_name(path)
+
+    def _here(self, path: str, scope: str, name: str) -> list[Found]:
+        """The function or class that the plain ``name`` means in ``scope``."""
+        for around in scopes(scope):
+            qualified = f"{around}.{name}" if around else name
+            file = self.files[path]
+            if qualified in file.functions and around not in file.classes:
+                return [(file, qualified)]
+            if qualified in file.classes:
+                return self._constructor((file, qualified))
+        return []
+
+    def _at(self, path: str, full: str) -> list[Found]:
+        """The functions with the fully dotted name ``full``, in the modules that are nearest to ``path``."""
+        head, _, name = full.rpartition(".")
+        found = [entry for entry in self._by_name.get(name, ()) if _is_at(entry, full)]
+        for owner in _nearest(path, full, [entry for entry in self._classes.get(name, ()) if _is_at(entry, full)]):
+            found += self._constructor(owner)
+        if not found and head:
+            last = head.rpartition(".")[2]
+            owners = [entry for entry in self._classes.get(last, ()) if _is_at(entry, head)]
+            for owner in _nearest(path, head, owners):
+                found += self._method(owner, name, set())
+            return found
+        return _nearest(path, full, found)
+
+    def _constructor(self, owner: Found) -> list[Found]:
+        return self._method(owner, "__init__", set())
+
+    def _method(self, owner: Found, name: str, seen: set[tuple[str, str]]) -> list[Found]:
+        """The method ``name`` of a class, its own or that of the nearest base."""
+        file, qualified = owner
+        if (file.path, qualified) in seen:
+            return []
+        seen.add((file.path, qualified))
+        if f"{qualified}.{name}" in file.functions:
+            return [(file, f"{qualified}.{name}")]
+        found: list[Found] = []
+        for base in file.classes.get(qualified, ()):
+            known = self.exports.resolve(file.aliases.get(base, f"{file.module}.{base}"))
+            near = [entry for entry in self._classes.get(base, ()) if _is_at(entry, known)]
+            for entry in near or self._classes.get(base, []):
+                found += self._method(entry, name, seen)
+        return found
+
+
+def _is_at(found: Found, full: str) -> bool:
+    file, qualified = found
+    own = f"{file.module}.{qualified}"
+    return own == full or own.endswith(f".{full}")
+
+
+def _nearest(path: str, full: str, found: list[Found]) -> list[Found]:
+    """Those of ``found``, in modules that an import of ``full`` may mean, whose import starts nearest above ``path``.
+
+    A repository often holds several programs, each with a ``util`` of its own beside its main file.
+    """
+    if len(found) < 2:
+        return found
+    folder = module_name(path).split(".")[:-1]
+    starts: dict[tuple[str, str], int] = {}
+    for file, qualified in found:
+        start = f"{file.module}.{qualified}".removesuffix(full).rstrip(".")
+        parts = start.split(".") if start else []
+        starts[file.path, qualified] = len(parts) if parts == folder[: len(parts)] else -1
+    best = max(starts.values())
+    return [(file, qualified) for file, qualified in found if starts[file.path, qualified] == best]

@@ -1,0 +1,239 @@
+"""Where the values of one file go: assignments, returns, arguments, attributes and containers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, switches
+from fsdp_rules.project.places import Place
+from fsdp_rules.project.values import Values
+from fsdp_rules.project.wraps import Wraps
+
+#: Names of methods in which models group their own parameters for an optimizer.
+GROUPING = re.compile(r"optim|param_?groups?|weight_decay")
+#: Methods that put what they are given into what they are called on.
+PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update"})
+#: Calls whose keywords become attributes of what they give.
+NAMESPACES = frozenset({"SimpleNamespace", "Namespace"})
+
+
+class Indexer(Values):
+    """Collects what :class:`fsdp_rules.project.facts.FileFacts` holds about one file."""
+
+    def __init__(self, path: str, aliases: Aliases, wraps: Wraps, gated: Mapping[int, bool]) -> None:
+        super().__init__(path, aliases, wraps, gated)
+        self.functions: dict[str, tuple[str, ...]] = {}
+        #: The last names of the bases of each class, and the methods of them that it calls.
+        self.classes: dict[str, tuple[str, ...]] = {}
+        self.supers: dict[str, frozenset[str]] = {}
+        self.bases: dict[str, list[str]] = {}
+        self.makers: set[str] = set()
+        self.switchers: set[str] = set()
+
+    def run(self, tree: ast.Module) -> None:
+        """Index the whole file."""
+        self._body(tree.body, "")
+
+    def _body(self, body: Iterable[ast.stmt], scope: str) -> None:
+        for statement in body:
+            self._statement(statement, scope)
+
+    def _statement(self, node: ast.stmt, scope: str) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node, scope)
+                return
+            case ast.ClassDef():
+                self._class(node, scope)
+                return
+            case ast.Assign():
+                for target in node.targets:
+                    self._assign(target, node.value, scope)
+            case ast.AnnAssign(value=ast.expr() as value):
+                self._assign(node.target, value, scope)
+            case ast.AugAssign():
+                self._assign(node.target, node.value, scope, sure=False)
+            case ast.Return(value=ast.expr() as value):
+                self._return(value, scope)
+            case ast.For() | ast.AsyncFor():
+                self._assign(node.target, node.iter, scope, sure=False)
+            case ast.Global() | ast.Nonlocal():
+                outer = "" if isinstance(node, ast.Global) else scope.rpartition(".")[0]
+                for name in node.names:
+                    self.flow(self.var(scope, name), self.var(outer, name))
+                    self.flow(self.var(outer, name), self.var(scope, name))
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    if item.optional_vars is not None:
+                        self._assign(item.optional_vars, item.context_expr, scope, sure=False)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                self._statement(child, scope)
+            elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                self._body(child.body, scope)
+            else:
+                self._expression(child, scope)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: str) -> None:
+        inner = f"{scope}.{node.name}" if scope else node.name
+        arguments = node.args
+        names = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
+        rest = [arg.arg for arg in (arguments.vararg, arguments.kwarg) if arg is not None]
+        self.functions[inner] = tuple(names)
+        if switches(node):
+            self.switchers.add(inner)
+        for name in [*names, *rest]:
+            given = Place("param", self.path, inner, name)
+            self.flow(given, self.var(inner, name))
+            if (inner, name) in self.since:
+                self.flow(given, self.var(inner, name, early=True))
+        if arguments.vararg is not None:
+            self.flow(Place("param", self.path, inner, "*"), self.var(inner, arguments.vararg.arg), False)
+        if arguments.kwarg is not None:
+            self.flow(Place("param", self.path, inner, "**"), self.var(inner, arguments.kwarg.arg), False)
+        if is_property(node) and scope in self.wraps.classes:
+            self.flow(Place("ret", self.path, inner), Place("var", self.path, scope, f"self.{node.name}"))
+            self.flow(Place("ret", self.path, inner), Place("attr", name=node.name))
+        self._body(node.body, inner)
+
+    def _class(self, node: ast.ClassDef, scope: str) -> None:
+        inner = f"{scope}.{node.name}" if scope else node.name
+        self.classes[inner] = tuple(text.rpartition(".")[2] for base in node.bases if (text := text_of(base)))
+        self.bases[inner] = [full for base in node.bases if (full := self.aliases.dotted(base))]
+        self.supers[inner] = base_calls(node)
+        for base in node.bases:
+            if self.aliases.known(base) == FSDP:
+                self.found(base)
+        names = fields(node)
+        if names:
+            initializer = f"{inner}.__init__"
+            self.functions[initializer] = ("self", *names)
+            for name in names:
+                given = Place("param", self.path, initializer, name)
+                self.flow(given, self.var(initializer, f"self.{name}"))
+                self.flow(given, Place("attr", name=name))
+        self._body(node.body, inner)
+
+    def _return(self, value: ast.expr, scope: str) -> None:
+        if self.aliases.is_factory(value) or text_of(value) in self.aliases.factories:
+            self.makers.add(scope)
+        if isinstance(value, ast.Tuple):
+            for position, element in enumerate(value.elts):
+                self.value(element, Place("ret", self.path, scope, part=str(position)), scope)
+                self.value(element, Place("ret", self.path, scope), scope, sure=False)
+        else:
+            self.value(value, Place("ret", self.path, scope), scope)
+
+    def _assign(self, target: ast.expr, value: ast.expr, scope: str, sure: bool = True) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            parts = value.elts if isinstance(value, ast.Tuple | ast.List) else None
+            for position, element in enumerate(target.elts):
+                if parts is not None and position < len(parts):
+                    self._assign(element, parts[position], scope, sure)
+                elif isinstance(value, ast.Call) and (callee := self.aliases.dotted(value.func)) is not None:
+                    for place in self.targets(element, scope):
+                        for name in self.callees(callee, value.func, scope):
+                            self.flow(Place("call", self.path, scope, name, str(position)), place, sure)
+                        self._passed_on(callee, value, position, place, scope)
+                elif parts is None and not isinstance(value, ast.Call):
+                    for place in self.targets(element, scope):
+                        self.value(value, place, scope, sure=False)
+            return
+        for place in self.targets(target, scope):
+            self.value(value, place, scope, sure)
+
+    def _passed_on(self, callee: str, call: ast.Call, position: int, place: Place, scope: str) -> None:
+        """What the ``position``-th name of a loop over ``enumerate`` or ``zip`` runs over."""
+        if callee == "zip" and position < len(call.args):
+            self.value(call.args[position], place, scope, sure=False)
+        elif callee == "enumerate" and position == 1 and call.args:
+            self.value(call.args[0], place, scope, sure=False)
+        elif callee.rpartition(".")[2] == "items" and position == 1 and isinstance(call.func, ast.Attribute):
+            self.value(call.func.value, place, scope, sure=False)
+
+    def _expression(self, node: ast.AST, scope: str) -> None:
+        for child in ast.walk(node):
+            if isinstance(child, ast.Call):
+                self._call(child, scope)
+            elif isinstance(child, ast.NamedExpr):
+                self._assign(child.target, child.value, scope)
+            elif isinstance(child, ast.comprehension):
+                self._assign(child.target, child.iter, scope, sure=False)
+            elif isinstance(child, ast.Yield | ast.YieldFrom) and child.value is not None:
+                self.value(child.value, Place("ret", self.path, scope), scope, sure=False)
+
+    def _call(self, node: ast.Call, scope: str) -> None:
+        if isinstance(node.func, ast.Attribute) and is_super(node.func.value):
+            owner = self.wraps.owner(scope)
+            for base in self.bases.get(owner, ()):
+                self._arguments(f"{base}.{node.func.attr}", node, scope)
+            return
+        callee = self.aliases.dotted(node.func)
+        if callee is None:
+            return
+        if canonical(callee) == FSDP:
+            self.found(node)
+        if isinstance(node.func, ast.Attribute):
+            if GROUPING.search(node.func.attr):
+                self.value(node.func.value, Place("on", name=node.func.attr), scope)
+            if node.func.attr in PUTTING and (held := text_of(node.func.value)) is not None:
+                for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                    self.value(argument, self.var(scope, held), scope, sure=False)
+        if callee == "setattr" and len(node.args) == 3:
+            self._set(node, scope)
+        if callee.rpartition(".")[2] in NAMESPACES:
+            for keyword in node.keywords:
+                if keyword.arg is not None:
+                    self.value(keyword.value, Place("attr", name=keyword.arg), scope)
+        for name in self.callees(callee, node.func, scope):
+            self._arguments(name, node, scope)
+        self._handed_functions(node, scope)
+
+    def _set(self, node: ast.Call, scope: str) -> None:
+        owner, name, value = node.args
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            target = ast.copy_location(ast.Attribute(owner, name.value, ast.Store()), node)
+            self._assign(target, value, scope)
+
+    def _arguments(self, callee: str, node: ast.Call, scope: str) -> None:
+        starred = False
+        for position, argument in enumerate(node.args):
+            starred = starred or isinstance(argument, ast.Starred)
+            part = "*" if starred else str(position)
+            self.value(argument, Place("arg", self.path, scope, callee, part), scope, sure=not starred)
+        for keyword in node.keywords:
+            place = Place("arg", self.path, scope, callee, keyword.arg or "**")
+            self.value(keyword.value, place, scope, sure=keyword.arg is not None)
+
+    def _handed_functions(self, node: ast.Call, scope: str) -> None:
+        """Let arguments reach a function that the same call hands on: ``partial``, ``submit``, ``spawn``."""
+        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in ("target", "fn", "func"))]
+        for index, argument in enumerate(given):
+            name = self.aliases.dotted(argument) if isinstance(argument, ast.Name | ast.Attribute) else None
+            if name is None:
+                continue
+            following: list[ast.expr] = list(node.args[index + 1 :]) if index < len(node.args) else []
+            for keyword in node.keywords:
+                if keyword.arg == "args" and isinstance(keyword.value, ast.Tuple | ast.List):
+                    # torch.multiprocessing.spawn puts the rank in front.
+                    shift = callee_tail(node) == "spawn"
+                    following += [*([ast.Constant(0)] if shift else []), *keyword.value.elts]
+                elif keyword.arg is not None:
+                    place = Place("arg", self.path, scope, name, keyword.arg)
+                    self.value(keyword.value, place, scope, sure=False)
+            for position, value in enumerate(following):
+                if isinstance(value, ast.Tuple | ast.List) and callee_tail(node) in ("spawn", "start_new_thread"):
+                    for inner, element in enumerate(value.elts):
+                        part = str(inner + (callee_tail(node) == "spawn"))
+                        self.value(element, Place("arg", self.path, scope, name, part), scope, sure=False)
+                else:
+                    self.value(value, Place("arg", self.path, scope, name, str(position)), scope, sure=False)
+
+
+def callee_tail(node: ast.Call) -> str:
+    """The last name of what is called, "" where that has none."""
+    return (text_of(node.func) or "").rpartition(".")[2]

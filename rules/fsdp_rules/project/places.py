@@ -1,0 +1,58 @@
+"""Where a value may be: the ends of the flows that the index of a tree is made of."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+#: Attributes of a wrapped model that give the model inside, which under FSDP2 is the same object.
+INNER = (".module", "._fsdp_wrapped_module")
+
+
+class Place(NamedTuple):
+    """One place. What the fields mean depends on ``kind``:
+
+    - ``var``: the name or dotted name ``name`` in the function ``scope`` of the file ``path``; ``early``: the same name
+      above the line that wraps it; ``item``: what it holds under the constant key ``part``;
+    - ``attr``: the attribute ``name`` of any object; ``set``: the same, assigned from outside of its object's class;
+    - ``ret``: what the function ``scope`` returns, or (``part``) one element of the tuple that it returns;
+    - ``param``: the parameter ``name`` of the function ``scope``;
+    - ``call``: what a call of ``name`` in ``scope`` gives, or (``part``) one element of it; ``made``: what the result
+      of that call gives when it is called in turn; ``arg``: what the call is given as its argument ``part``, a
+      position, a keyword, ``*`` or ``**``. :mod:`fsdp_rules.project.flow` joins these three to functions of the tree;
+    - ``on``: what a method ``name`` that groups parameters is called on;
+    - ``seed``: an ``FSDP(...)`` call.
+    """
+
+    kind: str
+    path: str = ""
+    scope: str = ""
+    name: str = ""
+    part: str = ""
+
+
+SEED = Place("seed")
+
+
+class Flow(NamedTuple):
+    """The value at ``source`` reaches ``target``; ``sure`` when no guess was made."""
+
+    source: Place
+    target: Place
+    sure: bool
+
+
+def module_name(path: str) -> str:
+    """The dotted name under which the file at ``path`` would be imported from the directory the path starts in."""
+    parts = [part for part in PurePosixPath(path).with_suffix("").parts if part not in ("/", ".", "..")]
+    if parts and parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+def scopes(scope: str) -> list[str]:
+    """``scope`` and all scopes around it, innermost first, "" (the module) last."""
+    found = [scope]
+    while found[-1]:
+        found.append(found[-1].rpartition(".")[0])
+    return found

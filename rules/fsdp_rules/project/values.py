@@ -1,0 +1,185 @@
+"""What an expression may evaluate to, as flows from the places that it reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.places import INNER, Flow, Place
+from fsdp_rules.project.wraps import Wraps
+
+#: Methods of a model that give the model, and torch.compile, which takes it as its argument.
+SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float", "half", "bfloat16", "requires_grad_"})
+#: Functions that give the elements of their arguments, or one of them.
+PASSING = frozenset({"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"})
+#: Methods of containers that give what is in them.
+TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
+
+
+class Values:
+    """Collects the flows of one file; ``wraps`` says what stands above the line that wraps a name."""
+
+    def __init__(self, path: str, aliases: Aliases, wraps: Wraps, gated: Mapping[int, bool]) -> None:
+        self.path = path
+        self.aliases = aliases
+        self.wraps = wraps
+        self.since = wraps.since()
+        self.gated = gated
+        self.flows: list[Flow] = []
+        self.flags: set[str] = set()
+
+    def flow(self, source: Place, target: Place, sure: bool = True) -> None:
+        """Note one flow."""
+        if source != target:
+            self.flows.append(Flow(source, target, sure))
+
+    def var(self, scope: str, text: str, early: bool = False) -> Place:
+        """The place of a name; that of ``self.x`` is in the class around ``scope``."""
+        home = self.wraps.owner(scope) if text.startswith("self.") else scope
+        return Place("early" if early else "var", self.path, home, text)
+
+    def found(self, node: ast.expr) -> None:
+        """Note that the file wraps a model at ``node``."""
+        self.flags.add("gated" if self.gated.get(node.lineno) else "fsdp1")
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            if keyword.arg == "process_group" and not isinstance(keyword.value, ast.Constant | ast.Tuple):
+                self.flags.add("own_group")
+
+    def targets(self, target: ast.expr, scope: str) -> Iterator[Place]:
+        """The places that an assignment to ``target`` puts its value in."""
+        key = None
+        while isinstance(target, ast.Subscript | ast.Starred):
+            if isinstance(target, ast.Subscript):
+                key = _key(target)
+            target = target.value
+        text = text_of(target)
+        if text is not None:
+            yield self.var(scope, text)
+            if key is not None:
+                yield self.var(scope, text)._replace(kind="item", part=key)
+            if self._is_early(scope, text, target.lineno):
+                yield self.var(scope, text, early=True)
+            if scope in self.wraps.classes and "." not in text:
+                yield Place("var", self.path, scope, f"self.{text}")
+                yield Place("attr", name=text)
+        if isinstance(target, ast.Attribute):
+            yield Place("attr", name=target.attr)
+            if text is None or not text.startswith("self.") or text.count(".") > 1:
+                yield Place("set", name=target.attr)
+
+    def callees(self, callee: str, func: ast.expr, scope: str) -> list[str]:
+        """The functions that the fully dotted ``callee`` may mean, where a name in it is of a class of the tree."""
+        text = text_of(func) or ""
+        found: list[str] = []
+        whole = self.wraps.made_by(scope, text)
+        for made in whole:
+            found += [f"{made}.__call__", f"{made}.forward"]
+        owner, _, method = text.rpartition(".")
+        if owner and owner != "self" and callee == text:
+            found += [f"{made}.{method}" for made in self.wraps.made_by(scope, owner)]
+        return [callee, *sorted(found)]
+
+    def value(self, node: ast.expr, place: Place, scope: str, sure: bool = True) -> None:
+        """Let everything that ``node`` may evaluate to flow into ``place``."""
+        match node:
+            case ast.IfExp():
+                self.value(node.body, place, scope, sure)
+                self.value(node.orelse, place, scope, sure)
+            case ast.BoolOp():
+                for operand in node.values:
+                    self.value(operand, place, scope, sure)
+            case ast.Await() | ast.NamedExpr() | ast.Starred():
+                self.value(node.value, place, scope, sure)
+            case ast.List() | ast.Tuple() | ast.Set():
+                for element in node.elts:
+                    self.value(element, place, scope, False)
+            case ast.Dict():
+                self._dict(node, place, scope)
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+                self.value(node.elt, place, scope, False)
+            case ast.DictComp():
+                self.value(node.value, place, scope, False)
+            case ast.Call() if text_of(node) is None:
+                self._call_value(node, place, scope, sure)
+            case ast.Subscript():
+                self._element(node, place, scope)
+            case _:
+                self._name(node, place, scope, sure)
+
+    def _name(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
+        text = text_of(node)
+        if text is None:
+            return
+        self.flow(self.var(scope, text, self._is_early(scope, text, node.lineno)), place, sure)
+        if "." in text and not text.startswith("self."):
+            self.flow(Place("attr", name=text.rpartition(".")[2]), place, False)
+        if text.endswith(INNER):
+            self.flow(self.var(scope, text.rpartition(".")[0]), place, False)
+
+    def _dict(self, node: ast.Dict, place: Place, scope: str) -> None:
+        for key, element in zip(node.keys, node.values, strict=True):
+            self.value(element, place, scope, False)
+            if place.kind == "var" and isinstance(key, ast.Constant) and isinstance(key.value, str):
+                self.value(element, place._replace(kind="item", part=key.value), scope, False)
+
+    def _element(self, node: ast.Subscript, place: Place, scope: str) -> None:
+        text, key = text_of(node.value), _key(node)
+        if text is not None and key is not None:
+            self.flow(self.var(scope, text)._replace(kind="item", part=key), place)
+        self.value(node.value, place, scope, False)
+
+    def _call_value(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
+        if self.aliases.is_factory(node.func):
+            self.found(node)
+            self.flow(self.seed(node), place, sure)
+            return
+        callee = self.aliases.dotted(node.func)
+        if callee is None:
+            self._made(node, place, scope, sure)
+            return
+        name = callee.rpartition(".")[2]
+        if canonical(callee) in (FSDP, "wrap") or callee in self.aliases.factories:
+            self.found(node)
+            self.flow(self.seed(node), place, sure)
+        elif callee == "torch.compile" or name in SAME_MODEL:
+            inner = node.func.value if isinstance(node.func, ast.Attribute) and callee != "torch.compile" else None
+            inner = node.args[0] if inner is None and node.args else inner
+            if inner is not None:
+                self.value(inner, place, scope, sure)
+        elif self.aliases.is_factory(node):
+            self.found(node)
+        elif name in TAKING and isinstance(node.func, ast.Attribute):
+            self.value(node.func.value, place, scope, False)
+        elif name in PASSING:
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self.value(argument, place, scope, False)
+        else:
+            for one in self.callees(callee, node.func, scope):
+                self.flow(Place("call", self.path, scope, one), place, sure)
+
+    def _made(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
+        if isinstance(node.func, ast.Call):
+            maker = self.aliases.dotted(node.func.func)
+            if maker is not None:
+                self.flow(Place("made", self.path, scope, maker), place, sure)
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODEL:
+            self.value(node.func.value, place, scope, sure)
+        elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            # Trainer(model).build(): the method of what the inner call gives.
+            maker = self.aliases.dotted(node.func.value.func)
+            if maker is not None:
+                self.flow(Place("call", self.path, scope, f"{maker}.{node.func.attr}"), place, sure)
+
+    def seed(self, node: ast.expr) -> Place:
+        """The place of the wrap at ``node``."""
+        return Place("seed", self.path, part=str(node.lineno))
+
+    def _is_early(self, scope: str, text: str, line: int) -> bool:
+        return line < self.since.get((scope, text), 0)
+
+
+def _key(node: ast.Subscript) -> str | None:
+    index = node.slice
+    return index.value if isinstance(index, ast.Constant) and isinstance(index.value, str) else None

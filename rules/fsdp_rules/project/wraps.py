@@ -1,0 +1,84 @@
+"""In which order one file does things: from which line on a name is wrapped, and of which class it is by then."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.aliases import Aliases, text_of
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Wraps:
+    """What one walk over the statements of a file notes, by scope and name.
+
+    ``classes`` are the qualified names of all classes, ``instances`` the callees whose results a name is assigned.
+    """
+
+    def __init__(self, tree: ast.Module, aliases: Aliases) -> None:
+        self.aliases = aliases
+        self.classes: set[str] = set()
+        self.instances: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._wrapped: dict[tuple[str, str], int] = {}
+        self._rebound: dict[tuple[str, str], int] = {}
+        self._body(tree.body, "", 0)
+
+    def since(self) -> dict[tuple[str, str], int]:
+        """From which line on each (scope, name) is wrapped, where its function does that; a loop counts as one line.
+
+        Where no ``FSDP(...)`` says it, that is the last line that makes a name out of itself (``model = f(model)``).
+        """
+        return {**self._rebound, **self._wrapped}
+
+    def owner(self, scope: str) -> str:
+        """The innermost class around ``scope``; the scope around it where there is none."""
+        owner = scope
+        while owner and owner not in self.classes:
+            owner = owner.rpartition(".")[0]
+        return owner or scope.rpartition(".")[0]
+
+    def made_by(self, scope: str, text: str) -> Iterable[str]:
+        """The callees whose results ``text`` is assigned in the nearest scope that assigns it any."""
+        if text.startswith("self."):
+            return self.instances.get((self.owner(scope), text), ())
+        while True:
+            found = self.instances.get((scope, text), ())
+            if found or not scope:
+                return found
+            scope = scope.rpartition(".")[0]
+
+    def _body(self, body: Iterable[ast.stmt], scope: str, loop: int) -> None:
+        for node in body:
+            if isinstance(node, Definition):
+                inner = f"{scope}.{node.name}" if scope else node.name
+                if isinstance(node, ast.ClassDef):
+                    self.classes.add(inner)
+                self._body(node.body, inner, 0)
+                continue
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                self._assigned(node, node.value, scope, loop)
+            around = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.stmt):
+                    self._body([child], scope, around)
+                elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                    self._body(child.body, scope, around)
+
+    def _assigned(self, node: ast.Assign, value: ast.Call, scope: str, loop: int) -> None:
+        given = {text_of(argument) for argument in value.args}
+        given |= {text_of(keyword.value) for keyword in value.keywords}
+        callee = self.aliases.dotted(value.func)
+        for target in node.targets:
+            text = text_of(target)
+            if text is None:
+                continue
+            if callee is not None and canonical(callee) == FSDP:
+                self._wrapped.setdefault((scope, text), loop or node.lineno)
+            elif text in given:
+                self._rebound[scope, text] = loop or node.lineno
+            if callee is not None:
+                home = self.owner(scope) if text.startswith("self.") else scope
+                self.instances[home, text].add(callee)
