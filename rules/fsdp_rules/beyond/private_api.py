@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.expressions import literal_bool, names_in
-from fsdp_rules.file.file import SWITCH, File, dotted
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, tested
-from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_asked_for, tested
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.verdict.finding import Level
@@ -145,7 +145,7 @@ def free(model):
                 return
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:
-            sure = held_at(node.value, file) is Certainty.YES
+            sure = sharded(node.value, file).certainty is Certainty.YES
             known = sure or _is_guarded(node, file) or _is_given_to_fsdp1(node.value, file)
             if not known and not _is_one_of_the_units(node.value, file):
                 return
@@ -162,7 +162,7 @@ def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
         if isinstance(inner, cst.Attribute) and inner.attr.value in ATTRIBUTES:
             return False
         inner = inner.value
-    if held_at(node.value, file) is not Certainty.NO:
+    if sharded(node.value, file).certainty is not Certainty.NO:
         return True
     return _has_fsdp1(file) or (node.attr.value not in COMMON and "fsdp1" in file.project.flags)
 

@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import is_partial, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import CHECKPOINT_WRAPPER
-from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -68,7 +68,7 @@ def build(model, check):
         if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or not node.args:
             return
         full = file.resolved(node.func)
-        if full == APPLY and held_at(node.args[0].value, file) is not Certainty.NO:
+        if full == APPLY and sharded(node.args[0].value, file).certainty is not Certainty.NO:
             yield Diagnosis(
                 node,
                 Level.INFO,

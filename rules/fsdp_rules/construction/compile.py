@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrapping import held_at, wrapping_call
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -47,7 +48,7 @@ def build(model):
             return
         model = node.args[0].value
         parent = file.parent(file.parent(node) or node)
-        if wrapping_call(model, file) is not None or held_at(model, file) is Certainty.YES:
+        if wrapping_call(model, file) is not None or sharded(model, file).certainty is Certainty.YES:
             yield Diagnosis(
                 node,
                 Level.INFO,

@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.file import File
+from fsdp_rules.model.sharded import sharded_owner
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
@@ -58,6 +59,9 @@ def build(cfg):
             target: cst.BaseExpression = parent.targets[0].target
             while isinstance(target, cst.Subscript):
                 target = target.value
-            owner = file.code(target).rpartition(".")[0]
-            return bool(owner) and owner != "self" and file.holds_or_shards(owner, call)
+            if not isinstance(target, cst.Attribute) or file.code(target.value) == "self":
+                return False
+            function = file.function(call)
+            last = function.body.body[-1] if function is not None else file.module.body[-1]
+            return sharded_owner(target.value, file, at=last) is not None
         return False

@@ -16,15 +16,13 @@ from typing import TypeVar
 import libcst as cst
 
 from fsdp_rules.file.tree import Layout, Printer, Span
-from fsdp_rules.fsdp1.names import FSDP, canonical, expand
+from fsdp_rules.fsdp1.names import canonical, expand
 from fsdp_rules.project.gates import gated_lines, statements
-from fsdp_rules.project.project import INNER, Certainty, Project
+from fsdp_rules.project.project import Project
 from fsdp_rules.settings import Settings
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
-#: What people call the switch for FSDP, or the function that asks whether a model is of its class.
-SWITCH = re.compile(r"^(is_|use_|using_|enable_|with_)?fsdp(_enabled|_used)?$", re.IGNORECASE)
 SCOPES = (cst.FunctionDef, cst.ClassDef)
 COMPOUND = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.With, cst.FunctionDef, cst.ClassDef, cst.Match)
 
@@ -172,51 +170,6 @@ class File:
         full = self.resolved(node.func)
         return full is not None and (full in names or canonical(full) in names)
 
-    def holds(self, node: cst.CSTNode) -> Certainty:
-        """How sure it is that the expression ``node`` is an FSDP1-wrapped model."""
-        while isinstance(node, cst.Subscript | cst.Await):
-            node = node.value if isinstance(node, cst.Subscript) else node.expression
-        text = dotted(node)
-        if text is None:
-            return Certainty.NO
-        known = self.project.holds(self.path, self.scope(node), text)
-        return self._narrowed(node, text, known) if known is not Certainty.NO else known
-
-    def _narrowed(self, node: cst.CSTNode, text: str, known: Certainty) -> Certainty:
-        """``known``, given the tests in whose branches ``node`` stands: of the class of ``text``, or of a switch."""
-        inner = node
-        texts = {text}
-        while text.endswith(INNER):
-            text = text.rpartition(".")[0]
-            texts.add(text)
-        for ancestor in self.ancestors(node):
-            if isinstance(ancestor, cst.If | cst.IfExp):
-                tested = self._tested(ancestor.test, texts)
-                if tested is not None and inner is ancestor.body:
-                    return known if tested else Certainty.NO
-                if tested and inner is ancestor.orelse:
-                    return Certainty.NO
-            inner = ancestor
-        return known
-
-    def _tested(self, test: cst.BaseExpression, texts: set[str]) -> bool | None:
-        """Whether ``test`` says that one of ``texts`` is of FSDP's class, or that FSDP is switched on.
-
-        False for another class and for FSDP switched off, None for another test.
-        """
-        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-            found = self._tested(test.expression, texts)
-            return None if found is None else not found
-        if SWITCH.search((dotted(test.func if isinstance(test, cst.Call) else test) or "").rpartition(".")[2]):
-            return True
-        if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
-            return None
-        if dotted(test.args[0].value) not in texts:
-            return None
-        names = test.args[1].value
-        classes = [entry.value for entry in names.elements] if isinstance(names, cst.Tuple) else [names]
-        return any(self.fsdp1(entry) == FSDP or (dotted(entry) or "").endswith("FSDPModule") for entry in classes)
-
     def ref(self, full: str) -> str:
         """How this file spells the fully dotted name ``full``; an import is noted where it needs one.
 
@@ -269,15 +222,6 @@ class File:
             if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(entry.name)
         return frozenset(names)
-
-    def holds_or_shards(self, text: str, node: cst.CSTNode) -> bool:
-        """Whether the dotted name ``text``, or what it hangs on, is wrapped itself in the scope of ``node``."""
-        scope = self.scope(node)
-        while text:
-            if self.project.holds(self.path, scope, text) is Certainty.YES:
-                return True
-            text = text.rpartition(".")[0]
-        return False
 
     # Values
 

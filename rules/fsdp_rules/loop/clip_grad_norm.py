@@ -10,7 +10,8 @@ from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_with
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.receivers import asked_for, wrapped
+from fsdp_rules.model.receivers import asked_for
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -70,8 +71,9 @@ def train(model, batches, optimizer):
                 yield found
 
     def _call(self, call: cst.Call, receiver: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
-        held = wrapped(receiver, file)
-        if held is None or not _takes_a_norm(call, file):
+        found = sharded(receiver, file)
+        held = found.certainty
+        if found.is_excluded or not _takes_a_norm(call, file):
             return
         name = file.code(receiver)
         if held is not Certainty.YES and "clip_grad_norm_" in file.project.methods:
@@ -135,7 +137,9 @@ def train(model, batches, optimizer):
 
     def _value(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         parent = file.parent(node)
-        if (isinstance(parent, cst.Call) and parent.func is node) or file.holds(node.value) is Certainty.NO:
+        if (isinstance(parent, cst.Call) and parent.func is node) or sharded(
+            node.value, file
+        ).certainty is Certainty.NO:
             return
         if isinstance(parent, cst.AssignTarget):
             message = "this gives the model its own clip_grad_norm_, which is called instead of a rewritten one"

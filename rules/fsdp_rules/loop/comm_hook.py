@@ -9,8 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_with
-from fsdp_rules.model.receivers import wrapped
-from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -62,8 +61,9 @@ def build(model, state, hook):
         if node.func.attr.value != "register_comm_hook":
             return
         model = node.func.value
-        held = held_at(model, file)
-        if held is Certainty.NO and not _may_be_fsdp1(node, model, file):
+        found = sharded(model, file)
+        held = found.certainty
+        if held is Certainty.NO and (found.is_excluded or not _is_for_fsdp1(node, model, file)):
             return
         if held is not Certainty.YES and "ddp" in file.project.flags:
             yield Diagnosis(node, Level.INFO, f"assumes {file.code(model)} is a DDP model and keeps its hook")
@@ -89,10 +89,8 @@ def build(model, state, hook):
             )
 
 
-def _may_be_fsdp1(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
-    """Whether a model that nothing is known of may be FSDP1's, which is not wrapped further down."""
-    if file.holds(model) is not Certainty.NO or wrapped(model, file) is None:
-        return False
+def _is_for_fsdp1(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
+    """Whether the hook of a ``model`` that nothing is known of is given as FSDP1 takes it, and DDP is not in sight."""
     made = [entry.func for entry in file.values(model) if isinstance(entry, cst.Call)]
     if any((file.resolved(func) or "").endswith(".DistributedDataParallel") for func in made):
         return False

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -53,7 +53,7 @@ def build(model):
         """List copies made where the model is wrapped for certain."""
         if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in COPIES:
             return
-        if held_at(node.args[0].value, file) is Certainty.YES:
+        if sharded(node.args[0].value, file).certainty is Certainty.YES:
             yield Diagnosis(
                 node,
                 Level.MANUAL,

@@ -9,6 +9,8 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, Replace
 from fsdp_rules.verdict.finding import Level
@@ -66,7 +68,7 @@ def sample(model, tokens):
                 yield from self._method(node, call, file)
 
     def _forward(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
-        held = file.holds(node.value)
+        held = sharded(node.value, file).certainty
         if held is Certainty.NO:
             return
         name = file.code(node.value)
@@ -90,10 +92,10 @@ def sample(model, tokens):
         model = node.value
         if isinstance(model, cst.Attribute) and model.attr.value == "module":
             model = model.value
-        if file.holds(model) is not Certainty.YES:
+        if sharded(model, file).certainty is not Certainty.YES:
             return
         name = node.attr.value
-        if _summoned(call, file):
+        if is_summoned(call, file):
             yield Diagnosis(node, Level.INFO, f"{name} runs under summon_full_params, so it gets whole parameters")
             return
         advice = f'if it uses parameters directly, call register_fsdp_forward_method(model, "{name}") after sharding'
@@ -120,16 +122,6 @@ def _inspected(node: cst.Attribute, file: File) -> bool:
         return True
     call = file.parent(parent) if isinstance(parent, cst.Arg) else None
     return isinstance(call, cst.Call) and (file.resolved(call.func) or "").startswith("inspect.")
-
-
-def _summoned(call: cst.Call, file: File) -> bool:
-    return any(
-        entry.attr.value == "summon_full_params"
-        for ancestor in file.ancestors(call)
-        if isinstance(ancestor, cst.With)
-        for item in ancestor.items
-        for entry in file.inside(item, cst.Attribute)
-    )
 
 
 def _wrapping(model: cst.BaseExpression, file: File) -> cst.Assign | None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrapping import assignments, held_at, may_wrap, model_of_parameter
-from fsdp_rules.project.project import Certainty
+from fsdp_rules.model.sharded import sharded_owner
+from fsdp_rules.model.wrapping import assignments, may_wrap, model_of_parameter
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -57,7 +57,7 @@ def train(net, epochs):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """What changes parameters of a wrapped model in a loop, or in another function than the one that wraps it."""
         found = _changed(node, file)
-        model = _sharded(found[0], file) if found is not None else None
+        model = sharded_owner(found[0], file) if found is not None else None
         if found is None or model is None or not _is_later(node, found[1], file):
             return
         units = f"for unit in {file.code(model)}.modules(): if isinstance(unit, FSDPModule): unit.reshard()"
@@ -84,15 +84,6 @@ def _changed(node: cst.CSTNode, file: File) -> tuple[cst.BaseExpression, cst.CST
     if model is None:
         return (target.value, None) if isinstance(node, cst.Call) else None
     return model, next((entry for entry in file.ancestors(node) if isinstance(entry, cst.For)), None)
-
-
-def _sharded(model: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
-    """What is surely a wrapped model: ``model``, or what it is a part of."""
-    while held_at(model, file) is not Certainty.YES:
-        if not isinstance(model, cst.Attribute):
-            return None
-        model = model.value
-    return model
 
 
 def _is_later(node: cst.CSTNode, own: cst.CSTNode | None, file: File) -> bool:

@@ -11,7 +11,8 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import indent
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.wrapping import held_at, is_summoned
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
@@ -48,7 +49,7 @@ def count_units(model):
             return
         method = node.func.attr.value
         static = file.fsdp1(node.func.value) == FSDP
-        if method == "fsdp_modules" and (static or held_at(node.func.value, file) is Certainty.YES):
+        if method == "fsdp_modules" and (static or sharded(node.func.value, file).certainty is Certainty.YES):
             yield from self._units(node, file)
         elif method == "check_is_root" and (static or (not node.args and "fsdp1" in file.project.flags)):
             yield Diagnosis(
@@ -100,7 +101,7 @@ def count_units(model):
             )
 
     def _apply(self, call: cst.Call, model: cst.BaseExpression, static: bool, file: File) -> Iterator[Diagnosis]:
-        held = Certainty.NO if static else held_at(model, file)
+        held = Certainty.NO if static else sharded(model, file).certainty
         if held is Certainty.NO:
             return
         name = file.code(model)

@@ -11,7 +11,9 @@ from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.passes import Pass, last_passes
-from fsdp_rules.model.wrapping import PASSING, held_at, is_summoned, model_of_parameters
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import PASSING, model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertBefore, Replace
 from fsdp_rules.verdict.finding import Level
@@ -147,7 +149,7 @@ def _is_plain(func: cst.BaseExpression) -> bool:
 def _passed(node: cst.BaseExpression, func: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
     """The model whose parameters ``node`` passes on, or that is passed on itself."""
     if dotted(node) is not None and LOOKS.search(dotted(func) or ""):
-        return node if file.holds(node) is not Certainty.NO else None
+        return node if sharded(node, file).certainty is not Certainty.NO else None
     return model_of_parameters(node, file)
 
 
@@ -166,7 +168,11 @@ def _clears(loop: cst.For, file: File) -> bool:
 
 
 def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, file: File) -> bool:
-    if held_at(model, file) is Certainty.NO or is_summoned(place, file) or is_under_another_wrapper(place, file):
+    if (
+        sharded(model, file).certainty is Certainty.NO
+        or is_summoned(place, file)
+        or is_under_another_wrapper(place, file)
+    ):
         return False
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False

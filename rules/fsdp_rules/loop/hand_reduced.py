@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrapping import held_at, model_of_parameter
+from fsdp_rules.model.sharded import Why, sharded
+from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -79,7 +80,7 @@ def train(model, batch):
             seen.add(whole)
             if _is_reduced(whole, file) and not AWARE.search(file.code(whole)):
                 model = model_of_parameter(gradient.value, file)
-                sure = model is not None and held_at(model, file) is Certainty.YES
+                sure = model is not None and sharded(model, file).certainty is Certainty.YES
                 message = SUMMED if sure else f"if these parameters are sharded, {SUMMED}"
                 yield Diagnosis(gradient, Level.MANUAL, message, ADVICE)
 
@@ -104,7 +105,7 @@ def _around(node: cst.CSTNode, file: File) -> cst.CSTNode:
 def _may_be_sharded(gradient: cst.Attribute, file: File) -> bool:
     """Whether nothing says that the gradient's model is only wrapped further down."""
     model = model_of_parameter(gradient.value, file)
-    return model is None or held_at(model, file) is not Certainty.NO or file.holds(model) is Certainty.NO
+    return model is None or sharded(model, file).why is not Why.LATER
 
 
 def _is_reduced(whole: cst.CSTNode, file: File) -> bool:

@@ -12,7 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
-from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
@@ -67,7 +67,7 @@ def unwrap(model):
         if _in_stripping_loop(node, file):
             return
         guard = guard_of(node, subject, file)
-        held = held_at(receiver, file)
+        held = sharded(receiver, file).certainty
         if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_asked_for(node, subject, PRIVATE, file):
             yield Diagnosis(
                 node,

@@ -13,7 +13,8 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.negation import asserted, negated
 from fsdp_rules.file.tree import Code
 from fsdp_rules.model.guards import is_under_ddp
-from fsdp_rules.model.receivers import asked_for, wrapped
+from fsdp_rules.model.receivers import asked_for
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, Replace
 from fsdp_rules.verdict.finding import Level
@@ -102,8 +103,9 @@ def train(model, batches):
         receiver = node.value
         parent = file.parent(node)
         call = parent if isinstance(parent, cst.Call) and parent.func is node else None
-        held = wrapped(receiver, file)
-        if held is None or (call is not None and call.args):
+        found = sharded(receiver, file)
+        held = found.certainty
+        if found.is_excluded or (call is not None and call.args):
             return
         if call is None and (held is Certainty.NO or isinstance(parent, cst.AssignTarget)):
             return

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -50,7 +52,7 @@ def build(model):
         model = model_of_parameter(parameter, file) if parameter is not None else None
         if model is None or is_summoned(node, file):
             return
-        if held_at(model, file) is Certainty.NO and not _is_own_of_wrapped(model, file):
+        if sharded(model, file).certainty is Certainty.NO:
             return
         yield Diagnosis(
             node,
@@ -59,14 +61,6 @@ def build(model):
             "FSDP1 put every parameter in the 1-D group. To keep the numbers, give all of them that group's "
             "settings (often weight_decay=0); to get the groups you meant, keep the line.",
         )
-
-
-def _is_own_of_wrapped(model: cst.BaseExpression, file: File) -> bool:
-    """Whether ``model`` is ``self`` in a method that is called on a wrapped model somewhere."""
-    function = file.function(model)
-    if not isinstance(model, cst.Name) or model.value != "self" or function is None:
-        return False
-    return file.project.called_on(function.name.value) is not Certainty.NO
 
 
 def _asked(node: cst.CSTNode) -> cst.BaseExpression | None:

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -57,7 +59,7 @@ def groups(net):
         if node.func.value not in ("getattr", "hasattr") or not isinstance(name, str) or OWN.fullmatch(name):
             return
         model = model_of_parameter(node.args[0].value, file)
-        if model is None or held_at(model, file) is Certainty.NO or is_summoned(node, file):
+        if model is None or sharded(model, file).certainty is Certainty.NO or is_summoned(node, file):
             return
         yield Diagnosis(
             node,

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.model.sharded import sharded, sharded_owner
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -52,7 +54,7 @@ def decay(model, rate):
         if not isinstance(target, cst.Attribute) or target.attr.value != "data" or is_summoned(target, file):
             return
         model = model_of_parameter(target.value, file)
-        held = held_at(model, file) if model is not None else _owner(target.value, file)
+        held = sharded(model, file).certainty if model is not None else _owner(target.value, file)
         if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(target, file)):
             return
         changes = "assigning to .data of a sharded FSDP2 parameter silently changes nothing"
@@ -67,11 +69,8 @@ def decay(model, rate):
 
 def _owner(parameter: cst.BaseExpression, file: File) -> Certainty:
     """Whether ``parameter`` is an attribute, at any depth, of what is surely a wrapped model."""
-    while isinstance(parameter, cst.Attribute):
-        parameter = parameter.value
-        if held_at(parameter, file) is Certainty.YES:
-            return Certainty.YES
-    return Certainty.NO
+    owned = isinstance(parameter, cst.Attribute) and sharded_owner(parameter.value, file) is not None
+    return Certainty.YES if owned else Certainty.NO
 
 
 def _shards_itself(node: cst.CSTNode, file: File) -> bool:

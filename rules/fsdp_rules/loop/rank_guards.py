@@ -8,7 +8,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrapping import held_at, is_summoned, model_of_parameter
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -59,7 +61,7 @@ def report(model, rank):
         if method not in COLLECTIVE | LOCAL:
             return
         model = model_of_parameter(_root(node.func.value), file)
-        if model is None or held_at(model, file) is Certainty.NO or is_summoned(node, file):
+        if model is None or sharded(model, file).certainty is Certainty.NO or is_summoned(node, file):
             return
         if method in LOCAL:
             yield Diagnosis(

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import calls_plainly
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.receivers import wrapped
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -99,7 +99,7 @@ def sample(model, tokens):
             owner = owner.args[0].value
         elif isinstance(owner, cst.Attribute) and owner.attr.value == "__class__":
             owner = owner.value
-        held = file.holds(owner)
-        if held is Certainty.NO:
-            return None if METHOD in file.project.methods else wrapped(owner, file)
-        return held
+        held = sharded(owner, file)
+        if held.certainty is Certainty.NO and (METHOD in file.project.methods or held.is_excluded):
+            return None
+        return held.certainty

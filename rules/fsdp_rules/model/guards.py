@@ -8,12 +8,18 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import elements
-from fsdp_rules.file.file import File
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.project.project import INNER
 
 OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
 DDP = re.compile(r"(?<!not )\b(is_|use_)?ddp\b", re.IGNORECASE)
+
+
+#: What people call the switch for FSDP, or the function that asks whether a model is of its class.
+SWITCH = re.compile(r"^(is_|use_|using_|enable_|with_)?fsdp(_enabled|_used)?$", re.IGNORECASE)
 
 
 class Guard(enum.Enum):
@@ -140,3 +146,38 @@ def _tests_around(node: cst.CSTNode, file: File) -> Iterator[str]:
         if test is not None:
             yield file.code(test)
         child = ancestor
+
+
+def is_ruled_out(node: cst.CSTNode, text: str, file: File) -> bool:
+    """Whether a test around ``node`` says that the dotted name ``text`` is no FSDP1 model there, or FSDP is off."""
+    texts = {text}
+    while text.endswith(INNER):
+        text = text.rpartition(".")[0]
+        texts.add(text)
+    for ancestor, child in branches(node, file):
+        if isinstance(ancestor, cst.If | cst.IfExp):
+            says = _says(ancestor.test, texts, file)
+            if says is not None and child is ancestor.body:
+                return not says
+            if says and child is ancestor.orelse:
+                return True
+    return False
+
+
+def _says(test: cst.BaseExpression, texts: set[str], file: File) -> bool | None:
+    """Whether ``test`` says that one of ``texts`` is of FSDP's class, or that FSDP is switched on.
+
+    False for another class and for FSDP switched off, None for another test.
+    """
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        found = _says(test.expression, texts, file)
+        return None if found is None else not found
+    if SWITCH.search((dotted(test.func if isinstance(test, cst.Call) else test) or "").rpartition(".")[2]):
+        return True
+    if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
+        return None
+    if dotted(test.args[0].value) not in texts:
+        return None
+    names = test.args[1].value
+    classes = [entry.value for entry in names.elements] if isinstance(names, cst.Tuple) else [names]
+    return any(file.fsdp1(entry) == FSDP or (dotted(entry) or "").endswith("FSDPModule") for entry in classes)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import may_wrap
 from fsdp_rules.project.project import Certainty
 
@@ -94,14 +95,16 @@ def _kind(call: cst.Call, file: File) -> Pass | None:
         return Pass.BACKWARD
     if name == "reshard":
         return Pass.RESHARD
-    if not isinstance(func, cst.Call) and file.holds(func) is not Certainty.NO:
+    if not isinstance(func, cst.Call) and sharded(func, file).certainty is not Certainty.NO:
         return Pass.FORWARD
     if EVALUATES.search(name) and name not in NO_PASS:
         receiver = func.value if isinstance(func, cst.Attribute) else None
         given = [argument.value for argument in call.args]
         passed = [*given, *([receiver] if receiver is not None else [])]
         own = receiver is not None and file.code(receiver) == "self"
-        return Pass.FORWARD if own or any(file.holds(entry) is not Certainty.NO for entry in passed) else None
+        return (
+            Pass.FORWARD if own or any(sharded(entry, file).certainty is not Certainty.NO for entry in passed) else None
+        )
     return None
 
 

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable, last_name
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.project.project import Certainty
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
-#: Objects of other libraries that have methods of the same names, by what people call them.
-FOREIGN = re.compile(r"accelerat|fabric|engine|strategy|trainer|optim|scaler|plugin|utils?$|clip", re.IGNORECASE)
-
 #: Contexts in which nothing is differentiated.
 GRADIENT_FREE = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
-
-
-def wrapped(receiver: cst.BaseExpression, file: File) -> Certainty | None:
-    """How sure it is that ``receiver`` holds an FSDP1 model; None where it is taken for something else.
-
-    `Certainty.NO` means that nothing is known about it, in a project that does wrap a model with FSDP1.
-    """
-    held = file.holds(receiver)
-    if held is Certainty.YES:
-        return held
-    if "fsdp1" not in file.project.flags:
-        return None
-    name = last_name(receiver)
-    if name in ("self", "cls", "super") or FOREIGN.search(name):
-        return None
-    if held is Certainty.NO and file.resolved(receiver) is not None and "model" not in name.lower():
-        return None
-    return held
 
 
 def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis | None:
@@ -46,7 +23,7 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
     if not isinstance(node.func, cst.Name) or node.func.value not in ("hasattr", "getattr") or len(node.args) < 2:
         return None
     subject, name = node.args[0].value, node.args[1].value
-    if not isinstance(name, cst.SimpleString) or name.evaluated_value != method or wrapped(subject, file) is None:
+    if not isinstance(name, cst.SimpleString) or name.evaluated_value != method or sharded(subject, file).is_excluded:
         return None
     if _is_for_others(node, subject, file):
         return None

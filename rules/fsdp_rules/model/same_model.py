@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.wrapping import assignments
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 
 
@@ -28,7 +28,9 @@ def same_model(subject: cst.BaseExpression, model: cst.BaseExpression, file: Fil
         return Same.YES if file.code(subject) == file.code(model) else Same.UNSURE
     if inner == outer or inner.startswith(f"{outer}.") or outer in (f"{inner}.module", f"{inner}._fsdp_wrapped_module"):
         return Same.YES if _home(outer, subject, file) == _home(inner, model, file) else Same.UNSURE
-    if file.holds(model) is Certainty.NO or (_is_wrapped_here(subject, file) and _is_wrapped_here(model, file)):
+    if sharded(model, file).certainty is Certainty.NO or (
+        _is_wrapped_here(subject, file) and _is_wrapped_here(model, file)
+    ):
         return Same.NO
     return Same.UNSURE
 
@@ -54,11 +56,4 @@ def _home(text: str, place: cst.CSTNode, file: File) -> str:
 
 def _is_wrapped_here(node: cst.BaseExpression, file: File) -> bool:
     """Whether the function of ``node`` wraps it itself, so that it is another model than all others it wraps."""
-    scope, text = file.scope(node), dotted(node)
-    return any(
-        file.scope(entry) == scope
-        and isinstance(entry.value, cst.Call)
-        and file.fsdp1(entry.value.func) == FSDP
-        and any(dotted(target.target) == text for target in entry.targets)
-        for entry in assignments(file)
-    )
+    return any(file.calls(wrap.value, FSDP) for wrap in sharded(node, file).wraps)

@@ -9,11 +9,9 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_partial
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.project.project import INNER, Certainty
 
 #: Calls that give the elements of their arguments, one by one.
 PASSING = frozenset({"enumerate", "filter", "iter", "list", "reversed", "sorted", "tuple", "zip"})
-SUMMON = "summon_full_params"
 
 
 def wrapping_call(node: cst.CSTNode, file: File) -> cst.Call | None:
@@ -31,45 +29,6 @@ def wrapped_module(call: cst.Call) -> cst.BaseExpression | None:
         if argument.star == "" and (argument.keyword is None or argument.keyword.value == "module"):
             return argument.value
     return None
-
-
-def held_at(model: cst.CSTNode, file: File) -> Certainty:
-    """How sure it is that ``model`` is wrapped where it stands: not, where its function wraps it only further down."""
-    certainty = file.holds(model)
-    text = _outer(model)
-    if certainty is Certainty.NO or text is None:
-        return certainty
-    lines = [file.span(statement).line for statement in _wrapping_statements(text, file.scope(model), file)]
-    own = file.span(file.statement(model))
-    if lines and min(lines) >= own.line:
-        return Certainty.NO
-    return certainty
-
-
-def _outer(model: cst.CSTNode) -> str | None:
-    """The dotted name of ``model``; that of the wrapper for the module inside it."""
-    text = dotted(model)
-    while text is not None and text.endswith(INNER):
-        text = text.rpartition(".")[0]
-    return text
-
-
-def is_wrapped_above(model: cst.CSTNode, file: File) -> bool:
-    """Whether the function of ``model`` wraps it further up, on every way to where ``model`` stands."""
-    text = _outer(model)
-    if text is None:
-        return False
-    around = set(file.ancestors(model))
-    line = file.span(model).line
-    for statement in _wrapping_statements(text, file.scope(model), file):
-        surely = all(
-            entry in around
-            for entry in file.ancestors(statement)
-            if isinstance(entry, cst.BaseCompoundStatement | cst.Else)
-        )
-        if surely and file.span(statement).line < line and isinstance(wrapping_call(statement.value, file), cst.Call):
-            return not isinstance(statement.value, cst.IfExp)
-    return False
 
 
 def is_factory(node: cst.BaseExpression, file: File) -> bool:
@@ -94,7 +53,8 @@ def may_wrap(value: cst.BaseExpression, file: File) -> bool:
     return is_factory(file.value(value.func), file)
 
 
-def _wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:
+def wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:
+    """The assignments in ``scope`` that give the dotted name ``text`` what may be a wrapped model, in order."""
     for node in assignments(file):
         if file.scope(node) != scope or not any(dotted(target.target) == text for target in node.targets):
             continue
@@ -157,11 +117,3 @@ def _binds(target: cst.CSTNode, name: str) -> bool:
     if isinstance(target, cst.Tuple | cst.List):
         return any(_binds(element.value, name) for element in target.elements)
     return isinstance(target, cst.Name) and target.value == name
-
-
-def is_summoned(node: cst.CSTNode, file: File) -> bool:
-    """Whether ``node`` stands in a ``with`` that gathers full parameters."""
-    return any(
-        isinstance(ancestor, cst.With) and any(SUMMON in file.code(item.item) for item in ancestor.items)
-        for ancestor in file.ancestors(node)
-    )

@@ -11,7 +11,7 @@ import libcst as cst
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.same_model import Same, same_model
-from fsdp_rules.model.wrapping import SUMMON
+from fsdp_rules.model.summoned import SUMMON
 from fsdp_rules.state import local_state_dict
 from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.context import Kind, context_items, governing_with, read_context, yields

@@ -11,6 +11,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.state._governing.context import Config, Expression, Kind
 
 
@@ -198,7 +200,7 @@ def _old_order(call: cst.Call, file: File) -> bool:
 
 
 def _looks_like_state(node: cst.BaseExpression, file: File) -> bool:
-    if file.holds(node) is not file.holds(node).NO:
+    if sharded(node, file).certainty is not Certainty.NO:
         return False
     if isinstance(node, cst.Subscript | cst.Call):
         return True

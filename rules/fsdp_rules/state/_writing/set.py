@@ -8,7 +8,7 @@ import re
 import libcst as cst
 
 from fsdp_rules.file.file import dotted
-from fsdp_rules.model.wrapping import is_wrapped_above
+from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._governing.calls import Action
 from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
@@ -63,7 +63,11 @@ class Putting(Writer):
         also looks for missing names.
         """
         name = dotted(self.state.model) or ""
-        if self.block is not None or not name.startswith("self.") or self.file.holds(self.state.model) is Certainty.YES:
+        if (
+            self.block is not None
+            or not name.startswith("self.")
+            or sharded(self.state.model, self.file).certainty is Certainty.YES
+        ):
             if self.block is None and not self._is_certainly_sharded():
                 self.notes.append("a process group is initialised wherever this runs")
             return lambda code: setting_text(self.full, code)
@@ -74,7 +78,7 @@ class Putting(Writer):
         """Whether the model is wrapped further up in the same function, or a test for that stands around this load."""
         model, function = self.state.model, self.file.function(self.state.call)
         around = itertools.takewhile(lambda entry: entry is not function, self.file.ancestors(self.state.call))
-        return is_wrapped_above(model, self.file) or any(
+        return sharded(model, self.file).why is Why.ABOVE or any(
             isinstance(entry, cst.If) and SHARDS.search(self.file.code(entry.test)) for entry in around
         )
 

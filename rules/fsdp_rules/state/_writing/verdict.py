@@ -10,7 +10,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.compiled import is_compiled
 from fsdp_rules.model.same_model import Same, same_model
-from fsdp_rules.model.wrapping import held_at
+from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._governing.blocks import block_problem
 from fsdp_rules.state._governing.calls import Action, StateCall
@@ -105,7 +105,7 @@ def _is_a_mere_name(state: StateCall, file: File) -> bool:
     return (
         isinstance(state.model, cst.Attribute)
         and root not in ("self", "cls")
-        and held_at(state.model, file) is Certainty.MAYBE
+        and sharded(state.model, file).certainty is Certainty.MAYBE
         and not is_set_before(state.call, state.model, file)
         and not file.project.touches(file.path)
         and not any(canonical(target) is not None or "fsdp" in target.lower() for target in file.aliases.values())
@@ -141,17 +141,14 @@ def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
     model = state.model
     if isinstance(model, cst.Attribute) and model.attr.value == "_orig_mod":
         model = model.value
-    held = held_at(model, file)
+    held = sharded(model, file).certainty
     if held is Certainty.MAYBE and NO_MODEL.search(name.rpartition(".")[2]):
         return False
     if held is Certainty.MAYBE:
         notes.append(f"{name} is taken to be the sharded model")
     if held is not Certainty.NO:
         return True
-    owner = state.model.value if isinstance(state.model, cst.Attribute) else None
-    while isinstance(owner, cst.Attribute | cst.Name):
-        if held_at(owner, file) is Certainty.YES:
-            notes.append(f"{name} is taken to be a part of the sharded model")
-            return True
-        owner = owner.value if isinstance(owner, cst.Attribute) else None
+    if isinstance(state.model, cst.Attribute) and sharded_owner(state.model.value, file) is not None:
+        notes.append(f"{name} is taken to be a part of the sharded model")
+        return True
     return False

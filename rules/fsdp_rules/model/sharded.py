@@ -1,0 +1,129 @@
+"""Is this a sharded model, here? The one question of all rules, with its answer and the reason for it."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.guards import is_ruled_out
+from fsdp_rules.model.wrapping import wrapping_call, wrapping_statements
+from fsdp_rules.project.project import INNER, Certainty
+
+#: Objects of other libraries that have methods of FSDP1's names, by what people call them.
+FOREIGN = re.compile(r"accelerat|fabric|engine|strategy|trainer|optim|scaler|plugin|utils?$|clip", re.IGNORECASE)
+
+
+class Why(enum.Enum):
+    """What an answer rests on."""
+
+    ABOVE = "its function wraps it further up, on every way to this place"
+    FOLLOWED = "a wrapped model is followed to this name"
+    LATER = "its function wraps it only further down"
+    TESTED = "a test around it says that it is another object"
+    UNKNOWN = "nothing is known of it"
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """How sure it is that an expression is a sharded model at a place, and why.
+
+    ``wraps`` are the statements of its own function that wrap it. ``foreign``: its name, or a project that has no
+    FSDP1, speaks for an object of another library, however much the name of its method is FSDP1's.
+    """
+
+    certainty: Certainty
+    why: Why
+    wraps: tuple[cst.Assign, ...] = ()
+    foreign: bool = False
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether it is no sharded model, even for a rule that goes by the name of a method alone."""
+        return self.foreign or self.why is Why.LATER
+
+
+def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> Sharded:
+    """Whether the expression ``node`` is a sharded model at the place ``at``, which is where it stands by default.
+
+    A statement given as ``at`` has run. What stands above the wrap in the function that wraps is not sharded yet,
+    unless a loop around both leads back to it.
+    """
+    expression: cst.BaseExpression = node
+    while isinstance(expression, cst.Subscript | cst.Await):
+        expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression
+    text = dotted(expression)
+    place = expression if at is None else at
+    held = _followed(expression, text, file) if text is not None else Certainty.NO
+    foreign = held is not Certainty.YES and _is_foreign(node, held, file)
+    if text is None or held is Certainty.NO:
+        return Sharded(Certainty.NO, Why.UNKNOWN, foreign=foreign)
+    if is_ruled_out(place, text, file):
+        return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
+    outer = text
+    while outer.endswith(INNER):
+        outer = outer.rpartition(".")[0]
+    wraps = tuple(wrapping_statements(outer, file.scope(expression), file))
+    if wraps and not any(_may_have_run(wrap, place, outer, file) for wrap in wraps):
+        return Sharded(Certainty.NO, Why.LATER, wraps, foreign)
+    above = any(_has_run(wrap, place, file) for wrap in wraps)
+    return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign)
+
+
+def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> cst.BaseExpression | None:
+    """What is surely a sharded model at ``at``: ``node``, or what it is a part of; None where neither is."""
+    while sharded(node, file, at).certainty is not Certainty.YES:
+        if not isinstance(node, cst.Attribute | cst.Subscript):
+            return None
+        node = node.value
+    return node
+
+
+def _followed(node: cst.BaseExpression, text: str, file: File) -> Certainty:
+    """How sure the flows of the project are that ``node``, whose text is ``text``, is a wrapped model somewhere."""
+    function = file.function(node)
+    if text == "self" and function is not None:
+        return file.project.called_on(function.name.value)
+    return file.project.holds(file.path, file.scope(node), text)
+
+
+def _is_foreign(node: cst.BaseExpression, held: Certainty, file: File) -> bool:
+    if "fsdp1" not in file.project.flags:
+        return True
+    name = last_name(node)
+    if name in ("self", "cls", "super") or FOREIGN.search(name):
+        return True
+    return held is Certainty.NO and file.resolved(node) is not None and "model" not in name.lower()
+
+
+def _may_have_run(wrap: cst.Assign, place: cst.CSTNode, name: str, file: File) -> bool:
+    """Whether ``wrap``, of the same function, stands above ``place``, or in a loop that leads back to it."""
+    around = (place, *file.ancestors(place))
+    if wrap in around:
+        return place is wrap
+    line = file.span(file.statement(place)).line
+    if file.span(wrap).line < line:
+        return True
+    loops = [entry for entry in file.ancestors(wrap) if isinstance(entry, cst.For | cst.While) and entry in around]
+    return any(not _is_made_anew(loop, line, name, file) for loop in loops[:1])
+
+
+def _is_made_anew(loop: cst.For | cst.While, line: int, name: str, file: File) -> bool:
+    """Whether ``loop`` gives ``name`` another value above ``line``, each time that it comes by."""
+    return any(
+        file.span(entry).line < line and any(dotted(target.target) == name for target in entry.targets)
+        for entry in file.inside(loop.body, cst.Assign)
+    )
+
+
+def _has_run(wrap: cst.Assign, place: cst.CSTNode, file: File) -> bool:
+    """Whether ``wrap`` stands above ``place`` in the same function, on every way to it, and surely wraps."""
+    if wrapping_call(wrap.value, file) is None or isinstance(wrap.value, cst.IfExp):
+        return False
+    around = set(file.ancestors(place))
+    blocks = (entry for entry in file.ancestors(wrap) if isinstance(entry, cst.BaseCompoundStatement | cst.Else))
+    return file.span(wrap).line < file.span(place).line and all(block in around for block in blocks)

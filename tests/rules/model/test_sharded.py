@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+import pytest
+
+from fsdp_rules.file.file import File
+from fsdp_rules.model.sharded import Sharded, Why, sharded, sharded_owner
+from fsdp_rules.project.project import Certainty, Project, index_source
+from fsdp_rules.settings import Settings
+from tests.rules.helpers import check_noop, check_rewrites
+
+HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+
+
+def parsed(source: str) -> File:
+    source = HEAD + source
+    facts = index_source("example.py", source.encode())
+    return File(source, ast.parse(source), "example.py", Project.build([facts] if facts else []), Settings())
+
+
+def receiver(file: File) -> cst.BaseExpression:
+    """The model whose method ``ask`` is called in ``file``."""
+    (found,) = (node.value for node in file.nodes(cst.Attribute) if node.attr.value == "ask")
+    return found
+
+
+def asked(source: str) -> Sharded:
+    file = parsed(source)
+    return sharded(receiver(file), file)
+
+
+@pytest.mark.parametrize(
+    ("source", "certainty", "why"),
+    [
+        ("def f(net):\n    net = FSDP(net)\n    net.ask()\n", Certainty.YES, Why.ABOVE),
+        ("def f(net):\n    net.ask()\n    net = FSDP(net)\n", Certainty.NO, Why.LATER),
+        ("def f(net, on):\n    if on:\n        net = FSDP(net)\n    net.ask()\n", Certainty.YES, Why.FOLLOWED),
+        ("def f(net):\n    net = FSDP(net)\n    g(net)\ndef g(m):\n    m.ask()\n", Certainty.YES, Why.FOLLOWED),
+        (
+            "def f(net):\n    net = FSDP(net)\n    if not isinstance(net, FSDP):\n        net.ask()\n",
+            Certainty.NO,
+            Why.TESTED,
+        ),
+        ("def f(net, other):\n    net = FSDP(net)\n    other.ask()\n", Certainty.NO, Why.UNKNOWN),
+        ("def f(net):\n    net = FSDP(net)\n    net.module.ask()\n", Certainty.YES, Why.ABOVE),
+        ("def f(net):\n    net = FSDP(net.ask())\n", Certainty.NO, Why.LATER),
+    ],
+)
+def test_a_model_is_sharded_below_its_wrap_alone(source: str, certainty: Certainty, why: Why) -> None:
+    found = asked(source)
+    assert (found.certainty, found.why) == (certainty, why)
+
+
+def test_a_loop_leads_back_from_the_wrap_unless_it_makes_another_model() -> None:
+    assert asked("def f(net):\n    while True:\n        net.ask()\n        net = FSDP(net)\n").why is Why.FOLLOWED
+    made = "def f():\n    for size in (1, 2):\n        net = Net(size)\n        net.ask()\n        net = FSDP(net)\n"
+    assert asked(made).why is Why.LATER
+
+
+def test_the_answer_is_for_the_place_that_is_asked_about() -> None:
+    file = parsed("def f(net):\n    net.ask()\n    net = FSDP(net)\n")
+    wrap = file.nodes(cst.Assign)[0]
+    assert sharded(receiver(file), file).certainty is Certainty.NO
+    assert sharded(receiver(file), file, at=wrap).certainty is Certainty.YES
+
+
+def test_an_object_of_another_library_is_foreign() -> None:
+    source = "def f(net, accelerator, model):\n    net = FSDP(net)\n    {}.ask()\n"
+    assert asked(source.format("accelerator")).is_excluded
+    assert not asked(source.format("model")).is_excluded
+
+
+def test_the_owner_of_a_part_is_what_is_sharded() -> None:
+    file = parsed("def f(net):\n    net = FSDP(net)\n    net.blocks[0].ask()\n")
+    owner = sharded_owner(receiver(file), file)
+    assert owner is not None
+    assert file.code(owner) == "net"
+
+
+def test_nothing_is_done_to_a_model_above_its_wrap() -> None:
+    check_rewrites(
+        HEAD + "def f(net, x):\n    y = net.forward(x)\n    net = FSDP(net)\n    return net.forward(x) + y\n",
+        "from torch.distributed.fsdp import fully_shard\n"
+        "def f(net, x):\n    y = net.forward(x)\n    fully_shard(net)\n    return net(x) + y\n",
+    )
+    # DDP's method of the same name: FSDP1's is not there yet.
+    check_noop(
+        "from wraps import wrap\ndef f(net):\n    with net.no_sync():\n        pass\n    net = wrap(net)\n",
+        wraps=HEAD + WRAPS,
+    )
+
+
+WRAPS = "def wrap(net):\n    return FSDP(net)\n"
