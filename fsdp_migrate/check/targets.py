@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from fsdp_migrate.checkpoints.entries import BadCheckpoint
 from fsdp_migrate.checkpoints.read.find import Found, find
 from fsdp_migrate.tree import git as gitstate
-from fsdp_migrate.tree.files import SKIPPED_DIRECTORIES, SUFFIXES, NoSuchPath
+from fsdp_migrate.tree.files import SKIPPED_DIRECTORIES, SUFFIXES, refuse_missing
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 #: How the files of checkpoints begin: an archive, and a pickle of protocol 2 or later.
@@ -38,18 +39,18 @@ def sort(paths: Sequence[str]) -> Targets:
     git ignores the folder itself, everything counts.
     """
     roots = [Path(path) for path in paths]
-    for root in roots:
-        if not (root.exists() or root.is_symlink()):
-            raise NoSuchPath(f"no such file or directory: {root}")
+    for name in paths:
+        refuse_missing(name)
     sources: list[str] = []
     found: dict[Path, Found] = {}
     errors: list[tuple[str, str]] = []
     # Hundreds of files may be named that lie in one folder.
     within = cache(lambda folder: find(folder, lambda inner: False))
+    special: list[Path] = []
     for name, path in zip(paths, roots, strict=True):
         refused = False
         try:
-            here = _under(path) if path.is_dir() else _around(path, within)
+            here = _under(path, special.append) if os.path.isdir(path) else _around(path, within)  # noqa: PTH112
         except (BadCheckpoint, OSError) as error:
             errors.append((path.as_posix(), str(error)))
             here = []
@@ -58,7 +59,8 @@ def sort(paths: Sequence[str]) -> Targets:
             sources.append(name)
         for one in here:
             found.setdefault(one.path.resolve(), one)
-    whole, skipped = [], []
+    whole: list[Found] = []
+    skipped = [(path.as_posix(), "a pipe, a device or a link to nowhere, which is not opened") for path in special]
     for one in sorted(found.values(), key=lambda entry: entry.path):
         pointers = [file for file in one.files if _begins(file, (_LFS,))]
         if pointers:
@@ -69,9 +71,13 @@ def sort(paths: Sequence[str]) -> Targets:
     return Targets(tuple(sources), tuple(whole), tuple(errors), tuple(skipped))
 
 
-def _under(folder: Path) -> list[Found]:
+def _under(folder: Path, passed_over: Callable[[Path], object]) -> list[Found]:
     ignored = _ignored(folder)
-    entered = find(folder, lambda inner: inner.name not in SKIPPED_DIRECTORIES and inner not in ignored)
+
+    def is_entered(inner: Path) -> bool:
+        return inner.name not in SKIPPED_DIRECTORIES and inner not in ignored
+
+    entered = find(folder, is_entered, lambda special: special in ignored or passed_over(special))
     return [found for found in entered if not all(file in ignored for file in found.files)]
 
 

@@ -6,7 +6,7 @@ Everything that reads a format gives these, everything that writes one takes the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +23,8 @@ ITEM_SIZES: Mapping[str, int] = {
     "float8_e4m3fnuz": 1,
     "float8_e5m2": 1,
     "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
     "int16": 2,
     "uint16": 2,
     "float16": 2,
@@ -100,7 +102,9 @@ class Chunk:
 class TensorEntry:
     """A tensor of a checkpoint. ``kind`` says as what it was saved: plain, ShardedTensor or DTensor.
 
-    ``chunks`` may overlap where replicas were saved, and may leave parts open where a file is missing.
+    ``chunks`` may overlap, and may leave parts open where a file is missing. ``replicas`` are further copies of some of
+    them, which hold the same elements in a checkpoint that is right. ``stored`` is the number of bytes of a tensor
+    whose dtype has no size here; its one chunk starts at them.
     """
 
     shape: tuple[int, ...]
@@ -108,6 +112,8 @@ class TensorEntry:
     chunks: tuple[Chunk, ...]
     kind: str = "plain"
     requires_grad: bool = False
+    replicas: tuple[Chunk, ...] = ()
+    stored: int | None = None
 
     @property
     def numel(self) -> int:
@@ -115,7 +121,7 @@ class TensorEntry:
 
     @property
     def nbytes(self) -> int:
-        return self.numel * ITEM_SIZES.get(self.dtype, 0)
+        return self.numel * ITEM_SIZES.get(self.dtype, 0) if self.stored is None else self.stored
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,13 @@ def tensors(entries: Entries) -> Iterator[tuple[Key, TensorEntry]]:
 def box(chunk: Chunk) -> tuple[tuple[int, int], ...]:
     """The first index and the one behind the last, per dimension."""
     return tuple((first, first + size) for first, size in zip(chunk.offsets, chunk.sizes, strict=True))
+
+
+def unlike(chunks: Iterable[Chunk]) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+    """One chunk for each box, sorted, and the further copies of some of them."""
+    boxes: dict[tuple[tuple[int, int], ...], Chunk] = {}
+    copies = [chunk for chunk in chunks if boxes.setdefault(box(chunk), chunk) is not chunk]
+    return tuple(boxes[place] for place in sorted(boxes)), tuple(copies)
 
 
 def strides_of(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fsdp_migrate.checkpoints.coverage import chunk_size, union
 from fsdp_migrate.checkpoints.entries import (
     Bytes,
     Chunk,
@@ -25,7 +23,6 @@ from fsdp_migrate.checkpoints.entries import (
 
 _FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
 _ID_STATE = re.compile(r"(?P<prefix>.*?)\.?\bstate\.(?P<id>\d+)\.[^.]+$")
-_MOST_CELLS = 10**6
 
 
 @dataclass(frozen=True)
@@ -79,33 +76,19 @@ def ties(entries: Entries) -> list[tuple[Key, ...]]:
 
 
 def missing(entry: TensorEntry) -> int:
-    """How many elements no chunk holds; chunks that lie nowhere hold none."""
-    boxes = {box(chunk) for chunk in entry.chunks if chunk.numel and _lies_somewhere(chunk)}
+    """How many elements no chunk holds; chunks that are nowhere hold none. Raises as :func:`coverage.union`."""
+    boxes = [box(chunk) for chunk in entry.chunks if chunk.numel and _lies_somewhere(chunk)]
     if not entry.numel:
         return 0
     if not entry.shape:
         return 0 if boxes or any(_lies_somewhere(chunk) for chunk in entry.chunks) else 1
-    cuts = [
-        sorted({0, size, *itertools.chain.from_iterable(part[dim] for part in boxes)})
-        for dim, size in enumerate(entry.shape)
-    ]
-    if math.prod(map(len, cuts)) * max(1, len(boxes)) > _MOST_CELLS:
-        return max(0, entry.numel - sum(math.prod(end - first for first, end in part) for part in boxes))
-    covered = {
-        cell
-        for part in boxes
-        for cell in itertools.product(
-            *(
-                range(bisect_left(places, first), bisect_left(places, end))
-                for places, (first, end) in zip(cuts, part, strict=True)
-            )
-        )
-    }
-    held = sum(
-        math.prod(places[index + 1] - places[index] for places, index in zip(cuts, cell, strict=True))
-        for cell in covered
-    )
-    return entry.numel - held
+    return entry.numel - union(boxes)
+
+
+def overlaps(entry: TensorEntry) -> bool:
+    """Whether some element is in two chunks, copies of whole chunks (``replicas``) not counted."""
+    boxes = [box(chunk) for chunk in entry.chunks if chunk.numel and _lies_somewhere(chunk)]
+    return bool(entry.shape) and sum(chunk_size(one) for one in boxes) > union(boxes)
 
 
 def _lies_somewhere(chunk: Chunk) -> bool:

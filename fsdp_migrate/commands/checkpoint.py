@@ -173,7 +173,9 @@ def _stopped_by_signals() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # Windows has no SIGHUP.
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:

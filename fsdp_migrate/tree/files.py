@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".py", ".ipynb")
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _FOUND = (*SUFFIXES, *CONFIG_SUFFIXES)
+#: A path may have a million characters; a message shows its start.
+_SHOWN = 300
 SKIPPED_DIRECTORIES = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 
 
@@ -50,9 +52,8 @@ def discover(paths: Sequence[str]) -> list[Source]:
     Raises :class:`NoSuchPath` before anything else is done.
     """
     roots = [Path(path) for path in paths]
-    for root in roots:
-        if not (root.exists() or root.is_symlink()):
-            raise NoSuchPath(f"no such file or directory: {root}")
+    for given in paths:
+        refuse_missing(given)
     found: dict[Path, tuple[bool, str]] = {}
     # Resolving a path asks the system about every part of it; most files share their directory with others.
     directories: dict[Path, Path] = {}
@@ -66,6 +67,14 @@ def discover(paths: Sequence[str]) -> list[Source]:
             # A file that is reached by its own name and by links goes by its own name.
             found[real] = min(found.get(real, name), name)
     return sorted(Source(shown, real) for real, (_, shown) in found.items())
+
+
+def refuse_missing(name: str) -> None:
+    """Raise :class:`NoSuchPath` where there is nothing of that name, a link to nowhere being something."""
+    # Path.exists raises for a name that is longer than names can be, and Path("") is the current directory.
+    if not os.path.lexists(name):
+        shown = name if len(name) < _SHOWN else f"{name[:_SHOWN]}..."
+        raise NoSuchPath(f"no such file or directory: {shown or repr(shown)}")
 
 
 def read_regular(path: Path) -> bytes:

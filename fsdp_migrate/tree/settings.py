@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from fsdp_migrate.tree.toml import toml
 
 TABLE = "fsdp-migrate"
 TARGETS = ("native", "shim")
@@ -44,7 +45,7 @@ def load(target: Path) -> ProjectSettings:
     start = target.absolute()
     for directory in (start, *start.parents):
         file = directory / "pyproject.toml"
-        if file.is_file():
+        if os.path.isfile(file):  # noqa: PTH113 - Path.is_file raises for a name that is too long
             table = _table(file)
             if table is not None:
                 return _checked(table, file)
@@ -52,9 +53,8 @@ def load(target: Path) -> ProjectSettings:
 
 
 def _table(file: Path) -> Mapping[str, object] | None:
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        content = toml.loads(file.read_text(encoding="utf-8"))
+        content = toml().loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"could not read {file}: {error}") from error
     tool = content.get("tool", {})

@@ -84,7 +84,7 @@ def test_inspect_says_so_and_never_how_to_load_it(
     hostile.archive(hostile.by_system(sentinel), tmp_path / "model.pt")
     assert main(["checkpoint", "inspect", str(tmp_path / "model.pt")]) == 1
     out, err = capsys.readouterr()
-    assert "FSDP406 manual: loading this file runs posix.system" in out
+    assert "FSDP406 manual: loading this file would execute posix.system" in out
     assert "torch.load(" not in out.partition("load:")[2]
     assert err == ""
 

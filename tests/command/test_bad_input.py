@@ -163,3 +163,9 @@ def test_depth_that_breaks_parsers_breaks_one_file_at_most(content: str, tmp_pat
     answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "Traceback" not in answer.stderr
     assert answer.returncode == 0 or (answer.returncode == 2 and "too deeply" in answer.stderr), answer.stderr[-500:]
+
+
+@pytest.mark.parametrize("command", ["rewrite", "check"])
+def test_an_empty_path_is_not_the_current_directory(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, ""]) == 2
+    assert "no such file or directory: ''" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, plan
 from fsdp_migrate.checkpoints.convert.reread import Differs, verify
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
-from fsdp_migrate.checkpoints.entries import BadCheckpoint, tensors
+from fsdp_migrate.checkpoints.entries import BadCheckpoint, spelled, tensors
 from fsdp_migrate.checkpoints.judge import loading
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all, open_found
 from fsdp_migrate.checkpoints.read.find import Kind, find
@@ -54,6 +54,7 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     """
     state = prepare(source, target, wanted)
     place.refuse_small_disk(state, target)
+    _refuse_names_of_other_encodings(state, target)
     nbytes = place.nbytes_of(state)
     with place.beside(target) as path:
         stream = TensorStream(state.entries, progress("writing", nbytes))
@@ -70,6 +71,16 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     (written,) = open_all(target)
     count = len(list(tensors(state.entries)))
     return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
+
+
+def _refuse_names_of_other_encodings(state: State, target: Path) -> None:
+    """Raise :class:`CannotConvert` for names that UTF-8 cannot spell, which no format keeps as they are."""
+    for what, text in (("the name of the target", str(target)), *(("the key", spelled(key)) for key in state.entries)):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            shown = text.encode("utf-8", "backslashreplace").decode()
+            raise CannotConvert(f"{what} {shown} has characters that UTF-8 cannot spell: rename it") from error
 
 
 def _write(state: State, path: Path, stream: TensorStream, to: Target, shard_size: int) -> None:

@@ -14,7 +14,7 @@ from fsdp_migrate.checkpoints.convert.keys import names, spelling, ties
 from fsdp_migrate.checkpoints.convert.optimizer import adam, raw_optimizer
 from fsdp_migrate.checkpoints.convert.optimizer.groups import read_groups
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
-from fsdp_migrate.checkpoints.entries import Key, TensorEntry, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.entries import ITEM_SIZES, Key, TensorEntry, ValueEntry, spelled, tensors
 from fsdp_migrate.checkpoints.judge.loading import root_of_model
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
 from fsdp_migrate.checkpoints.read.find import LIGHTNING_FILE, Kind
@@ -61,7 +61,9 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
         state = ties.once(state)
     if wanted.to is Target.DCP:
         state = spelling.as_folders_spell(state)
-    _refuse_rest(checkpoint, state)
+    _refuse_rest(checkpoint, state, wanted.to)
+    if wanted.to is not Target.FULL:
+        _refuse_names_alike(state)
     state = _noting_numbers(state)
     if any(file.name == LIGHTNING_FILE for file in checkpoint.found.files):
         state = state.noting(
@@ -130,6 +132,18 @@ def _noting_numbers(state: State) -> State:
     return state
 
 
+def _refuse_names_alike(state: State) -> None:
+    """Refuse ``{"a": {"b": ...}, "a.b": ...}`` for a target that joins keys with dots: one would replace the other."""
+    found: dict[str, Key] = {}
+    for key in state.entries:
+        other = found.setdefault(spelled(key), key)
+        if other != key:
+            raise CannotConvert(
+                f"{spelled(key)} is there twice, as {list(other)} and as {list(key)}, and this format joins keys with "
+                "dots: use --to full, or rename one in the program that saves it"
+            )
+
+
 def _value(entry: TensorEntry | ValueEntry) -> object:
     return entry.value if isinstance(entry, ValueEntry) else None
 
@@ -180,7 +194,7 @@ def _differs_at(key: Key, root: Key) -> int:
     return place + 1
 
 
-def _refuse_rest(checkpoint: Checkpoint, state: State) -> None:
+def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
     # Entries keep who they are under all renaming, and --leave-out takes the names of the source.
     before = {id(entry): key for key, entry in checkpoint.entries.items()}
     for key, entry in state.entries.items():
@@ -190,7 +204,20 @@ def _refuse_rest(checkpoint: Checkpoint, state: State) -> None:
             raise CannotConvert(
                 f"{checkpoint.path}: {name} is {what}, which only running code would make: --leave-out {name}"
             )
+        if (
+            isinstance(entry, TensorEntry)
+            and entry.dtype not in ITEM_SIZES
+            and (entry.stored is None or to is not Target.SAFETENSORS)
+        ):
+            raise CannotConvert(
+                f"{checkpoint.path}: {name} is {entry.dtype}, whose size this version does not know: --leave-out {name}"
+            )
     left = {id(entry) for entry in state.entries.values()}
+    for key, what in checkpoint.lost.items():
+        under = [place for place in checkpoint.entries if place[: len(key)] == key]
+        if any(id(checkpoint.entries[place]) in left for place in under):
+            name = spelled(key)
+            raise CannotConvert(f"{checkpoint.path}: {name} cannot be carried over: {what}. --leave-out {name}")
     for key in checkpoint.rankwise:
         if id(checkpoint.entries[key]) in left:
             name = spelled(key)

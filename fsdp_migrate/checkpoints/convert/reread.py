@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from fsdp_migrate.checkpoints.convert.state import State
 from fsdp_migrate.checkpoints.convert.stream import Box, Digests, digest
 from fsdp_migrate.checkpoints.entries import Key, TensorEntry, ValueEntry, box, spelled, tensors
 from fsdp_migrate.checkpoints.read import elements
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+
+Value = TypeVar("Value")
 
 
 class Differs(Exception):
@@ -25,8 +28,8 @@ def verify(state: State, target: Path, digests: Digests, advance: Callable[[int]
     found = open_all(target)
     if len(found) != 1 or found[0].problems:
         raise Differs(f"{target}: {found[0].problems[0] if found else 'nothing was found there'}")
-    wanted = {_plain(key): (key, entry) for key, entry in state.entries.items() if not _is_empty(entry)}
-    held = {_plain(key): entry for key, entry in found[0].entries.items() if not _is_empty(entry)}
+    wanted = _by_name({key: (key, entry) for key, entry in state.entries.items() if not _is_empty(entry)}, "source")
+    held = _by_name({key: entry for key, entry in found[0].entries.items() if not _is_empty(entry)}, "target")
     if held.keys() != wanted.keys():
         different = sorted(map(spelled, held.keys() ^ wanted.keys()))
         raise Differs(f"{target}: {different[0]} is in one of source and target alone")
@@ -52,7 +55,7 @@ def _compare(
     target: Path, written: TensorEntry, digests: dict[Box, bytes], key: Key, advance: Callable[[int], object]
 ) -> None:
     for where, wanted in digests.items():
-        chunk = next((chunk for chunk in written.chunks if box(chunk) == where), None)
+        chunk = next((chunk for chunk in written.chunks if box(chunk) == where and written.stored is None), None)
         part = elements.whole(written) if chunk is None else elements.of_chunk(chunk, written.dtype)
         if digest(part) != wanted:
             raise Differs(f"{target}: the elements of {spelled(key)} are not those of the source")
@@ -63,8 +66,15 @@ def _elements(entry: TensorEntry) -> object:
     return entry.shape, entry.dtype, entry.chunks
 
 
-def _plain(key: Key) -> Key:
-    return tuple(map(str, key))
+def _by_name(entries: Mapping[Key, Value], where: str) -> dict[Key, Value]:
+    """The entries by what their keys look like. Raises :class:`Differs` where two look alike: one hides the other."""
+    found: dict[Key, Value] = {}
+    for key, entry in entries.items():
+        plain = tuple(map(str, key))
+        if plain in found:
+            raise Differs(f"{spelled(key)} is in the {where} twice, once as a number and once as text")
+        found[plain] = entry
+    return found
 
 
 def _is_empty(entry: object) -> bool:

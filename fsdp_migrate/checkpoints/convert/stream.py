@@ -34,7 +34,10 @@ class TensorStream:
 
     def chunk(self, key: Key, chunk: Chunk) -> Elements:
         """The elements of one chunk of the tensor at ``key``, as :func:`elements.of_chunk`."""
-        return self._noted(key, box(chunk), elements.of_chunk(chunk, self._tensor(key).dtype))
+        entry = self._tensor(key)
+        held = elements.of_chunk(chunk, entry.dtype)
+        elements.refuse_other_replicas(entry, chunk, held)
+        return self._noted(key, box(chunk), held)
 
     def _tensor(self, key: Key) -> TensorEntry:
         entry = self._entries[key]

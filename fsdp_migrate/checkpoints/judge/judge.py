@@ -74,8 +74,17 @@ def _code(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _Said(
             "FSDP406",
             Level.MANUAL,
-            f"loading this file runs {shown}, which no checkpoint needs",
+            f"loading this file would execute {shown}, which no checkpoint needs",
             "do not load it; ask whoever made it, and load only with torch.load(..., weights_only=True)",
+            path,
+        )
+    for path, names in checkpoint.foreign:
+        shown = ", ".join(map(str, names[:3])) + (", …" if len(names) > 3 else "")
+        yield _Said(
+            "FSDP406",
+            Level.REVIEW,
+            f"holds objects of {shown}: assumes that you trust that code, which loading runs",
+            "save tensors and plain values only, or load with weights_only=True and add_safe_globals",
             path,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ def root_of_model(entries: Entries) -> Key | None:
         key[:-1]
         for key, entry in tensors(entries)
         if key
-        and "float" in entry.dtype
+        and ("float" in entry.dtype or entry.stored is not None)
         and not any(key[: len((*prefix, "state"))] == (*prefix, "state") for prefix in prefixes)
     )
     return roots.most_common(1)[0][0] if roots else None
@@ -60,7 +59,7 @@ def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str
             return "# save it again with a torch that writes archives (1.6 or later)"
         case Kind.FILE:
             return _from_value(
-                checkpoint, f"torch.load({_quoted(checkpoint.path)}, mmap=True, weights_only=True)", whole
+                checkpoint, f"torch.load({literal(str(checkpoint.path))}, mmap=True, weights_only=True)", whole
             )
 
 
@@ -141,7 +140,7 @@ def _from_folder(checkpoint: Checkpoint) -> str:
         after.append(f"set_optimizer_state_dict(model, optimizer, {_at('sd', optimizer.prefix)})")
     if not targets:
         return "# neither a model nor an optimizer"
-    return f"sd = {_nested(targets)}; dcp.load(sd, checkpoint_id={_quoted(checkpoint.path)}); " + "; ".join(after)
+    return f"sd = {_nested(targets)}; dcp.load(sd, checkpoint_id={literal(str(checkpoint.path))}); " + "; ".join(after)
 
 
 def _nested(targets: Mapping[Key, str]) -> str:
@@ -152,7 +151,7 @@ def _nested(targets: Mapping[Key, str]) -> str:
     inner: dict[str | int, dict[Key, str]] = {}
     for key, value in targets.items():
         inner.setdefault(key[0], {})[key[1:]] = value
-    return "{" + ", ".join(f'"{name}": {_nested(held)}' for name, held in inner.items()) + "}"
+    return "{" + ", ".join(f"{literal(name)}: {_nested(held)}" for name, held in inner.items()) + "}"
 
 
 def _from_value(checkpoint: Checkpoint, loaded: str, options: str) -> str:
@@ -175,25 +174,35 @@ def _tied(loaded: str, aliases: Sequence[tuple[str, str]], options: str) -> str:
 def _from_safetensors(checkpoint: Checkpoint) -> str:
     shards = [file for file in checkpoint.found.files if file.suffix == ".safetensors"]
     if len(shards) == 1:
-        return f"safetensors.torch.load_file({_quoted(shards[0])})"
+        return f"safetensors.torch.load_file({literal(str(shards[0]))})"
     pattern = shards[0].parent / f"{re.split('[0-9]', shards[0].name)[0]}*.safetensors"
-    return f"{{k: v for f in glob.glob({_quoted(pattern)}) for k, v in safetensors.torch.load_file(f).items()}}"
+    return f"{{k: v for f in glob.glob({literal(str(pattern))}) for k, v in safetensors.torch.load_file(f).items()}}"
 
 
 def _name_of_rank(checkpoint: Checkpoint) -> str:
     """The expression of the name of a rank's own file."""
     rank, path = next(iter(checkpoint.found.ranks.items()))
     before, after = split_at_rank(path.name, rank)
-    name = _quoted(path.parent / before) + "{dist.get_rank()}"
-    return "f" + name.replace('"{', "{") + after + '"'
+    start = str(path.parent / before)
+    if "{" in start + after or "}" in start + after:
+        return f"{literal(start)} + str(dist.get_rank()) + {literal(after)}"
+    # What one literal is, the parts of an f-string are too: no quote or backslash of a name is left bare.
+    return f"f{literal(start)[:-1]}{{dist.get_rank()}}{literal(after)[1:]}"
 
 
-def _quoted(text: object) -> str:
-    return json.dumps(str(text), ensure_ascii=False)
+def literal(value: str | int) -> str:
+    """``value`` as Python reads it back, whatever characters it has; a text in double quotes."""
+    if isinstance(value, int):
+        return repr(value)
+    inner = "".join(
+        f"\\{letter}" if letter in '\\"' else letter if letter.isprintable() else ascii(letter)[1:-1]
+        for letter in value
+    )
+    return f'"{inner}"'
 
 
 def _at(value: str, key: Key) -> str:
-    return value + "".join(f"[{part!r}]" if isinstance(part, int) else f'["{part}"]' for part in key)
+    return value + "".join(f"[{literal(part)}]" for part in key)
 
 
 def kind_in_words(checkpoint: Checkpoint) -> str:

@@ -21,12 +21,14 @@ _MAGIC = b"PK\x03\x04"
 class Archive:
     """``pickles`` by name, and per storage the offset in the file, the length in bytes and the CRC-32.
 
+    A CRC-32 is None where the archive has none, as torch.serialization.set_crc32_options(False) leaves them out.
+
     ``records`` are the names of everything else in it, which tell the version of torch that wrote it.
     """
 
     item: Item
     pickles: Mapping[str, bytes]
-    storages: Mapping[str, tuple[int, int, int]]
+    storages: Mapping[str, tuple[int, int, int | None]]
     records: frozenset[str]
     little_endian: bool
 
@@ -84,7 +86,8 @@ def _read(item: Item, window: _Window, archive: zipfile.ZipFile) -> Archive:
     if len(roots) != 1:
         many = "no data.pkl" if not roots else f"{len(roots)} of them"
         raise BadCheckpoint(f"{where}: torch.save writes one data.pkl, this archive holds {many}")
-    storages = {}
+    checked = any(info.CRC for info in infos.values())
+    storages: dict[str, tuple[int, int, int | None]] = {}
     for name, info in infos.items():
         if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
             raise BadCheckpoint(f"{where}: {name} is compressed, which torch.save never does")
@@ -92,16 +95,35 @@ def _read(item: Item, window: _Window, archive: zipfile.ZipFile) -> Archive:
             offset = _data_offset(window, info)
             if offset + info.file_size > item.length:
                 raise BadCheckpoint(f"{where}: {name} reaches beyond the end of the file")
-            storages[name.removeprefix(f"{roots[0]}data/")] = (item.offset + offset, info.file_size, info.CRC)
+            storages[name.removeprefix(f"{roots[0]}data/")] = (
+                item.offset + offset,
+                info.file_size,
+                info.CRC if checked else None,
+            )
     pickles = {}
     for name, info in infos.items():
         if name.endswith(".pkl"):
             if info.file_size > PICKLE_LIMIT:
                 raise BadCheckpoint(f"{where}: {name} would take {info.file_size} bytes")
-            pickles[name.removeprefix(roots[0])] = archive.read(info)
-    order = archive.read(f"{roots[0]}byteorder") if f"{roots[0]}byteorder" in infos else b"little"
+            pickles[name.removeprefix(roots[0])] = _content(window, info, checked)
+    order = infos.get(f"{roots[0]}byteorder")
+    if order is not None and order.file_size > PICKLE_LIMIT:
+        raise BadCheckpoint(f"{where}: {order.filename} would take {order.file_size} bytes")
+    big_endian = order is not None and _content(window, order, checked).strip() == b"big"
     records = frozenset(name.removeprefix(roots[0]) for name in infos if name.rpartition("/")[0] + "/" == roots[0])
-    return Archive(item, pickles, storages, records, order.strip() != b"big")
+    return Archive(item, pickles, storages, records, not big_endian)
+
+
+def _content(window: _Window, info: zipfile.ZipInfo, checked: bool) -> bytes:
+    """The bytes of an entry, which is stored as it is."""
+    offset = _data_offset(window, info)
+    window.seek(offset)
+    data = window.read(info.file_size)
+    if len(data) != info.file_size:
+        raise zipfile.BadZipFile(f"{info.filename} reaches beyond the end of the file")
+    if checked and zlib.crc32(data) != info.CRC:
+        raise zipfile.BadZipFile(f"Bad CRC-32 for file {info.filename!r}")
+    return data
 
 
 def _data_offset(window: _Window, info: zipfile.ZipInfo) -> int:

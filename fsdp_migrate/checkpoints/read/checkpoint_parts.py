@@ -7,20 +7,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.entries import BadCheckpoint, Entries, Item, Key, Sequences, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.entries import (
+    BadCheckpoint,
+    Entries,
+    Item,
+    Key,
+    Sequences,
+    TensorEntry,
+    ValueEntry,
+    spelled,
+    tensors,
+)
 from fsdp_migrate.checkpoints.read import dcp, safetensors
 from fsdp_migrate.checkpoints.read import torch_save as torchfile
 from fsdp_migrate.checkpoints.read.archive import first_bytes, open_archive, whole
-from fsdp_migrate.checkpoints.read.danger import dangerous, pickles_in
 from fsdp_migrate.checkpoints.read.find import LFS_START, LIGHTNING_FILE, Found, Kind, find, world_size_in
 from fsdp_migrate.checkpoints.read.ranks import together
+from fsdp_migrate.checkpoints.read.seen import OLD_LIMIT, Seen, by_file
 from fsdp_migrate.checkpoints.read.torch_save import TorchFile
-from fsdp_migrate.checkpoints.read.unpickle import Global, Pickled
+from fsdp_migrate.checkpoints.read.unpickle import Global
 from fsdp_migrate.checkpoints.read.unpickle import read as read_pickle
 
-#: How a file of ``torch.save`` from before torch 1.6 starts, and more bytes than its pickles have.
+#: How a file of ``torch.save`` from before torch 1.6 starts.
 _OLD_MAGIC = 0x1950A86A20F9469CFC6C
-_OLD_LIMIT = 2**28
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,8 @@ class Checkpoint:
     is rank 0's. ``rankwise``: keys that are not sharded and yet differ between ranks. ``problems``: why it is not
     whole; with any, ``entries`` may be incomplete. ``dangers``: files and what loading them would run. ``metadata``:
     that of a folder of torch.distributed.checkpoint. ``names``: all classes and functions that its pickles name.
-    ``sequences``: which prefixes of keys are lists and tuples, and not dictionaries.
+    ``sequences``: which prefixes of keys are lists and tuples, and not dictionaries. ``foreign``: files and the classes
+    of programs that loading them needs. ``lost``: what the entry of a key cannot say, as :class:`TorchFile` has it.
     """
 
     found: Found
@@ -45,6 +55,8 @@ class Checkpoint:
     metadata: dcp.Metadata | None = None
     names: frozenset[Global] = frozenset()
     sequences: Sequences = field(default_factory=dict)
+    foreign: tuple[tuple[Path, tuple[Global, ...]], ...] = ()
+    lost: Mapping[Key, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -76,9 +88,9 @@ class _Opening:
     def __init__(self, found: Found) -> None:
         self._found = found
         self._problems: list[str] = []
-        self._dangers: dict[Path, set[Global]] = {}
-        self._names: set[Global] = set()
+        self._seen = Seen()
         self._sequences: Sequences = {}
+        self._lost: dict[Key, str] = {}
 
     def torch_files(self) -> Checkpoint:
         ranks: dict[int, TorchFile] = {}
@@ -96,6 +108,7 @@ class _Opening:
             return self._made({}, world_size, ranks)
         for file in ranks.values():
             self._sequences |= file.sequences
+            self._lost |= file.lost
         self._check_ranks(world_size, joined.entries, joined.rankwise)
         return self._made(joined.entries, world_size, ranks, joined.rankwise)
 
@@ -114,6 +127,8 @@ class _Opening:
                 entries |= self._value(key, entry.where)
             else:
                 entries[key] = entry
+            if isinstance(entry, TensorEntry):
+                self._problems += self._seen.chunks(entry, broken)
             self._note_lists(key)
         self._problems += [f"{path}: it does not say where {name} lies" for name in sorted(set(metadata.unplaced))]
         self._check_coverage(entries, str(path))
@@ -127,7 +142,7 @@ class _Opening:
         try:
             parts = []
             for file in own or sorted(files, key=lambda file: int(file.name[2:].partition(".")[0])):
-                pickled = self._scan(file, dcp.content(file))
+                pickled = self._seen.pickles(file, dcp.content(file))
                 parts.append(dcp.of(file, pickled[0] if pickled else read_pickle(b"")))
             if parts:
                 return parts[0] if own else dcp.joined(parts)
@@ -147,35 +162,26 @@ class _Opening:
         """Pickles one after the other; torch wrote five, and then the storages, before it wrote archives."""
         path = self._found.path
         try:
-            data = first_bytes(whole(path), _OLD_LIMIT)
+            data = first_bytes(whole(path), OLD_LIMIT)
         except BadCheckpoint as error:
             self._problems.append(str(error))
             return self._made({}, None)
         if data.startswith(LFS_START):
             self._problems.append(f"{path}: git LFS has put a pointer here, and not fetched the file (git lfs pull)")
             return self._made({}, None)
-        found = self._scan(path, data)
+        found = self._seen.pickles(path, data)
         needed = 5 if found and found[0].value == _OLD_MAGIC else 1
         broken = next((pickled.error for pickled in found[:needed] if pickled.error is not None), None)
         if broken is not None or len(found) < needed:
             self._problems.append(f"{path}: {broken or 'it ends before it should'}")
         return self._made({}, None)
 
-    def _scan(self, path: Path, data: bytes) -> list[Pickled]:
-        """The pickles in ``data``; what they would run, and all they name, is noted."""
-        found = list(pickles_in(data))
-        for pickled in found:
-            self._note(path, dangerous(pickled))
-            self._names |= pickled.names
-        return found
-
     def _torch_file(self, item: Item) -> TorchFile | None:
         try:
             archive = open_archive(item)
             pickled = {name: read_pickle(data) for name, data in archive.pickles.items()}
             for one in pickled.values():
-                self._note(item.file, dangerous(one))
-                self._names |= one.names
+                self._seen.note(item.file, one)
             return torchfile.of(archive, pickled["data.pkl"])
         except BadCheckpoint as error:
             self._problems.append(str(error))
@@ -187,6 +193,7 @@ class _Opening:
         if file is None:
             return {key: ValueEntry(where=item)}
         self._sequences |= {(*key, *inner): kind for inner, kind in file.sequences.items()}
+        self._lost |= {(*key, *inner): what for inner, what in file.lost.items()}
         return {(*key, *inner): entry for inner, entry in file.entries.items()}
 
     def _note_lists(self, key: Key) -> None:
@@ -235,15 +242,15 @@ class _Opening:
             self._problems.insert(before, f"{self._found.path}: of {world_size} ranks, the files of {many} are missing")
 
     def _check_coverage(self, entries: Entries, where: str) -> None:
-        gaps = [(key, entry, gap) for key, entry in tensors(entries) if (gap := traits.missing(entry))]
+        try:
+            gaps = [(key, entry, gap) for key, entry in tensors(entries) if (gap := traits.missing(entry))]
+        except BadCheckpoint as error:
+            self._problems.append(f"{where}: {error}")
+            return
         if gaps:
             key, entry, gap = gaps[0]
             more = f", and {len(gaps) - 1} more tensors are not whole" if len(gaps) > 1 else ""
             self._problems.append(f"{where}: {gap} of the {entry.numel} elements of {spelled(key)} are missing{more}")
-
-    def _note(self, path: Path, names: list[Global]) -> None:
-        if names:
-            self._dangers.setdefault(path, set()).update(names)
 
     def _made(
         self,
@@ -253,10 +260,8 @@ class _Opening:
         rankwise: tuple[Key, ...] = (),
         metadata: dcp.Metadata | None = None,
     ) -> Checkpoint:
-        dangers = tuple((path, tuple(sorted(names))) for path, names in sorted(self._dangers.items()))
         found_ties = tuple(traits.ties(entries))
         problems = tuple(self._problems)
-        names = frozenset(self._names)
         return Checkpoint(
             self._found,
             entries,
@@ -265,10 +270,12 @@ class _Opening:
             rankwise,
             found_ties,
             problems,
-            dangers,
+            by_file(self._seen.dangers),
             metadata,
-            names,
+            frozenset(self._seen.names),
             self._sequences,
+            by_file(self._seen.foreign),
+            self._lost,
         )
 
 

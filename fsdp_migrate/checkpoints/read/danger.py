@@ -1,39 +1,38 @@
-"""Pickles that would run code when loaded, by the list of the library picklescan; none of them is ever loaded."""
+"""Which names in a pickle a checkpoint needs, and what the others would do when it is loaded. No pickle is ever run.
+
+The list is of what is needed (``needed.toml``), not of what is dangerous: nobody can list all that is.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
+import re
+import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 
 from picklescan.scanner import SafetyLevel, scan_pickle_bytes
 
 from fsdp_migrate.checkpoints.read.unpickle import Global, Pickled, read
+from fsdp_migrate.tree.toml import toml
 
 _GETATTR = frozenset({Global("__builtin__", "getattr"), Global("builtins", "getattr")})
-#: What torch's own pickles reach with ``getattr``, which is dangerous for what else it reaches.
-_OWN_ATTRIBUTES = frozenset(
-    {
-        Global("torch.distributed._shard.sharded_tensor.api", "ShardedTensor.ProcessGroupState"),
-        *(
-            Global(module, f"{encoding}.{name}")
-            for module, encoding in (
-                ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"),
-                ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
-            )
-            for name in ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
-        ),
-    }
-)
+#: A whole model or optimizer that somebody pickled: foreign to a checkpoint, but no function of torch's.
+_WHOLE_OBJECT = re.compile(r"torch\.(nn\.modules|optim)\.[\w.]+ [A-Z]\w*")
+#: Their modules hold functions that run code or touch files, in too great a number to list.
+_ROOTS = frozenset({*sys.stdlib_module_names, "__builtin__", "copy_reg", "torch", "numpy", "commands", "popen2"})
 
 
 def dangerous(pickled: Pickled) -> list[Global]:
-    """What the pickle names that runs code of its writer's choice, sorted; empty for one that is safe."""
-    names = set(pickled.names)
-    foreign = pickled.fetched - _OWN_ATTRIBUTES
-    if pickled.fetched and not foreign:
-        names -= _GETATTR
-    return sorted(name for name in names | foreign if _listed(name))
+    """What the pickle names and no checkpoint needs, from modules that run code or touch files; sorted."""
+    return [name for name in _unneeded(pickled) if _runs_code(name)]
+
+
+def foreign(pickled: Pickled) -> list[Global]:
+    """What else the pickle names and no checkpoint needs: a program's own classes, whose code runs on load; sorted."""
+    return [name for name in _unneeded(pickled) if not _runs_code(name)]
 
 
 def pickles_in(data: bytes) -> Iterator[Pickled]:
@@ -47,12 +46,31 @@ def pickles_in(data: bytes) -> Iterator[Pickled]:
         rest = rest[pickled.length :]
 
 
-def _listed(name: Global) -> bool:
-    """Whether picklescan lists it, or what a dotted name leads to: ``hub.os.system`` of ``torch`` is ``os.system``."""
-    return any(_found(_pickle_of(reading)) for reading in _readings(name))
+@cache
+def needed() -> frozenset[Global]:
+    """The names of ``needed.toml``."""
+    tables = toml().loads(files("fsdp_migrate.checkpoints.read").joinpath("needed.toml").read_text(encoding="utf-8"))
+    return frozenset(
+        Global(module, name) for table in tables.values() for module, names in table.items() for name in names
+    )
+
+
+def _unneeded(pickled: Pickled) -> list[Global]:
+    names = (pickled.names | pickled.fetched) - needed()
+    # torch's own pickles reach the members of some enumerations with it; what it reaches is judged by itself.
+    if pickled.fetched and pickled.fetched <= needed():
+        names -= _GETATTR
+    return sorted(names)
+
+
+def _runs_code(name: Global) -> bool:
+    if _WHOLE_OBJECT.fullmatch(f"{name.module} {name.name}"):
+        return False
+    return name.module.partition(".")[0] in _ROOTS or any(_found(_pickle_of(reading)) for reading in _readings(name))
 
 
 def _readings(name: Global) -> Iterator[Global]:
+    """What picklescan is asked for: ``hub.os.system`` of a module is ``os.system`` too."""
     yield name
     parts = name.name.split(".")
     for place in range(1, len(parts)):

@@ -15,8 +15,8 @@ from fsdp_migrate.checkpoints.entries import (
     Key,
     TensorEntry,
     ValueEntry,
-    box,
     spelled,
+    unlike,
 )
 from fsdp_migrate.checkpoints.read import pieces
 from fsdp_migrate.checkpoints.read.archive import PICKLE_LIMIT, first_bytes, whole
@@ -90,8 +90,8 @@ def joined(parts: Sequence[Metadata]) -> Metadata:
             if isinstance(held, TensorEntry) and held is not entry:
                 if not isinstance(entry, TensorEntry) or (held.shape, held.dtype) != (entry.shape, entry.dtype):
                     raise BadCheckpoint(f"{part.path}: {spelled(key)} is another tensor than in {first.path.name}")
-                boxes = {box(chunk): chunk for chunk in (*entry.chunks, *held.chunks)}
-                entries[key] = replace(held, chunks=tuple(boxes[place] for place in sorted(boxes)))
+                chunks, copies = unlike((*held.chunks, *entry.chunks))
+                entries[key] = replace(held, chunks=chunks, replicas=(*held.replicas, *copies))
     files = frozenset[Path]().union(*(part.files for part in parts))
     unplaced = tuple(name for part in parts for name in part.unplaced)
     return replace(first, entries=entries, files=files, unplaced=unplaced, by_rank=True)

@@ -7,6 +7,7 @@ and dtypes that numpy lacks are no different from others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +27,7 @@ from fsdp_migrate.checkpoints.entries import (
     strides_of,
 )
 from fsdp_migrate.checkpoints.read.torch_save import tensor_in
+from fsdp_migrate.checkpoints.traits import overlaps
 
 Elements: TypeAlias = npt.NDArray[np.uint8]
 
@@ -55,20 +57,67 @@ def read_into(target: Elements, chunk: Chunk, dtype: str) -> None:
 def whole(entry: TensorEntry) -> Elements:
     """The bytes of all elements of the tensor, its chunks put together.
 
-    Takes the memory of the tensor, and for chunks that are not whole rows that of the largest of them besides. Where
-    chunks overlap the last one counts; what no chunk covers is not defined.
+    Takes the memory of the tensor, and for chunks that are not whole rows, overlap or are replicas that of the largest
+    of them besides. What no chunk covers is not defined. Raises :class:`BadCheckpoint` where two chunks hold different
+    elements for one place.
     """
+    if entry.stored is not None:
+        return _stored(entry)
     size = ITEM_SIZES[entry.dtype]
     held = np.empty(entry.numel * size, np.uint8)
     boxed = held.reshape(*entry.shape, size)
+    earlier: list[Chunk] | None = [] if overlaps(entry) else None
     for chunk in entry.chunks:
         if chunk.numel:
-            part = boxed[tuple(slice(first, end) for first, end in box(chunk))]
-            if part.flags.c_contiguous:
+            part = boxed[_slices(box(chunk))]
+            if part.flags.c_contiguous and not earlier:
                 read_into(part.reshape(-1), chunk, entry.dtype)
             else:
-                part[...] = of_chunk(chunk, entry.dtype).reshape(*chunk.sizes, size)
+                elements = of_chunk(chunk, entry.dtype).reshape(*chunk.sizes, size)
+                for other in earlier or ():
+                    _refuse_other(boxed, elements, chunk, other)
+                part[...] = elements
+            if earlier is not None:
+                earlier.append(chunk)
+    for chunk in entry.replicas:
+        if chunk.numel:
+            _refuse_other(boxed, of_chunk(chunk, entry.dtype).reshape(*chunk.sizes, size), chunk, chunk)
     return held
+
+
+def refuse_other_replicas(entry: TensorEntry, chunk: Chunk, held: Elements) -> None:
+    """Raise :class:`BadCheckpoint` where a replica of ``chunk`` holds other elements than ``held``."""
+    for replica in entry.replicas:
+        if box(replica) == box(chunk) and not np.array_equal(of_chunk(replica, entry.dtype), held):
+            raise BadCheckpoint(_differ(replica))
+
+
+def _stored(entry: TensorEntry) -> Elements:
+    """The bytes of a tensor whose dtype has no size here, as they are."""
+    (chunk,) = entry.chunks
+    held = np.empty(entry.nbytes, np.uint8)
+    if not isinstance(chunk.where, Bytes):
+        raise BadCheckpoint(f"a tensor of {entry.dtype}, which has no size here, in several places")
+    _read(chunk.where.file, chunk.where.offset, held)
+    return held
+
+
+def _refuse_other(boxed: Elements, elements: Elements, chunk: Chunk, other: Chunk) -> None:
+    """Raise where what ``boxed`` has of ``other`` is not what ``chunk``, whose elements these are, has there."""
+    pairs = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box(chunk), box(other), strict=True)]
+    if all(first < end for first, end in pairs) or not pairs:
+        inside = [(first - start, end - start) for (first, end), start in zip(pairs, chunk.offsets, strict=True)]
+        if not np.array_equal(boxed[_slices(pairs)], elements[_slices(inside)]):
+            raise BadCheckpoint(_differ(chunk))
+
+
+def _differ(chunk: Chunk) -> str:
+    file = chunk.where.parts[0].where.file if isinstance(chunk.where, Runs) else chunk.where.file
+    return f"{file}: the elements from {chunk.offsets} on differ from another copy of them in the same checkpoint"
+
+
+def _slices(pairs: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
+    return tuple(slice(first, end) for first, end in pairs)
 
 
 def _bytes(where: Bytes | Item, sizes: tuple[int, ...], dtype: str) -> Bytes:
@@ -78,7 +127,7 @@ def _bytes(where: Bytes | Item, sizes: tuple[int, ...], dtype: str) -> Bytes:
     if found.dtype != dtype or found.shape != sizes or not isinstance(found.chunks[0].where, Bytes):
         raise BadCheckpoint(
             f"{where.file}, from byte {where.offset}: {found.dtype} of shape {found.shape} where the rest of the "
-            f"checkpoint tells of {dtype} of shape {sizes}"
+            f"checkpoint says {dtype} of shape {sizes}"
         )
     return found.chunks[0].where
 

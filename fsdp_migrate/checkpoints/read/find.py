@@ -6,6 +6,7 @@ import codecs
 import enum
 import os
 import re
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -45,9 +46,12 @@ LIGHTNING_FILE = "meta.pt"
 _TORCH = (".pt", ".pth", ".ckpt")
 _OFTEN_TORCH = (".bin", ".tar", ".pkl", ".pickle")
 _TORCH_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_NAMED = (*_TORCH, *_OFTEN_TORCH, ".safetensors", ".safetensors.index.json", ".distcp", ".metadata")
 #: How the file begins that git has in place of one in its large file storage.
 LFS_START = b"version https://git-lfs"
 _TOLD_BY = 512
+#: A path may have a million characters; a message shows its start.
+_SHOWN = 200
 _RANK = re.compile(r"(?P<before>.*?rank[-_.]?)(?P<rank>\d+)(?P<after>\D*)", re.IGNORECASE)
 _NUMBER = re.compile(r"(?P<before>.*?[-_.])(?P<rank>\d+)(?P<after>\.\w+)")
 _DCP_FILE = re.compile(r"__(\d+)_\d+\.distcp")
@@ -55,19 +59,32 @@ _DCP_LOCAL = re.compile(r"__\d+\.metadata")
 _HF_SHARD = re.compile(r".*-\d+-of-\d+\.safetensors|shard-\d+-.*\.safetensors")
 
 
-def find(path: Path, entered: Callable[[Path], bool] = lambda folder: True) -> list[Found]:
+def find(
+    path: Path,
+    entered: Callable[[Path], bool] = lambda folder: True,
+    passed_over: Callable[[Path], object] = lambda special: None,
+) -> list[Found]:
     """The checkpoints at or under ``path``, sorted by path; links to folders are not followed.
 
-    ``entered`` says of a folder below ``path`` whether to look into it; hidden ones never are.
+    ``entered`` says of a folder below ``path`` whether to look into it; hidden ones never are. ``passed_over`` is
+    called with what has a checkpoint's name and is a pipe, a device or a link to nowhere: opening one may never return.
     Raises :class:`BadCheckpoint` where ``path`` cannot be read. A folder without checkpoints gives an empty list.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
         return [_file(path)] if path.name != ".metadata" else [_dcp(path.parent, _names(path.parent))]
     found: list[Found] = []
     for folder, inner, names in os.walk(path, onerror=_raise):
         inner[:] = sorted(name for name in inner if not name.startswith(".") and entered(Path(folder, name)))
-        found += _in_folder(Path(folder), sorted(names))
+        here = Path(folder)
+        special = {name for name in names if _may_be_checkpoint(name) and not _is_regular(here / name)}
+        for name in sorted(special):
+            passed_over(here / name)
+        found += _in_folder(here, sorted(set(names) - special))
     return found
+
+
+def _may_be_checkpoint(name: str) -> bool:
+    return name == ".metadata" or name.endswith(_NAMED)
 
 
 def world_size_in(name: str) -> int | None:
@@ -194,15 +211,28 @@ def _rank_layout(name: str) -> str:
     return ""
 
 
+def _is_regular(path: Path) -> bool:
+    """Whether it is a file, itself or where a link leads: no pipe, no device, no link to nowhere or to itself."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def _file(path: Path) -> Found:
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadCheckpoint(f"{str(path)[:_SHOWN]}: could not read: {reason or error}") from error
+    if not stat.S_ISREG(mode):
+        raise BadCheckpoint(f"{path}: a pipe, socket or device, which holds no checkpoint")
     layout = "accelerate" if path.name in ("pytorch_model_fsdp.bin", "optimizer.bin") else ""
     if path.name.endswith(".safetensors"):
         return Found(Kind.SAFETENSORS, path, (path,))
     if path.name.endswith(".safetensors.index.json"):
         shards = [name for name in _names(path.parent) if name.endswith(".safetensors")]
         return next(_safetensors(path.parent, shards, [path.name]))
-    if not path.exists():
-        raise BadCheckpoint(f"{path}: there is no such file or directory")
     if _is_torch(path):
         kind = Kind.FILE if archive.starts_as_archive(archive.whole(path)) else Kind.PICKLE
         return Found(kind, path, (path,), layout)
@@ -211,7 +241,7 @@ def _file(path: Path) -> Found:
 
 def _is_torch(path: Path) -> bool:
     """By content; for what is no text, a name of torch's own counts too, so that a broken file is not passed over."""
-    if not path.is_file():
+    if not _is_regular(path):
         return False
     start = archive.first_bytes(archive.whole(path), _TOLD_BY)
     if start.startswith(_TORCH_STARTS) or not path.name.endswith(_TORCH):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_migrate.checkpoints.read.unpickle import Call, global_of
+from fsdp_migrate.checkpoints.read.unpickle import Call, described, global_of
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def integers(value: Any) -> tuple[int, ...]:
     """A tuple, list or ``torch.Size`` of integers that are not negative. Raises ValueError for anything else."""
     if isinstance(value, Call):
         value = value.arguments[0] if value.arguments else ()
-    if not isinstance(value, tuple | list) or not all(type(part) is int and part >= 0 for part in value):
-        raise ValueError("a shape that is none")
+    if not isinstance(value, tuple | list) or not all(type(part) is int and 0 <= part < 2**63 for part in value):
+        raise ValueError("a shape that is not one")
     return tuple(value)
 
 
@@ -113,5 +113,5 @@ def dtype_name(value: Any) -> str:
     """``torch.float32`` as ``float32``. Raises ValueError for what is no dtype."""
     named = global_of(value)
     if named is None or named.module != "torch":
-        raise ValueError(f"{value!r} is no dtype")
+        raise ValueError(f"{described(value)} is not a dtype")
     return named.name

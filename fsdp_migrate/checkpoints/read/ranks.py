@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsdp_migrate.checkpoints.entries import BadCheckpoint, Bytes, Chunk, Entries, Key, TensorEntry, ValueEntry, spelled
+from fsdp_migrate.checkpoints.entries import (
+    BadCheckpoint,
+    Bytes,
+    Entries,
+    Key,
+    TensorEntry,
+    ValueEntry,
+    spelled,
+    unlike,
+)
+from fsdp_migrate.checkpoints.read import elements
 from fsdp_migrate.checkpoints.read.torch_save import TorchFile
 
 
@@ -50,21 +60,23 @@ def _of(ranks: Mapping[int, TorchFile], parts: list[tuple[int, Any]]) -> str:
 
 def _joined(key: Key, parts: list[TensorEntry], where: str) -> TensorEntry:
     first = parts[0]
-    boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], Chunk] = {}
+    held = []
     for part in parts:
         if (part.shape, part.dtype, part.kind) != (first.shape, first.dtype, first.kind):
             raise BadCheckpoint(
                 f"{where}: {spelled(key)} is {first.kind} {first.dtype} {first.shape} on one rank "
                 f"and {part.kind} {part.dtype} {part.shape} on another"
             )
-        for chunk in part.chunks:
-            if chunk.numel or not chunk.sizes:
-                boxes.setdefault((chunk.offsets, chunk.sizes), chunk)
-    return replace(first, chunks=tuple(boxes[place] for place in sorted(boxes)))
+        held += [chunk for chunk in part.chunks if chunk.numel or not chunk.sizes]
+    chunks, copies = unlike(held)
+    return replace(first, chunks=chunks, replicas=copies)
 
 
 def _content(entry: TensorEntry | ValueEntry) -> object:
     if isinstance(entry, ValueEntry):
         return type(entry.value), repr(entry.value), entry.made_by
     wheres = [chunk.where for chunk in entry.chunks]
+    if any(isinstance(where, Bytes) and where.content is None for where in wheres):
+        # An archive without checksums says nothing of what its storages hold.
+        return entry.shape, entry.dtype, elements.whole(entry).tobytes()
     return entry.shape, entry.dtype, [(where.strides, where.content) for where in wheres if isinstance(where, Bytes)]

@@ -6,11 +6,24 @@ import json
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import safetensors
 
-from fsdp_migrate.checkpoints.entries import BadCheckpoint, Bytes, Chunk, Entries, TensorEntry, strides_of
+from fsdp_migrate.checkpoints.entries import (
+    BadCheckpoint,
+    Bytes,
+    Chunk,
+    Entries,
+    TensorEntry,
+    box,
+    strides_of,
+    unlike,
+)
 from fsdp_migrate.checkpoints.read.archive import first_bytes, whole
+from fsdp_migrate.checkpoints.read.pieces import integers
+
+Offsets: TypeAlias = tuple[int, ...]
 
 #: dtypes by the names that safetensors has for them.
 DTYPES = {
@@ -19,6 +32,7 @@ DTYPES = {
     "I8": "int8",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
     "F8_E5M2": "float8_e5m2",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "I16": "int16",
@@ -35,6 +49,10 @@ DTYPES = {
 }
 
 
+#: As the library has it.
+_LARGEST_HEADER = 100_000_000
+
+
 def read(files: Sequence[Path]) -> Entries:
     """The tensors in ``files``; each key is one name. An index among them says which file must hold which.
 
@@ -42,14 +60,23 @@ def read(files: Sequence[Path]) -> Entries:
     """
     entries: Entries = {}
     homes: dict[str, str] = {}
+    parts: dict[str, list[tuple[Offsets, TensorEntry]]] = {}
     for file in files:
         if file.name.endswith(".json"):
             continue
-        for name, entry in _read_file(file).items():
-            if name in homes:
+        found, places = _read_file(file)
+        for name, entry in found.items():
+            if name in places:
+                parts.setdefault(name, []).append((places[name], entry))
+            elif name in homes:
                 raise BadCheckpoint(f"{file}: {name} is in {homes[name]} too")
+            else:
+                entries[(name,)] = entry
             homes[name] = file.name
-            entries[(name,)] = entry
+    for name, pieces in parts.items():
+        if (name,) in entries:
+            raise BadCheckpoint(f"{files[0].parent}: {name} is whole in one file and in parts in others")
+        entries[(name,)] = _joined(name, pieces, files[0].parent)
     for index in (file for file in files if file.name.endswith(".json")):
         _check_index(index, homes)
     return entries
@@ -57,7 +84,7 @@ def read(files: Sequence[Path]) -> Entries:
 
 def _check_index(index: Path, homes: dict[str, str]) -> None:
     try:
-        wanted = json.loads(index.read_bytes())["weight_map"]
+        wanted = json.loads(first_bytes(whole(index), _LARGEST_HEADER))["weight_map"]
         pairs = [(str(name), str(file)) for name, file in wanted.items()]
     except OSError as error:
         raise BadCheckpoint(f"{index}: could not read: {error.strerror or error}") from error
@@ -68,29 +95,77 @@ def _check_index(index: Path, homes: dict[str, str]) -> None:
             raise BadCheckpoint(f"{index}: it says that {name} is in {file!r}, where it is not")
 
 
-def _read_file(path: Path) -> dict[str, TensorEntry]:
+def _joined(name: str, pieces: list[tuple[Offsets, TensorEntry]], folder: Path) -> TensorEntry:
+    """One tensor of its parts in the files of ranks; it ends where the last of them does, as torch reads it."""
+    first = pieces[0][1]
+    if any(
+        (entry.dtype, len(entry.shape), len(offsets)) != (first.dtype, len(first.shape), len(first.shape))
+        for offsets, entry in pieces
+    ):
+        raise BadCheckpoint(f"{folder}: the parts of {name} differ in dtype or dimensions")
+    chunks, copies = unlike(Chunk(offsets, entry.shape, entry.chunks[0].where) for offsets, entry in pieces)
+    ends = zip(*(tuple(end for _, end in box(chunk)) for chunk in chunks), strict=True)
+    return TensorEntry(tuple(map(max, ends)), first.dtype, chunks, replicas=copies, stored=first.stored)
+
+
+def _places(header: dict[str, object]) -> dict[str, Offsets]:
+    """Where in its tensor each part starts, as torch's HuggingFaceStorageWriter notes it for sharded ones."""
+    metadata = header.pop("__metadata__", None)
+    told = metadata.get("DCP_SHARDING_INFO") if isinstance(metadata, dict) else None
+    found = json.loads(told) if isinstance(told, str) else {}
+    return {name: integers(info["saved_offsets"]) for name, info in found.items() if name in header}
+
+
+def _read_file(path: Path) -> tuple[dict[str, TensorEntry], dict[str, Offsets]]:
     item = whole(path)
     try:
-        header = json.loads(_checked_header(path, item.length))
+        header = json.loads(_checked_header(path, item.length), object_pairs_hook=_no_name_twice)
         start = 8 + struct.unpack("<Q", first_bytes(item, 8))[0]
-        header.pop("__metadata__", None)
-        return {name: _entry(path, start, told) for name, told in header.items()}
-    except (ValueError, KeyError, TypeError, struct.error, safetensors.SafetensorError) as error:
+        places = _places(header)
+        return {name: _entry(path, start, told) for name, told in header.items()}, places
+    except (AttributeError, ValueError, KeyError, TypeError, struct.error, safetensors.SafetensorError) as error:
         raise BadCheckpoint(f"{path}: not a whole file of safetensors: {error}") from error
 
 
 def _checked_header(path: Path, length: int) -> bytes:
-    """The header, once the library has found it whole, every tensor within the file and none overlapping."""
-    with safetensors.safe_open(path, framework="np"):
-        size = struct.unpack("<Q", first_bytes(whole(path), 8))[0]
-        return first_bytes(whole(path), min(length, 8 + size))[8:]
+    """The header, once it is known to be whole, with every tensor within the file and none overlapping."""
+    size = struct.unpack("<Q", first_bytes(whole(path), 8))[0]
+    try:
+        with safetensors.safe_open(path, framework="np"):
+            return first_bytes(whole(path), min(length, 8 + size))[8:]
+    except safetensors.SafetensorError as error:
+        # The library refuses dtypes that are newer than itself; the bytes of such a tensor can be carried all the same.
+        if "unknown variant" not in str(error) or size > _LARGEST_HEADER:
+            raise
+        header = first_bytes(whole(path), min(length, 8 + size))[8:]
+        _check_places(json.loads(header), length - 8 - size)
+        return header
+
+
+def _check_places(header: dict[str, dict[str, list[int]]], length: int) -> None:
+    """Raise ValueError where the tensors do not lie one after the other and fill the ``length`` bytes of the file."""
+    end = 0
+    for first, after in sorted(told["data_offsets"] for name, told in header.items() if name != "__metadata__"):
+        if first != end or after < first:
+            raise ValueError("tensors that overlap, or bytes between them")
+        end = after
+    if end != length:
+        raise ValueError(f"{length} bytes of tensors where the header says {end}")
+
+
+def _no_name_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name that is in its header twice")
+    return dict(pairs)
 
 
 def _entry(path: Path, start: int, told: dict[str, object]) -> TensorEntry:
-    shape, dtype = told["shape"], DTYPES[str(told["dtype"])]
+    name = str(told["dtype"])
+    shape, dtype = told["shape"], DTYPES.get(name, name)
     offsets = told["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list):
         raise ValueError("a header that says nothing of shapes")
     sizes = tuple(shape)
     where = Bytes(path, start + offsets[0], strides_of(sizes))
-    return TensorEntry(sizes, dtype, (Chunk((0,) * len(sizes), sizes, where),))
+    stored = None if name in DTYPES else offsets[1] - offsets[0]
+    return TensorEntry(sizes, dtype, (Chunk((0,) * len(sizes), sizes, where),), stored=stored)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import reprlib
 from dataclasses import dataclass, field
 from typing import Any
+
+from fsdp_migrate.checkpoints.read.pickle_stack import PickleStack, TooLargeToHash
 
 
 class BadPickle(Exception):
@@ -105,6 +108,13 @@ def read(data: bytes) -> Pickled:
     return Pickled(value, error_text, frozenset(names | reader.names), frozenset(reader.fetched), length)
 
 
+def described(value: Any) -> str:
+    """``value`` in few words: what a pickle shares by reference, ``repr`` would spell out each time."""
+    short = reprlib.Repr()
+    short.maxlevel = 2
+    return value if isinstance(value, str) else short.repr(value)
+
+
 def global_of(value: Any) -> Global | None:
     """The global that ``value`` stands for where a pickle names one without calling it."""
     named = getattr(value, "named", None)
@@ -118,8 +128,10 @@ def _scan(data: bytes, names: set[Global]) -> int:
     """
     slots = 0
     end = 0
+    stack = PickleStack()
     try:
         for operation, argument, position in pickletools.genops(data):
+            stack.do(operation, argument)
             match operation.name:
                 case "GLOBAL" | "INST":
                     module, _, attribute = str(argument).partition(" ")
@@ -137,6 +149,8 @@ def _scan(data: bytes, names: set[Global]) -> int:
                     end = (position or 0) + 1
     except BadPickle:
         raise
+    except TooLargeToHash as error:
+        raise BadPickle(str(error)) from error
     except Exception as error:  # genops raises whatever its readers meet in broken data
         raise BadPickle(f"not a whole pickle: {error}") from error
     return end
@@ -166,8 +180,10 @@ class _Reader(pickle.Unpickler):
         """The attribute of a class, as enumerations and nested classes are pickled: as inert as its owner."""
         outer = global_of(owner)
         if outer is None:
-            self.fetched.add(Global("unknown", str(name)))
-            raise BadPickle(f"it asks for the attribute {name!r} of something that is not a class")
+            self.fetched.add(Global("unknown", described(name)))
+            raise BadPickle(f"it asks for the attribute {described(name)} of something that is not a class")
+        if not isinstance(name, str):
+            raise BadPickle(f"it asks for the attribute {described(name)}, which is not a name")
         inner = Global(outer.module, f"{outer.name}.{name}")
         self.fetched.add(inner)
         return self._inert(inner)

@@ -33,7 +33,7 @@ def write(state: State, target: Path, stream: TensorStream, shard_size: int) -> 
     """
     entries = dict(tensors(state.entries))
     for key, entry in entries.items():
-        if entry.dtype not in _NAMES:
+        if entry.dtype not in _NAMES and entry.stored is None:
             raise CannotConvert(f"{spelled(key)} is {entry.dtype}, which safetensors has no name for: use --to full")
     target.mkdir()
     shards = list(_shards(entries, shard_size))
@@ -65,13 +65,17 @@ def _shards(entries: dict[Key, TensorEntry], shard_size: int) -> Iterator[_Shard
 
 def _write_shard(path: Path, entries: dict[Key, TensorEntry], stream: TensorStream) -> None:
     # Large elements first, so that all lie at multiples of their size.
-    order = sorted(entries, key=lambda key: (-ITEM_SIZES[entries[key].dtype], spelled(key)))
+    order = sorted(entries, key=lambda key: (-ITEM_SIZES.get(entries[key].dtype, 1), spelled(key)))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for key in order:
         entry = entries[key]
         ends = [offset, offset + entry.nbytes]
-        header[spelled(key)] = {"dtype": _NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": ends}
+        header[spelled(key)] = {
+            "dtype": _NAMES.get(entry.dtype, entry.dtype),
+            "shape": list(entry.shape),
+            "data_offsets": ends,
+        }
         offset += entry.nbytes
     data = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     data += b" " * (-len(data) % _ALIGNMENT)
