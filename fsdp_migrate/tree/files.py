@@ -105,7 +105,7 @@ def _files_under(directory: Path, visited: set[Path]) -> Iterator[Path]:
         return
     for name in listing.files:
         place = directory / name
-        if name.endswith(_FOUND) and (place.is_file() or place.is_symlink()):
+        if _is_read(name) and (place.is_file() or place.is_symlink()):
             yield place
     for name in listing.repositories:
         yield from _files_under(directory / name, visited)
@@ -122,6 +122,11 @@ def _ask_git(directory: Path) -> gitstate.Listing | None:
     if not files and not repositories:
         return None
     return gitstate.Listing(list(files), repositories)
+
+
+def _is_read(name: str) -> bool:
+    """Whether a file of that name is a source or a configuration; an index of safetensors is part of a checkpoint."""
+    return name.endswith(_FOUND) and not name.endswith(".safetensors.index.json")
 
 
 def _is_skipped(name: str) -> bool:
@@ -141,7 +146,7 @@ def _walk(directory: Path, above: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Ite
         if entry.is_dir(follow_symlinks=False):
             if entry.name not in SKIPPED_DIRECTORIES and not _is_ignored(place, specs, "/"):
                 yield from _walk(place, specs)
-        elif entry.name.endswith(_FOUND) and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
+        elif _is_read(entry.name) and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
             yield place
 
 

@@ -82,9 +82,13 @@ checkpoint.""",
     "FSDP406": """\
 A pickle that runs code of its writer's choice when it is loaded.
 
-Files of `torch.save` and `.metadata` are pickles, and a pickle may name any function to be called. This one names some
-that no checkpoint needs, from the list of the library picklescan. Nothing was run to find out: pickles are only ever
-read as data here.
+Files of `torch.save`, `.metadata` and the chunks of `.distcp` files are pickles, and a pickle may name any function to
+be called. This tool has a list of what checkpoints need: what `torch.load(weights_only=True)` admits, plain values,
+torch's sharded tensors, and what accelerate, Lightning, Composer, Trainer, PEFT and OmegaConf save beside them. All
+other names are reported. Nothing is run to find out: pickles are only ever read as data here.
+
+The level is `manual` for functions that run code or touch files, and `review` for classes of a program, such as a
+pickled configuration or a whole model: loading them runs the code of that program.
 
 What to do: do not load the file, and ask whoever made it. `torch.load(..., weights_only=True)` refuses such names.""",
 }
