@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fsdp_compat.tables import readable, table
-from fsdp_compat.torch_ import internals as torch_internals
-from fsdp_compat.torch_.internals import ManagedParameter
+from fsdp_compat.torch_.gradients import unreduced_gradients
+from fsdp_compat.torch_.param_groups import ManagedParameter, managed_parameters
 
 _OUTSIDE = "(outside any unit)"
 _NOT_IN_MODEL = "(not in the model)"
@@ -120,7 +120,7 @@ def memory_report(model: nn.Module, optimizer: Optimizer | None = None) -> Memor
     rows = []
     inside: set[int] = set()
     for unit in _units_innermost_first(model):
-        managed = torch_internals.managed_parameters(unit)
+        managed = managed_parameters(unit)
         inside.update(id(param) for each in managed for param in _forms(each))
         rows.append(
             MemoryRow(
@@ -199,7 +199,7 @@ def _parameters(ledger: _Ledger, managed: Iterable[ManagedParameter]) -> Usage:
 def _gradients(ledger: _Ledger, unit: nn.Module, managed: Iterable[ManagedParameter]) -> Usage:
     grads = [(each.sharded, each.sharded.grad) for each in managed if each.sharded.grad is not None]
     shards = ledger.enter(grad for _, grad in grads if not _waits(grad))
-    pending = [*torch_internals.unreduced_gradients(unit), *((param, grad) for param, grad in grads if _waits(grad))]
+    pending = [*unreduced_gradients(unit), *((param, grad) for param, grad in grads if _waits(grad))]
     for each in managed:
         pending += [(each.sharded, param.grad) for param in _forms(each)[1:] if param.grad is not None]
     whole = {param: param.numel() * grad.element_size() for param, grad in pending if _waits(param.grad)}
@@ -218,7 +218,7 @@ def _optimizer(ledger: _Ledger, states: Iterable[object]) -> Usage:
 def _forms(managed: ManagedParameter) -> list[torch.Tensor]:
     """The sharded parameter, and whatever stands or has stood in its place in the module."""
     registered = [module._parameters.get(name) for module, name in managed.places]
-    others = {id(param): param for param in (managed.unsharded, *registered) if param is not None}
+    others = {id(param): param for param in (managed.unsharded, managed.post_forward, *registered) if param is not None}
     others.pop(id(managed.sharded), None)
     return [managed.sharded, *others.values()]
 

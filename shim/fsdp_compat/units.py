@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from fsdp_compat.planning.records import record_of
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import is_nested
 
 _WRAPPER_PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
@@ -42,9 +42,7 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
 def is_root(module: nn.Module) -> bool:
     """Whether no sharded module is known to lie around ``module``."""
     record = record_of(module)
-    return (record is None or record.is_root) and not (
-        isinstance(module, FSDPModule) and torch_internals.is_nested(module)
-    )
+    return (record is None or record.is_root) and not (isinstance(module, FSDPModule) and is_nested(module))
 
 
 def check_root(module: nn.Module, message: str) -> None:

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 
 import fsdp_compat
 from fsdp_compat import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
+from fsdp_compat.torch_.param_groups import managed_parameters
 from tests.device import DEVICE
 from tests.pool import Pool, WorkerError
 from tests.shim.models import build
@@ -147,12 +148,13 @@ def compat(rank: int, world_size: int, case: Case) -> Any:
 
 
 def sizes_after_forward(rank: int, world_size: int, degree: int | None) -> list[int]:
-    """Worker: how many elements of a block's first weight (11 rows) stand in the module after the forward."""
+    """Worker: the shape of what this rank has after the forward of a block's first weight (11 rows)."""
     model = build()
     fsdp_compat.FSDP(model, auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, reshard_after_forward=degree)
     model(torch.zeros(1, 2, dtype=torch.long).to(DEVICE))
-    weight: Any = model.blocks[0].up.weight
-    return list(weight.to_local().shape)
+    weight = model.blocks[0].up.weight
+    kept = next(managed for managed in managed_parameters(model.blocks[0]) if managed.sharded is weight)
+    return list((kept.sharded if kept.post_forward is None else kept.post_forward).to_local().shape)
 
 
 def test_units_stay_sharded_over_that_many_ranks(pool: Pool) -> None:

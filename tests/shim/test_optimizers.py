@@ -20,7 +20,7 @@ from tests.shim.training import POLICIES, weights_of
 
 def sharded(model: Model | None = None, **keywords: Any) -> Model:
     model = build() if model is None else model
-    return shard(model, auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, **keywords)
+    return shard(model, **{"auto_wrap_policy": POLICIES["transformer"](), "device_id": DEVICE, **keywords})
 
 
 def groups_of(model: nn.Module) -> list[dict[str, Any]]:
@@ -227,11 +227,11 @@ def test_an_optimizer_built_first_is_refused_or_relinked(pool: Pool, kind: str) 
     pool.run(built_first, 2, kind)
 
 
-def built_late(rank: int, world_size: int, strategy: str) -> None:
-    """Worker: an optimizer built while gathered parameters stand in the model."""
-    model = sharded(sharding_strategy=ShardingStrategy[strategy])
-    with torch.no_grad():
-        model(tokens(rank, 0))
+def built_late(rank: int, world_size: int, nested: bool) -> None:
+    """Worker: an optimizer built between a forward and its backward, while the model registers gathered parameters."""
+    policy = POLICIES["transformer" if nested else "none"]()
+    model = sharded(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True, auto_wrap_policy=policy)
+    model(tokens(rank, 0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss_of(model, rank, 0).backward()
     with pytest.raises(RuntimeError, match=r"holds gathered copies of parameters \(embed\.weight, "):
@@ -242,9 +242,9 @@ def built_late(rank: int, world_size: int, strategy: str) -> None:
     assert not any(torch.equal(weight, before[name]) for name, weight in weights_of(model).items())
 
 
-@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP"])
-def test_an_optimizer_built_after_a_forward_is_refused_or_relinked(pool: Pool, strategy: str) -> None:
-    pool.run(built_late, 2, strategy)
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_optimizer_built_of_gathered_parameters_is_refused_or_relinked(pool: Pool, nested: bool) -> None:
+    pool.run(built_late, 2, nested)
 
 
 def of_others(rank: int, world_size: int) -> None:

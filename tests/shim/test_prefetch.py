@@ -15,7 +15,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import fsdp_compat
 from fsdp_compat import FSDP, BackwardPrefetch, CustomPolicy, ModuleWrapPolicy
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.gathering import is_being_gathered
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.training import Case, Outcome, assert_same, train_compat, train_fsdp1, weights_of
@@ -79,7 +79,7 @@ def early_gathers(model: Any) -> Any:
 
     def look(part: nn.Module, args: Any) -> None:
         parts = list(model.parts)
-        asked = [index for index, other in enumerate(parts) if torch_internals.is_being_gathered(other)]
+        asked = [index for index, other in enumerate(parts) if is_being_gathered(other)]
         seen.append((parts.index(part), asked))
 
     handles = [part.register_forward_pre_hook(look) for part in model.parts]
@@ -155,7 +155,7 @@ def skipped_later(rank: int, world_size: int) -> None:
     model.order = [3, 2]
     with torch.no_grad():
         model(inputs(rank, 0))
-    assert not any(torch_internals.is_being_gathered(part) for part in model.parts)
+    assert not any(is_being_gathered(part) for part in model.parts)
     model.load_state_dict(other.state_dict())
     model.order = [3, 2, 1, 0]
     assert torch.equal(model(inputs(rank, 1)), other(inputs(rank, 1)))

@@ -17,6 +17,7 @@ from fsdp_compat.optimizers.replaced import note_parameters, refuse_exchanged_pa
 from fsdp_compat.planning.make_plan import Plan, Unit
 from fsdp_compat.planning.mesh import MeshBuilder, compute_device, use_device
 from fsdp_compat.planning.mixed_precision import run_in_full_precision
+from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
 from fsdp_compat.planning.ownership import Place, Tie, parameter_at
 from fsdp_compat.planning.records import UnitRecord, record_of, set_record
 from fsdp_compat.step.buffers import cast_buffers_when_computing
@@ -25,8 +26,10 @@ from fsdp_compat.step.exec_order import check_forward_order
 from fsdp_compat.step.low_precision_grads import keep_low_precision_grads
 from fsdp_compat.step.prefetch import prefetch_after_first_forward
 from fsdp_compat.step.reduction import averages, divide_explicitly
-from fsdp_compat.torch_ import internals as torch_internals
 from fsdp_compat.torch_.backports import make_cpu_work
+from fsdp_compat.torch_.gradients import reduce_again, reduce_unused_as_zeros
+from fsdp_compat.torch_.param_groups import forget_place, refuse_tensor_parallelism, set_input_cast
+from fsdp_compat.torch_.registered import keep_requires_grad, register_sharded
 from fsdp_compat.torch_.versions import WORKS_ON_CPU
 
 _EXPOSED = "_fsdp_compat_tied_"
@@ -53,7 +56,7 @@ def apply_plan(plan: Plan) -> None:
     for module, record in nested:
         if record.is_root:
             record.is_root = False
-            torch_internals.set_input_cast(module, record.cast_inputs_if_nested)
+            set_input_cast(module, record.cast_inputs_if_nested)
     cast_buffers_when_computing(plan.root)
     prefetch_after_first_forward(plan.root)
     check_forward_order(plan.root)
@@ -119,11 +122,14 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     ):
         fully_shard(unit.module, mesh=mesh, **arguments, **unit.kwargs)
     for index in range(len(exposed)):
-        torch_internals.forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
-    torch_internals.refuse_tensor_parallelism({module for module, _ in unit.places})
+        forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
+    refuse_tensor_parallelism({module for module, _ in unit.places})
     # FSDP1 reduces a unit's gradients as one tensor, with zeros for what was not used.
-    torch_internals.reduce_unused_as_zeros(unit.module)
-    torch_internals.keep_requires_grad(unit.module)
+    reduce_unused_as_zeros(unit.module)
+    reduce_again(unit.module)
+    keep_requires_grad(unit.module)
+    keeps = unit.options.use_orig_params and unit.options.strategy in KEEP_AFTER_FORWARD
+    register_sharded(unit.module, gathered_while_training=keeps)
     refuse_exchanged_parameters(unit.module)
     precision = unit.precision
     set_record(

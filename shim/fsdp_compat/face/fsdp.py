@@ -20,7 +20,7 @@ from fsdp_compat.planning.options import log_once
 from fsdp_compat.states import state_dict_type as state
 from fsdp_compat.states import statics as legacy
 from fsdp_compat.step import comm_hooks, full_params, grads
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import is_running
 
 _classes: dict[type, type] = {}
 
@@ -143,7 +143,7 @@ def _gathering(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def gather_first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or torch_internals.is_running(self):
+        if torch.compiler.is_compiling() or is_running(self):
             return forward(self, *args, **kwargs)
         return self(*args, **kwargs)
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from fsdp_compat.optimizers.replaced import has_replaced_survivors, replacement_of
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import managed_parameters
 from fsdp_compat.torch_.tensors import shard_like
 from fsdp_compat.units import fsdp_modules
 
@@ -59,7 +59,7 @@ def _successors(optimizer: Optimizer, module: nn.Module) -> dict[torch.Tensor, A
     gathered = {
         param.unsharded: param.sharded
         for unit in fsdp_modules(module)
-        for param in torch_internals.managed_parameters(unit)
+        for param in managed_parameters(unit)
         if param.unsharded is not None
     }
     successors: dict[torch.Tensor, Any] = {}

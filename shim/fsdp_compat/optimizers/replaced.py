@@ -21,7 +21,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fsdp_compat.optimizers.mixed_groups import leave_open_again, step_one_by_one_where_mixed
 from fsdp_compat.planning.ownership import Place, parameter_at
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.gathering import gathered_copies, is_left_alone
+from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
             f"longer in it ({_shortened(stale)}): its step would train nothing. Build it after sharding, or call "
             "fsdp_compat.relink_optimizer(optimizer, model)."
         )
-    copies = torch_internals.gathered_copies(filter(_is_sharded, _sharded_modules))
+    copies = gathered_copies(filter(_is_sharded, _sharded_modules))
     temporary = [copies[id(param)] for param in held if id(param) in copies]
     if temporary:
         raise RuntimeError(
@@ -120,9 +121,9 @@ def refuse_exchanged_parameters(unit: nn.Module) -> None:
     """
 
     def check(module: nn.Module, args: Any) -> None:
-        if not torch_internals.has_run(module) or torch_internals.is_left_alone(module):
+        if not has_run(module) or is_left_alone(module):
             return
-        names = torch_internals.exchanged_parameters(module)
+        names = exchanged_parameters(module)
         if names:
             raise RuntimeError(
                 f"{_shortened(names)} of this {type(module).__name__} was exchanged for another parameter after "

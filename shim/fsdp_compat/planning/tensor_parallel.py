@@ -16,7 +16,7 @@ from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat.planning.options import HYBRID, Options, log_once
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import root_mesh
 from fsdp_compat.torch_.versions import HAS_UNEVEN_STRIDES, MOVES_STRIDED_CHECKPOINTS, TORCH
 
 
@@ -59,7 +59,7 @@ def _check(tensor_parallel: DeviceMesh, fqn: str, options: Options) -> None:
             'init_device_mesh(device, (ranks, 1, tp), mesh_dim_names=("replicate", "shard", "tp")), tensor parallelism '
             'over mesh["tp"] and device_mesh=mesh["replicate", "shard"].'
         )
-    if _ranks(torch_internals.root_mesh(mesh)) != _ranks(torch_internals.root_mesh(tensor_parallel)):
+    if _ranks(root_mesh(mesh)) != _ranks(root_mesh(tensor_parallel)):
         raise ValueError(f"{what}, but device_mesh {_named(mesh)} is not part of the same mesh. {advice}")
     used = mesh if hybrid else first_dimension(mesh) or mesh
     if set(_ranks(used)) & set(_ranks(tensor_parallel)) != {dist.get_rank()}:
@@ -106,7 +106,7 @@ def _named(mesh: DeviceMesh) -> str:
 
 
 def _advice(mesh: DeviceMesh, tensor_parallel: DeviceMesh, hybrid: bool) -> str:
-    root = torch_internals.root_mesh(mesh)
+    root = root_mesh(mesh)
     taken = tensor_parallel.mesh_dim_names or ()
     names = [name for name in root.mesh_dim_names or () if name not in taken]
     if len(names) == (2 if hybrid else 1):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from fsdp_compat.planning.mesh import device_of_group
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import managed_parameters
 from fsdp_compat.units import fsdp_modules
 
 
@@ -62,7 +62,7 @@ def meshes_of(model: nn.Module) -> list[DeviceMesh]:
     """The meshes that the units of ``model`` are sharded over, each once."""
     meshes: dict[DeviceMesh, None] = {}
     for unit in fsdp_modules(model):
-        meshes.update((managed.sharded.device_mesh, None) for managed in torch_internals.managed_parameters(unit))
+        meshes.update((managed.sharded.device_mesh, None) for managed in managed_parameters(unit))
     return list(meshes)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from fsdp_compat.planning.mesh import device_of_group
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import group_of_sharded_tensor
 
 
 def is_sharded_tensor(value: Any) -> bool:
@@ -21,7 +21,7 @@ def whole_of(value: Any) -> torch.Tensor:
 
     Raises ValueError if it is made up of fewer elements than it has, as after a part of the ranks was left out.
     """
-    group = torch_internals.group_of_sharded_tensor(value)
+    group = group_of_sharded_tensor(value)
     metadata, shards = value.metadata(), value.local_shards()
     device, size = device_of_group(group), tuple(metadata.size)
     held = torch.tensor(sum(shard.tensor.numel() for shard in shards), device=device)

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import managed_parameters
 from fsdp_compat.torch_.tensors import full_tensor, holds_first_shard, shard_like, whole_copy
 from fsdp_compat.units import clean_name, fsdp_modules
 
@@ -168,7 +168,7 @@ def _import(unit: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
 
 
 def _is_first_rank(unit: nn.Module) -> bool:
-    managed = torch_internals.managed_parameters(unit)
+    managed = managed_parameters(unit)
     return holds_first_shard(managed[0].sharded, managed[0].data_dimensions) if managed else dist.get_rank() == 0
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.distributed.algorithms._comm_hooks import default_hooks
 from torch.distributed.fsdp import FSDPModule
 
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.gradients import all_reduce_with, set_reduce_dtype
+from fsdp_compat.torch_.param_groups import param_groups, reduction_groups
 from fsdp_compat.torch_.versions import HAS_CUSTOM_REDUCE_SCATTER, TORCH
 from fsdp_compat.units import fsdp_modules, is_root
 
@@ -45,9 +46,9 @@ def register_comm_hook(module: nn.Module, state: object, hook: Hook) -> None:
     """
     if not is_root(module):
         raise AssertionError("register_comm_hook can only be called on a root instance.")
-    units = [unit for unit in fsdp_modules(module) if torch_internals.param_groups(unit)]
+    units = [unit for unit in fsdp_modules(module) if param_groups(unit)]
     for unit in units:
-        if torch_internals.reduction_groups(unit).is_hybrid:
+        if reduction_groups(unit).is_hybrid:
             raise AssertionError(
                 "Communication hook is not supported for hybrid strategies: FSDP1 refused it there, too. For a "
                 "compressed reduction set MixedPrecision(reduce_dtype=...)."
@@ -62,7 +63,7 @@ def register_comm_hook(module: nn.Module, state: object, hook: Hook) -> None:
         if unit in own:
             _reduce_with(unit, state, hook)
         elif hook in _COMPRESSED:
-            torch_internals.set_reduce_dtype(unit, _COMPRESSED[hook])
+            set_reduce_dtype(unit, _COMPRESSED[hook])
     for unit in fsdp_modules(module):
         unit._comm_hook = hook  # type: ignore[assignment]
         unit._comm_hook_state = state  # type: ignore[assignment]
@@ -70,7 +71,7 @@ def register_comm_hook(module: nn.Module, state: object, hook: Hook) -> None:
 
 def _does_as_fsdp2(unit: nn.Module, state: object, hook: Hook) -> bool:
     """Whether ``hook`` is one of FSDP1's that FSDP2 replaces, with the group and the factors that FSDP2 uses."""
-    groups = torch_internals.reduction_groups(unit)
+    groups = reduction_groups(unit)
     plain = default_hooks.allreduce_hook if groups.is_replicated else default_hooks.reduce_scatter_hook
     if hook is not plain and hook not in _COMPRESSED:
         return False
@@ -102,8 +103,8 @@ def _check_callable_by_fsdp2(units: Sequence[nn.Module], hook: Hook) -> None:
 
 def _reduce_with(unit: nn.Module, state: object, hook: Hook) -> None:
     assert isinstance(unit, FSDPModule)
-    if torch_internals.reduction_groups(unit).is_replicated:
-        torch_internals.all_reduce_with(unit, functools.partial(hook, state))
+    if reduction_groups(unit).is_replicated:
+        all_reduce_with(unit, functools.partial(hook, state))
     else:
         unit.set_custom_reduce_scatter(_HookedReduceScatter(state, hook))  # type: ignore[arg-type]
     # Together they keep FSDP2 from dividing in whatever dtype: FSDP1 leaves that to the hook.

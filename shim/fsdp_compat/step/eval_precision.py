@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.gathering import Kept, exchange_precision
+from fsdp_compat.torch_.param_groups import param_groups
 from fsdp_compat.units import fsdp_modules
 
 
@@ -16,11 +17,11 @@ class _Switch:
 
     def __init__(self) -> None:
         self.is_full = False
-        self._kept: torch_internals.Kept = {}
+        self._kept: Kept = {}
 
     def set(self, unit: nn.Module, *, full: bool) -> None:
         if full != self.is_full:
-            torch_internals.exchange_precision(unit, self._kept)
+            exchange_precision(unit, self._kept)
             self.is_full = full
 
 
@@ -38,7 +39,7 @@ def follow_mode(unit: nn.Module) -> None:
 
 def computes_in_full_precision(root: nn.Module) -> bool:
     """Whether ``root`` follows its mode and is in eval; where it holds no parameters, whether any unit inside does."""
-    units = [root] if torch_internals.param_groups(root) else fsdp_modules(root)
+    units = [root] if param_groups(root) else fsdp_modules(root)
     return any(unit in _switches and not unit.training for unit in units)
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from fsdp_compat.face.attributes import process_group
 from fsdp_compat.messages import warn_caller
 from fsdp_compat.planning.records import record_of
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import is_running, param_groups
 from fsdp_compat.units import fsdp_modules
 
 
@@ -28,7 +28,7 @@ def check_forward_order(root: nn.Module) -> None:
     """
     if dist.get_debug_level() == dist.DebugLevel.DETAIL:  # type: ignore[attr-defined]
         names = {module: name for name, module in root.named_modules()}
-        units = [unit for unit in fsdp_modules(root) if torch_internals.param_groups(unit)]
+        units = [unit for unit in fsdp_modules(root) if param_groups(unit)]
         watcher = _Watcher(root, units, [names[unit] or "the root" for unit in units])
         for unit in units:
             unit.register_forward_pre_hook(watcher.note, prepend=True)
@@ -70,7 +70,7 @@ class _Watcher:
     def _counts(self, module: nn.Module) -> bool:
         """Not in evaluation, not when checkpointing recomputes, and not once another root lies around this one."""
         record = record_of(self._root)
-        return record is not None and record.is_root and module.training and not torch_internals.is_running(module)
+        return record is not None and record.is_root and module.training and not is_running(module)
 
     def _compare_ranks(self, index: int) -> None:
         record = record_of(self._root)

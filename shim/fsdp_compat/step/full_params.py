@@ -12,8 +12,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat.planning.ownership import Place
-from fsdp_compat.torch_ import internals as torch_internals
-from fsdp_compat.torch_.internals import ManagedParameter
+from fsdp_compat.torch_.gathering import left_alone, prepare
+from fsdp_compat.torch_.param_groups import ManagedParameter, is_running, managed_parameters
 from fsdp_compat.torch_.tensors import copy_into, gathered_copy, holds_first_shard
 from fsdp_compat.units import fsdp_modules
 
@@ -82,7 +82,7 @@ def is_summoned(unit: nn.Module) -> bool:
 def _check_idle(unit: nn.Module) -> None:
     if is_summoned(unit):
         state = "when already unsharding parameters"
-    elif torch_internals.is_running(unit):
+    elif is_running(unit):
         state = "during forward/backward"
     else:
         return
@@ -97,17 +97,15 @@ def _summon(
     unit: nn.Module, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
 ) -> Iterator[None]:
     assert isinstance(unit, FSDPModule)
-    torch_internals.prepare(unit)
+    prepare(unit)
     unit.reshard()
-    gathered = [
-        _gather(managed, rank0_only, offload_to_cpu, with_grads) for managed in torch_internals.managed_parameters(unit)
-    ]
+    gathered = [_gather(managed, rank0_only, offload_to_cpu, with_grads) for managed in managed_parameters(unit)]
     summoned = [one for one in gathered if one is not None]
     for one in summoned:
         _register(one.managed.places, one.full)
     _summoned.add(id(unit))
     try:
-        with torch_internals.left_alone(unit) if summoned else contextlib.nullcontext():
+        with left_alone(unit) if summoned else contextlib.nullcontext():
             yield
     finally:
         _summoned.discard(id(unit))

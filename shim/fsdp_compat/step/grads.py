@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
 from fsdp_compat.planning.records import record_of
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.gradients import gradient_sync_off, show_unreduced
+from fsdp_compat.torch_.param_groups import managed_parameters
 from fsdp_compat.units import check_root, fsdp_modules
 
 
@@ -85,8 +86,8 @@ def no_sync(module: nn.Module) -> Iterator[None]:
             yield
         return
     for unit in units:
-        torch_internals.show_unreduced(unit)
-    with torch_internals.gradient_sync_off(units, set(filter(_stays_gathered, units))):
+        show_unreduced(unit)
+    with gradient_sync_off(units, set(filter(_stays_gathered, units))):
         yield
 
 
@@ -98,7 +99,7 @@ def _stays_gathered(unit: nn.Module) -> bool:
 
 def _parameters(module: nn.Module) -> list[torch.Tensor]:
     """What an optimizer of ``module`` holds, also while some units are gathered."""
-    managed = [param for unit in fsdp_modules(module) for param in torch_internals.managed_parameters(unit)]
+    managed = [param for unit in fsdp_modules(module) for param in managed_parameters(unit)]
     sharded: dict[int, torch.Tensor] = {id(param.sharded): param.sharded for param in managed}
     temporary = {id(param.unsharded) for param in managed}
     others = [param for param in module.parameters() if id(param) not in sharded and id(param) not in temporary]

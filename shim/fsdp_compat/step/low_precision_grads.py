@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fsdp_compat.planning.mixed_precision import Precision
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.param_groups import managed_parameters, param_groups, reduction_groups
 
 
 def keep_low_precision_grads(unit: nn.Module, precision: Precision) -> None:
@@ -17,9 +17,9 @@ def keep_low_precision_grads(unit: nn.Module, precision: Precision) -> None:
     That is ``param_dtype``, and with NO_SHARD the dtype of the reduction. Gradients of further backwards are added in
     full precision and cast again.
     """
-    if not torch_internals.param_groups(unit):
+    if not param_groups(unit):
         return
-    is_replicated = torch_internals.reduction_groups(unit).is_replicated
+    is_replicated = reduction_groups(unit).is_replicated
     dtype = precision.policy.reduce_dtype if is_replicated else precision.policy.param_dtype
     if dtype is None:
         return
@@ -33,7 +33,7 @@ def keep_low_precision_grads(unit: nn.Module, precision: Precision) -> None:
 
     def prepare(module: nn.Module, args: Any) -> None:
         # In each forward, since moving the model to a device exchanges its parameters.
-        for managed in torch_internals.managed_parameters(module):
+        for managed in managed_parameters(module):
             param = managed.sharded
             if param.requires_grad and param.is_floating_point() and param.grad_dtype is not None:
                 param.grad_dtype = None

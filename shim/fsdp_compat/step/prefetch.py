@@ -12,7 +12,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from fsdp_compat.planning.options import log_once
 from fsdp_compat.planning.records import record_of
-from fsdp_compat.torch_ import internals as torch_internals
+from fsdp_compat.torch_.gathering import is_being_gathered
+from fsdp_compat.torch_.param_groups import param_groups, prefetches_in_forward
 from fsdp_compat.units import fsdp_modules
 
 
@@ -40,9 +41,9 @@ def prefetch_after_first_forward(root: nn.Module) -> None:
             starter.remove()
             return
         # A forward that raised leaves a part of an order behind.
-        order[:] = [root] if torch_internals.param_groups(root) else []
+        order[:] = [root] if param_groups(root) else []
         if not recorders:
-            inner = [unit for unit in fsdp_modules(root) if unit is not root and torch_internals.param_groups(unit)]
+            inner = [unit for unit in fsdp_modules(root) if unit is not root and param_groups(unit)]
             recorders.extend(unit.register_forward_pre_hook(note) for unit in inner)
             recorders.append(root.register_forward_hook(finish))
 
@@ -69,7 +70,7 @@ def _prefetch_in(order: list[nn.Module]) -> list[FSDPModule]:
     runs = Counter(order)
     targets: list[FSDPModule] = []
     for unit, following in itertools.pairwise(dict.fromkeys(order)):
-        if _asks(unit) and runs[unit] == 1 and not torch_internals.prefetches_in_forward(unit):
+        if _asks(unit) and runs[unit] == 1 and not prefetches_in_forward(unit):
             assert isinstance(unit, FSDPModule)
             assert isinstance(following, FSDPModule)
             unit.set_modules_to_forward_prefetch([following])
@@ -80,6 +81,6 @@ def _prefetch_in(order: list[nn.Module]) -> list[FSDPModule]:
 def _free_what_did_not_run(targets: list[FSDPModule], root: nn.Module, args: Any, output: Any) -> None:
     # What was gathered in vain would be used as it is in a later forward, whatever has become of the shards by then.
     for unit in targets:
-        if torch_internals.is_being_gathered(cast(nn.Module, unit)):
+        if is_being_gathered(cast(nn.Module, unit)):
             unit.unshard()
             unit.reshard()

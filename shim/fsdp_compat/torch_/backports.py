@@ -1,7 +1,7 @@
 """What ``fully_shard`` needs on the CPU and what torch 2.6 and 2.7 do not have yet, put in its place there.
 
-Besides :mod:`.torch_internals` the only place that touches private names of torch; those of two versions that no
-longer change. Nothing here runs on a newer torch, or for an accelerator.
+Touches private names of torch, as only its neighbours do besides; those of two versions that no longer change.
+Nothing here runs on a newer torch, or for an accelerator.
 """
 
 from __future__ import annotations
