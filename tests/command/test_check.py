@@ -76,7 +76,7 @@ def test_notes_are_told_but_fail_only_where_they_are_asked_for(tmp_path: Path, c
     )
     assert main(["check", "."]) == 0
     out = capsys.readouterr().out
-    assert " info: left alone: an FSDP2 branch stands beside this code" in out
+    assert " info: unchanged: there is an FSDP2 branch next to it" in out
     assert "no findings and" in out
     assert main(["check", "--min-level", "info", "."]) == 1
 

@@ -14,10 +14,10 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class Fairscale(Rule):
-    """The class of the same name in fairscale.
+    """fairscale's FullyShardedDataParallel.
 
-    It is what FSDP1 grew out of, with other arguments (`reshard_after_forward`, `mixed_precision=True`) and other
-    checkpoints. It does not go away with torch's FSDP1, so it is listed and left as it is.
+    FSDP1 was derived from it. It has other arguments (`reshard_after_forward`, `mixed_precision=True`) and other
+    checkpoints. It is not part of torch's FSDP1, so it is listed and not rewritten.
     """
 
     id = "FSDP903"
@@ -39,6 +39,7 @@ from fairscale.nn import FullyShardedDataParallel
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "this is fairscale's FullyShardedDataParallel, not torch's FSDP1: it is not migrated",
-                "move to torch by hand: fully_shard on the same modules, MixedPrecisionPolicy for mixed_precision=True",
+                "this is fairscale's FullyShardedDataParallel, not torch's FSDP1, and is not migrated",
+                "migrate to torch by hand: call fully_shard on the same modules, with MixedPrecisionPolicy "
+                "for mixed_precision=True",
             )

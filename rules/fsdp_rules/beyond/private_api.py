@@ -19,9 +19,9 @@ from fsdp_rules.verdict.rule import Rule
 PARAMETERS = (
     "iterate model.parameters(): each is a DTensor, its shard is p.to_local() and its full value p.full_tensor()"
 )
-UNITS = "the units are the modules for which isinstance(module, FSDPModule) holds"
-NAMES = "FSDP2 leaves parameter names as they are; only _checkpoint_wrapped_module. and _orig_mod. may stand in them"
-STATE = "FSDPModule.unshard() and .reshard() are the public calls; FSDP2 keeps its own state otherwise"
+UNITS = "the units are the modules for which isinstance(module, FSDPModule) is true"
+NAMES = "FSDP2 does not change parameter names: only _checkpoint_wrapped_module. and _orig_mod. can be in them"
+STATE = "call FSDPModule.unshard() and .reshard(): the rest of FSDP2's state is private"
 
 #: Advice for names in FSDP1's private modules.
 FUNCTIONS = {
@@ -34,17 +34,20 @@ FUNCTIONS = {
     "_get_fsdp_states": UNITS,
     "_get_fsdp_states_with_modules": UNITS,
     "_get_module_fsdp_state": UNITS,
-    "_init_intra_and_inter_node_groups": "a 2-D init_device_mesh, replicate before shard",
+    "_init_intra_and_inter_node_groups": "make a 2-D mesh with init_device_mesh, replicate before shard",
     "_is_fsdp_flattened": PARAMETERS,
-    "_lazy_init": "FSDP2 initialises itself at the first forward: delete the call",
-    "_post_backward_hook": "param.register_post_accumulate_grad_hook(fn) runs after a gradient is reduced",
+    "_lazy_init": "delete the call: FSDP2 initialises itself at the first forward",
+    "_post_backward_hook": "use param.register_post_accumulate_grad_hook(fn), which runs after a gradient is reduced",
     "_reshard": "module.reshard()",
-    "_root_pre_forward": "FSDP2's own forward hooks do this: call the module itself, not its forward method",
+    "_root_pre_forward": "call the module itself, not its forward method: FSDP2's own hooks do this",
     "_unshard": "module.unshard()",
     "clean_tensor_name": NAMES,
 }
-STREAMS = "FSDP2 keeps its streams for itself, and the units of one root share them"
-ORDER = "set_modules_to_forward_prefetch and set_modules_to_backward_prefetch of FSDPModule say what is gathered early"
+STREAMS = "remove it: FSDP2's streams are private, and all units of one root share them"
+ORDER = (
+    "use set_modules_to_forward_prefetch and set_modules_to_backward_prefetch of FSDPModule to choose what is "
+    "gathered early"
+)
 #: Advice for private attributes of FSDP1's wrapper, and of what hangs on it.
 ATTRIBUTES = {
     "_all_fsdp_states": UNITS,
@@ -65,20 +68,21 @@ ATTRIBUTES = {
 COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
 #: Advice for attributes of FSDP1's wrapper whose names others use too; asked of wrapped models alone.
 PUBLIC = {
-    "_is_root": "the root is the module that fully_shard was called on last: compare with that object",
+    "_is_root": "the root is the module that was passed to fully_shard last: compare with that object",
     "compute_device": "next(model.parameters()).device",
-    "params": f"{PARAMETERS}; unit.parameters() gives those of the units inside it once more",
-    "mixed_precision": "keep the MixedPrecisionPolicy that was given to fully_shard",
-    "process_group": "keep the mesh that was given to fully_shard: mesh.get_group('shard')",
-    "sharding_strategy": "keep what was given to fully_shard: reshard_after_forward and the shape of the mesh",
+    "params": f"{PARAMETERS}. unit.parameters() also returns those of the units inside it.",
+    "mixed_precision": "keep a reference to the MixedPrecisionPolicy that you pass to fully_shard",
+    "process_group": "keep a reference to the mesh that you pass to fully_shard and call mesh.get_group('shard')",
+    "sharding_strategy": "keep what you pass to fully_shard: reshard_after_forward and the shape of the mesh",
 }
 
 
 class PrivateApi(Rule):
-    """FSDP1's machinery: private modules, handles, flat parameters, and attributes of the wrapper.
+    """Private API of FSDP1 (_handle, FlatParameter).
 
-    None of it exists on an FSDP2 model. Each use is listed with the public call that does the same where there is one.
-    Freeing a unit's parameters by hand is `reshard()`, and a lazy initialisation brought forward is not needed.
+    Private modules, handles, flat parameters and attributes of the wrapper do not exist on an FSDP2 model. Each use is
+    listed with the public call that does the same where there is one. Freeing a unit's parameters by hand becomes
+    `reshard()`, and an explicit lazy initialisation is removed.
     """
 
     id = "FSDP902"
@@ -116,10 +120,10 @@ def free(model):
         if unit is not None:
             edits: tuple[Edit, ...] = (Replace(call, lambda code: f"{code(unit)}.reshard()"),)
             yield Diagnosis(
-                call, Level.SAFE, "reshard() is FSDP2's public call for it", edits=edits, claims=(call.func,)
+                call, Level.SAFE, "reshard() is FSDP2's public call for this", edits=edits, claims=(call.func,)
             )
         elif (asked := _asked_for(call)) is not None and _has_fsdp1(file):
-            yield Diagnosis(call, Level.MANUAL, f"only FSDP1's wrapper has a .{asked}", ATTRIBUTES[asked])
+            yield Diagnosis(call, Level.MANUAL, f"only FSDP1's wrapper has .{asked}", ATTRIBUTES[asked])
         elif _initialises(call, file):
             edits = (remove(file.statement(call)),)
             yield Diagnosis(
@@ -132,7 +136,7 @@ def free(model):
         yield Diagnosis(
             node,
             Level.MANUAL,
-            f"{last or known.rpartition('.')[2]} is a part of FSDP1's machinery",
+            f"{last or known.rpartition('.')[2]} is private to FSDP1",
             FUNCTIONS.get(last, STATE),
         )
 
@@ -152,7 +156,7 @@ def free(model):
             advice = PUBLIC[name]
         else:
             return
-        yield Diagnosis(node, Level.MANUAL, f"only FSDP1's wrapper has a .{name}", advice)
+        yield Diagnosis(node, Level.MANUAL, f"only FSDP1's wrapper has .{name}", advice)
 
 
 def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:

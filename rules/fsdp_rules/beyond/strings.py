@@ -20,11 +20,11 @@ IMPORTERS = frozenset({"importlib.import_module", "__import__"})
 
 
 class NamesInStrings(Rule):
-    """FSDP1's names in strings, which some code looks up while the program runs.
+    """FSDP1 names in strings.
 
     `importlib.import_module("torch.distributed.fsdp")`, `getattr(module, "FullyShardedDataParallel")` and class paths
-    in configuration reach FSDP1 without an import. What becomes of them is not seen, so they are listed; with
-    `--to shim` paths lead to `fsdp_compat`, which has all of FSDP1's names.
+    in configuration reach FSDP1 without an import. This tool cannot see how they are used, so they are listed. With
+    `--to shim` paths become those of `fsdp_compat`, which has all of FSDP1's names.
     """
 
     id = "FSDP904"
@@ -35,7 +35,7 @@ class NamesInStrings(Rule):
 WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
 """
     after = """
-# TODO(fsdp-migrate FSDP904): this string leads to FSDP1's FullyShardedDataParallel; who looks it up is not seen
+# TODO(fsdp-migrate FSDP904): this string is the path of FSDP1's FullyShardedDataParallel: its use is not visible here
 WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
 """
 
@@ -52,16 +52,16 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
         known = canonical(text)
         if text in PUBLIC_MODULES:
             if _is_imported(node, file):
-                yield self._path(node, "fsdp_compat", "this imports FSDP1's module; what is taken from it", file)
+                yield self._path(node, "fsdp_compat", "this imports FSDP1's module", file)
         elif known in FSDP1_NAMES:
-            said = f"this string leads to FSDP1's {known}; who looks it up"
+            said = f"this string is the path of FSDP1's {known}"
             yield self._path(node, f"fsdp_compat.{known}", said, file)
         elif text == FSDP and _is_looked_up(node, file) and file.settings.to != "shim":
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"this asks a module or an object for {FSDP} by name",
-                "call fully_shard where the class was called, and ask isinstance(module, FSDPModule)",
+                f"this searches a module or an object for {FSDP} by name",
+                "call fully_shard where the class was called, and test isinstance(module, FSDPModule)",
             )
 
     def _path(self, node: cst.SimpleString, new: str, said: str, file: File) -> Diagnosis:
@@ -70,14 +70,15 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
             return Diagnosis(
                 node,
                 Level.REVIEW,
-                f"this string leads to {new} now; who looks it up is taken to import it",
+                f"this string is now {new}, assumes its reader imports it",
                 edits=(Replace(node, lambda code: text),),
             )
         return Diagnosis(
             node,
             Level.MANUAL,
-            f"{said} is not seen",
-            "call fully_shard where the class is called; --to shim turns the string into one for fsdp_compat",
+            f"{said}: its use is not visible here",
+            "call fully_shard where the class is called, or use --to shim, which changes the string to "
+            "fsdp_compat's class",
         )
 
     def _attribute(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
@@ -91,7 +92,7 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
         yield Diagnosis(
             node,
             Level.MANUAL,
-            f"{dotted(node)} may be FSDP1's class, reached by a way that is not seen",
+            f"{dotted(node)} may be FSDP1's class, but this tool cannot see where it comes from",
             "import the class from torch.distributed.fsdp by name, then run this tool again",
         )
 

@@ -7,10 +7,10 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class UnknownUse(Rule):
-    """An FSDP1 name in a place, or of a kind, that no rule knows.
+    """FSDP1 name used in an unknown way.
 
-    The class passed as a value, a subclass of it, a private function: nothing is guessed. The line stays as it is and
-    is listed, since one FSDP1 call left in a migrated project can crash it, or silently do nothing.
+    The class passed as a value, a subclass of it, a private function: the tool never guesses. The line is kept and
+    listed, since one FSDP1 call left in a migrated project can crash it, or silently do nothing.
     """
 
     id = "FSDP901"
@@ -23,18 +23,18 @@ WRAPPERS = {"fsdp": FSDP}
     after = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-# TODO(fsdp-migrate FSDP901): FullyShardedDataParallel is used here in a way that has no known FSDP2 form
+# TODO(fsdp-migrate FSDP901): this use of FullyShardedDataParallel has no FSDP2 equivalent known to this tool
 WRAPPERS = {"fsdp": FSDP}
 """
 
     def message(self, known: str) -> str:
         """What to say about the canonical name ``known``."""
         if known.startswith("."):
-            return f"torch.distributed.fsdp{known} is FSDP1's own machinery and has no FSDP2 form"
-        return f"{known} is used here in a way that has no known FSDP2 form"
+            return f"torch.distributed.fsdp{known} is private to FSDP1 and has no FSDP2 equivalent"
+        return f"this use of {known} has no FSDP2 equivalent known to this tool"
 
     def advice(self, known: str) -> str:
         """What to do about it."""
         if known.startswith(FSDP):
             return "call fully_shard(module, ...) where this value is used, or keep the file on fsdp_compat (--to shim)"
-        return "replace it by the public FSDP2 API (FSDPModule.unshard, reshard, DTensor parameters) or remove it"
+        return "replace it with the public FSDP2 API (FSDPModule.unshard, reshard, DTensor parameters), or remove it"

@@ -22,11 +22,12 @@ BY_CLASS = {
 
 
 class AutoWrapPolicy(ArgumentRule):
-    """Which modules become units of their own.
+    """auto_wrap_policy.
 
     A policy by class (`transformer_auto_wrap_policy`, `ModuleWrapPolicy`) or by predicate (`lambda_auto_wrap_policy`)
-    becomes a loop over the modules, children before parents, as FSDP1 wraps them. Policies that count parameters,
-    combine others, carry per-module arguments or come from another file are replayed exactly by `fsdp_compat.shard`.
+    becomes a loop over the modules, children before parents, as FSDP1 wraps them. `fsdp_compat.shard` runs all other
+    policies exactly as FSDP1 does: those that count parameters, combine others, have per-module arguments or come from
+    another file.
     """
 
     id = "FSDP103"
@@ -61,10 +62,10 @@ def build(model):
         found = file.value(value)
         if is_none(found) or not self._select(found, plan, file):
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
-            yield Diagnosis(value, Level.REVIEW, "the policy is replayed module by module, as FSDP1 wraps")
+            yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")
             return
         plan.consume_value(value, file)
-        yield Diagnosis(value, Level.SAFE, "the units that this policy picks are sharded in a loop, children first")
+        yield Diagnosis(value, Level.SAFE, "the units that this policy selects are sharded in a loop, children first")
 
     def _select(self, policy: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:
         if not isinstance(policy, cst.Call):

@@ -20,31 +20,30 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
 
 #: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
 BEYOND = {
     re.compile(r"\bfrom apex\.optimizers import\b|\bapex\.optimizers\.Fused"): (
-        "the optimizer of the model that is sharded here is none of apex, whose kernels read the memory of plain "
-        "tensors and find none in a DTensor",
-        "torch.optim.AdamW(..., fused=True), or foreach=True",
+        "assumes this model is not trained with apex optimizers, whose kernels cannot read DTensors",
+        "use torch.optim.AdamW(..., fused=True), or foreach=True",
     ),
     re.compile(r"\b(Linear4bit|Params4bit|load_in_4bit|bnb_4bit_\w+)\b"): (
-        "the model that is sharded here has no 4-bit weights of bitsandbytes: fully_shard makes plain tensors of them, "
-        "without their quantisation state, and what they compute is wrong, in silence with bf16 storage",
-        "leave models with such weights on FSDP1",
+        "assumes this model has no 4-bit bitsandbytes weights: fully_shard silently drops their quantization state",
+        "keep models with such weights on FSDP1",
     ),
 }
 
 
 class ConstructorCall(Rule):
-    """The call that wraps a model.
+    """FullyShardedDataParallel(...).
 
-    `FSDP(model, ...)` becomes `fully_shard` on the units that FSDP1 would have wrapped, children before parents and
-    the model itself last. FSDP2 shards in place, so the same object goes on. Where an argument is only known at run
-    time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
-    `fsdp_compat.shard` takes FSDP1's arguments as they stand and applies them to `fully_shard`. Models with 4-bit
-    weights of bitsandbytes are for FSDP1 alone: what FSDP2 cuts of them is no such weight any more. Nor do optimizers
-    of apex work on FSDP2's parameters.
+    `FSDP(model, ...)` becomes `fully_shard` on the units that FSDP1 would have wrapped, children before parents and the
+    model itself last. FSDP2 shards in place, so the same object is used afterwards. Where an argument is only known at
+    run time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
+    `fsdp_compat.shard` takes FSDP1's arguments unchanged and applies them to `fully_shard`. Models with 4-bit weights
+    of bitsandbytes need FSDP1: the shards that FSDP2 makes of them lose their quantization state. Optimizers of apex do
+    not work on FSDP2's parameters.
     """
 
     id = "FSDP101"
@@ -75,10 +74,13 @@ def build(model):
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
         if "meta" in file.project.flags:
-            plan.helper.append("FSDP1 initialises modules that the project builds on the meta device unit by unit")
+            plan.helper.append(
+                "this project builds modules on the meta device, which FSDP1 initialises one unit at a time"
+            )
         early = [entry.name for entry in early_optimizers(call, file) if not entry.moves]
-        plan.helper.extend(f"{name} is built before and has to be given the new parameters" for name in early)
+        plan.helper.extend(f"{name} is built before sharding and needs the new parameters" for name in early)
         verdicts: list[Diagnosis] = []
+        passed: list[Diagnosis] = []
         for name, value in gathered.arguments.items():
             rule = argument_rules().get(name)
             if rule is None:
@@ -90,8 +92,11 @@ def build(model):
                     claims=(call.func,),
                 )
                 return
+            helped, assumed = len(plan.helper), len(plan.assumptions)
             for verdict in rule.plan(value, plan, file):
                 verdicts.append(_owned(verdict, rule))
+                about_helper = len(plan.helper) > helped and verdict.level is Level.REVIEW
+                passed.append(verdicts[-1] if about_helper else _passed(verdicts[-1], name, plan.assumptions[assumed:]))
         blocked = [verdict for verdict in verdicts if verdict.level is Level.MANUAL]
         if blocked:
             yield from (_claiming(verdict, call.func) for verdict in blocked)
@@ -102,19 +107,19 @@ def build(model):
         native = render_native(plan, file) if not plan.helper else None
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
-            message = "; ".join(["sharded in place by fully_shard", *plan.assumptions])
+            message = sentence("sharded in place by fully_shard", *plan.assumptions)
             yield Diagnosis(
                 call, level, message, edits=(*native, *plan.edits), claims=(call.func,), consumes=tuple(plan.consumed)
             )
             yield about_unused_parameters(call)
             yield from verdicts
             return
-        reasons = plan.helper or ["several statements are needed where only an expression can stand"]
+        reasons = plan.helper or ["several statements are needed where only an expression is possible"]
         if not file.settings.helpers:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"needs fsdp_compat.shard, which --no-helpers forbids: {'; '.join(reasons)}",
+                f"needs fsdp_compat.shard, which --no-helpers forbids: {', '.join(reasons)}",
                 "allow helpers, or write the fully_shard calls by hand",
                 claims=(call.func,),
             )
@@ -123,16 +128,23 @@ def build(model):
         yield Diagnosis(
             call,
             Level.REVIEW,
-            f"fsdp_compat.shard applies FSDP1's arguments at run time: {'; '.join(reasons)}",
-            "read the plan that fsdp_compat.plan(...) prints for your model once",
+            f"fsdp_compat.shard applies FSDP1's arguments at run time: {', '.join(reasons)}",
+            "check once what fsdp_compat.plan(...) prints for your model",
             edits=(Replace(call.func, lambda code: spelled), *plan.helper_edits),
             claims=(call.func,),
         )
-        yield from (verdict for verdict in verdicts if not verdict.edits)
+        yield from passed
 
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
     return replace(verdict, rule=verdict.rule or rule.id)
+
+
+def _passed(verdict: Diagnosis, name: str, assumptions: list[str]) -> Diagnosis:
+    """The verdict about an argument that ``fsdp_compat.shard`` reads at run time: nothing was written for it here."""
+    assumed = [text for text in assumptions if text.startswith("assumes ")]
+    message = sentence(f"{name} is passed to fsdp_compat.shard", *assumed)
+    return replace(verdict, message=message, advice="", edits=())
 
 
 def _claiming(verdict: Diagnosis, node: cst.CSTNode) -> Diagnosis:

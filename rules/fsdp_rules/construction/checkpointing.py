@@ -22,11 +22,11 @@ APPLY = f"{CHECKPOINT_WRAPPER}.apply_activation_checkpointing"
 
 
 class ActivationCheckpointing(Rule):
-    """Activation checkpointing on a model that is sharded already, and `checkpoint_wrapper(offload_to_cpu=...)`.
+    """Activation checkpointing after sharding, and checkpoint_wrapper(offload_to_cpu=...).
 
-    Checkpointing after wrapping runs under FSDP2 with the same numbers, so it stays where it is. The units then lie
-    inside the checkpoints and are gathered once more in the recomputation; checkpointing first avoids that. The
-    argument `offload_to_cpu` is gone from `checkpoint_wrapper`: torch hands it to the module's forward, which fails.
+    Checkpointing after wrapping runs under FSDP2 with the same numbers, so it is kept. The units are then inside the
+    checkpoints and are gathered again in the recomputation; checkpointing first avoids that. torch removed the argument
+    `offload_to_cpu` from `checkpoint_wrapper` and passes it to the module's forward, which fails.
     """
 
     id = "FSDP118"
@@ -72,8 +72,8 @@ def build(model, check):
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "checkpointing is applied to a sharded model: same numbers, and units are gathered again to recompute",
-                "apply it before the model is sharded",
+                "checkpointing is applied to a sharded model: same numbers, but recomputation gathers each unit again",
+                "apply checkpointing before the model is sharded",
             )
         is_bound = is_partial(node, file) and file.resolved(node.args[0].value) == WRAPPER
         if full == WRAPPER or is_bound:
@@ -88,8 +88,9 @@ def build(model, check):
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                "checkpoint_wrapper no longer takes offload_to_cpu and hands it to the module's forward",
-                "leave it out for False; for True put offload_wrapper around checkpoint_wrapper(module)",
+                "checkpoint_wrapper passes offload_to_cpu to the module's forward, which fails",
+                "remove offload_to_cpu=False; for offload_to_cpu=True wrap checkpoint_wrapper(module) in "
+                "offload_wrapper",
             )
             return
         offload = file.ref(OFFLOAD) if value else ""
@@ -101,8 +102,12 @@ def build(model, check):
         yield Diagnosis(
             call,
             Level.SAFE,
-            "checkpoint_wrapper no longer takes offload_to_cpu"
-            + ("; offload_wrapper keeps what it saves on the CPU" if value else ", and False is what it does"),
+            "checkpoint_wrapper passes offload_to_cpu to the module's forward, which fails"
+            + (
+                ", and False is its default behaviour"
+                if value
+                else ", and offload_wrapper keeps the saved tensors on the CPU"
+            ),
             edits=(Replace(call, build),),
         )
 

@@ -16,12 +16,13 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class Compile(Rule):
-    """A whole wrapped model handed to `torch.compile`, or a compiled model that is wrapped.
+    """torch.compile of a sharded model.
 
-    Both run under FSDP2 with the same numbers, so nothing is rewritten. FSDP2's gathers break the graph at every unit;
-    compiling the blocks one by one before they are sharded (`block.compile()`, which keeps parameter names) takes less
-    time to compile, and is what FSDP2 was built for. The functions of `torch.distributed.checkpoint.state_dict` take
-    the `_orig_mod.` of a compiled model out of the names, so a state has other keys than FSDP1's had.
+    A sharded model can be compiled, and a compiled model can be sharded, with the same numbers under FSDP2, so nothing
+    is rewritten. FSDP2's gathers break the graph at every unit. Compiling the blocks one by one before they are sharded
+    (`block.compile()`, which keeps parameter names) compiles faster, and FSDP2 was designed for it. The functions of
+    `torch.distributed.checkpoint.state_dict` remove the `_orig_mod.` of a compiled model from the names, so a state
+    dict has other keys than FSDP1's.
     """
 
     id = "FSDP120"
@@ -52,14 +53,13 @@ def build(model):
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "the whole sharded model is compiled; the numbers are the same, and names that get_model_state_dict "
-                "takes from it have no _orig_mod. in front, which they had in FSDP1's states",
-                "block.compile() on each block before it is sharded compiles faster and keeps parameter names",
+                "the numbers are the same, but state dict keys no longer start with _orig_mod.",
+                "to compile faster and keep parameter names, call block.compile() on each block before it is sharded",
             )
         elif parent is not None and wrapping_call(parent, file) is not None:
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "a compiled model is sharded; its parameter names start with _orig_mod., as they did before",
-                "model.compile() compiles in place and keeps parameter names",
+                "a compiled model is sharded: its parameter names start with _orig_mod., as under FSDP1",
+                "use model.compile(), which compiles in place and keeps parameter names",
             )

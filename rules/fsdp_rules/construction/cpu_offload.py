@@ -15,10 +15,10 @@ from fsdp_rules.verdict.finding import Level
 
 
 class CpuOffload(ArgumentRule):
-    """Parameters, gradients and optimizer state on the host.
+    """cpu_offload.
 
-    `CPUOffload(offload_params=True)` becomes `CPUOffloadPolicy()`, anything that is off goes away. The process group
-    then needs a backend for the CPU as well (`"cuda:nccl,cpu:gloo"`), since norms are reduced there.
+    `CPUOffload(offload_params=True)` becomes `CPUOffloadPolicy()`; a disabled one is removed. The process group then
+    needs a CPU backend as well (`"cuda:nccl,cpu:gloo"`), since norms are reduced there.
     """
 
     id = "FSDP105"
@@ -45,15 +45,19 @@ def build(model):
         wanted = self._wanted(file.value(value), file)
         if wanted is None:
             plan.helper.append(f"cpu_offload={brief(file.code(value))} is only known at run time")
-            yield Diagnosis(value, Level.REVIEW, "whether parameters are offloaded is decided at run time")
+            yield Diagnosis(
+                value, Level.REVIEW, "fsdp_compat.shard decides at run time whether parameters are offloaded"
+            )
             return
         plan.consume_value(value, file)
         plan.offload = wanted
         if wanted:
-            plan.assumptions.append('the process group has a CPU backend too ("cuda:nccl,cpu:gloo")')
-            yield Diagnosis(value, Level.REVIEW, "offloading is CPUOffloadPolicy(); norms are then reduced on the CPU")
+            plan.assumptions.append('assumes the process group has a CPU backend too ("cuda:nccl,cpu:gloo")')
+            yield Diagnosis(
+                value, Level.REVIEW, "CPUOffloadPolicy() offloads parameters, and norms are reduced on the CPU"
+            )
         else:
-            yield Diagnosis(value, Level.SAFE, "nothing is offloaded, which is fully_shard's default")
+            yield Diagnosis(value, Level.SAFE, "nothing is offloaded, as fully_shard does by default")
 
     def _wanted(self, value: cst.BaseExpression, file: File) -> bool | None:
         if is_none(value):

@@ -18,11 +18,12 @@ RANK = re.compile(r"(local_?rank|\brank\b|\bgpu\b|gpu_id|device_count)", re.IGNO
 
 
 class DeviceId(ArgumentRule):
-    """The device that the model moves to.
+    """device_id.
 
-    FSDP2 moves parameters to the device of its mesh, on CUDA the current one, so `torch.cuda.current_device()` goes.
-    Another index becomes `torch.cuda.set_device(...)` where nothing in the project sets the device. A device that may
-    be the CPU names the mesh, since FSDP2's default mesh is on the accelerator wherever there is one.
+    FSDP2 moves parameters to the device of its mesh, on CUDA the current one, so `torch.cuda.current_device()` is
+    removed. Another index becomes `torch.cuda.set_device(...)` where nothing in the project sets the device. A device
+    that may be the CPU becomes the device type of the mesh, since FSDP2's default mesh is on the accelerator if there
+    is one.
     """
 
     id = "FSDP106"
@@ -57,8 +58,8 @@ def build(model):
         plan.device = Device(kind, value, is_device, set_current)
         message = {
             "cuda": "fully_shard moves the model to the current device",
-            "cpu": "the mesh names the CPU",
-            "unknown": "the mesh names the device type",
+            "cpu": "passed as the device type of the mesh",
+            "unknown": "passed as the device type of the mesh",
         }[kind]
         yield Diagnosis(value, Level.SAFE, message)
 

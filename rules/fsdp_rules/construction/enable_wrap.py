@@ -14,12 +14,12 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class EnableWrap(Rule):
-    """Wrapping by annotation: `wrap(module)` inside `enable_wrap(...)`.
+    """wrap() inside enable_wrap().
 
-    The arguments given to `enable_wrap` reach every `wrap` that runs inside the `with`, those in other functions and
-    files included, and `wrap` alone returns its argument. So the context stays, with `fsdp_compat.shard` as its
-    wrapper; it takes FSDP1's arguments. A second `wrap` around a wrapped module changes nothing. `enable_wrap` and
-    `wrap` themselves come from `fsdp_compat` from now on.
+    The arguments of `enable_wrap` apply to every `wrap` that runs inside the `with`, also in other functions and files,
+    and `wrap` alone returns its argument. So the context is kept, with `fsdp_compat.shard` as its wrapper, which takes
+    FSDP1's arguments. A second `wrap` of a wrapped module changes nothing. `enable_wrap` and `wrap` themselves are now
+    imported from `fsdp_compat`.
     """
 
     id = "FSDP116"
@@ -61,14 +61,14 @@ def shard_parts(model, **options):
                 wrapper,
                 Level.MANUAL,
                 "wrap() shards whatever runs inside this context, in other functions too",
-                "allow helpers, or call fully_shard in the place of each wrap(), children before parents",
+                "allow helpers, or replace each wrap() with fully_shard, children before parents",
             )
         spelled = file.ref("fsdp_compat.shard")
         return Diagnosis(
             wrapper,
             Level.REVIEW,
             "each wrap() inside the context shards its module in place with FSDP1's arguments",
-            "wrap children before their parents, and the whole model too if the context did so before",
+            "wrap children before their parents, and the whole model too if this context does so under FSDP1",
             edits=(Replace(wrapper, lambda code: spelled),),
             claims=(given,),
         )

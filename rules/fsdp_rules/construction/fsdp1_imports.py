@@ -18,13 +18,13 @@ SHIM = "fsdp_compat"
 
 
 class Imports(Rule):
-    """Where FSDP1 names come from.
+    """Imports of FSDP1 names.
 
-    After a native rewrite an import keeps exactly the names that are still used, and what FSDP2 needs stands beside
-    them. Configurations that stay torch's, beside FSDP1 code that stays, are named once in a file. With `--to shim`
-    the imports are all that changes: every public FSDP1 name comes from `fsdp_compat`. A star import hides which names
-    are meant, so it is reported. Imports under `try` or a version test are left alone by the native rewrite, since
-    they belong to code for another torch.
+    After a native rewrite an import keeps exactly the names that are still used, and the names that FSDP2 needs are
+    added next to them. Configuration values that FSDP1 code still needs are listed once per file. With `--to shim` only
+    the imports change: every public FSDP1 name comes from `fsdp_compat`. A star import hides which names are meant, so
+    it is reported. Imports under `try` or a version test are not rewritten to FSDP2, since they belong to code for
+    another version of torch.
     """
 
     id = "FSDP100"
@@ -72,7 +72,7 @@ def build(model):
         yield Diagnosis(
             node,
             Level.SAFE,
-            "FSDP1's names come from fsdp_compat, which runs them on fully_shard",
+            "FSDP1 names are imported from fsdp_compat, which runs them on fully_shard",
             edits=(_split(node, moved, kept, file) if kept or node.module is None else _renamed(node.module),),
         )
 
@@ -84,7 +84,7 @@ def build(model):
         yield Diagnosis(
             node,
             Level.SAFE,
-            "FSDP1's names come from fsdp_compat, which runs them on fully_shard",
+            "FSDP1 names are imported from fsdp_compat, which runs them on fully_shard",
             edits=(Replace(node, lambda code: spelled),),
         )
 

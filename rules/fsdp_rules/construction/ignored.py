@@ -8,19 +8,18 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import brief, elements, is_none
+from fsdp_rules.file.expressions import elements, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
 
 class Ignored(ArgumentRule):
-    """Modules and parameters that FSDP1 left alone.
+    """ignored_modules and ignored_states.
 
-    Nothing, `None` or an empty list goes away. Otherwise `fsdp_compat.shard` passes their parameters to every
-    `fully_shard` call as `ignored_params` and leaves their buffers where they are. Ignored parameters stay plain
-    tensors beside the sharded ones, so gradient clipping goes through `fsdp_compat.clip_grad_norm_`.
-    `ignored_parameters` is what `ignored_states` was called before.
+    `None` or an empty list is removed. Otherwise `fsdp_compat.shard` passes their parameters to every `fully_shard`
+    call as `ignored_params` and does not move their buffers. Ignored parameters are plain tensors next to sharded ones,
+    so gradient clipping uses `fsdp_compat.clip_grad_norm_`. `ignored_parameters` is the old name of `ignored_states`.
     """
 
     id = "FSDP108"
@@ -57,5 +56,7 @@ def build(model):
                 )
                 return
             plan.helper_edits.append(Replace(keyword, lambda code: "ignored_states"))
-        plan.helper.append(f"{brief(file.code(value))} is left out of sharding")
-        yield Diagnosis(value, Level.REVIEW, "these states become ignored_params; their buffers stay where they are")
+        plan.helper.append("ignored parameters need fsdp_compat.shard")
+        yield Diagnosis(
+            value, Level.REVIEW, "fsdp_compat.shard passes these as ignored_params and does not move their buffers"
+        )

@@ -15,11 +15,11 @@ from fsdp_rules.verdict.finding import Level
 
 
 class ParamInitFn(ArgumentRule):
-    """How modules on the meta device get their values.
+    """param_init_fn.
 
-    FSDP1 materialises and initialises each unit on the full tensors, then shards it, which is what makes the values
-    independent of the number of processes. FSDP2 has no such step; `fsdp_compat.shard` runs the function unit by unit
-    in FSDP1's order before each `fully_shard`.
+    FSDP1 materialises and initialises each unit on the full tensors, then shards it, so the values do not depend on the
+    number of processes. FSDP2 has no such step; `fsdp_compat.shard` calls the function unit by unit in FSDP1's order
+    before each `fully_shard`.
     """
 
     id = "FSDP109"
@@ -49,11 +49,11 @@ def build(model, init):
 
 
 class SyncModuleStates(ArgumentRule):
-    """Rank 0's values for everybody.
+    """Broadcast from rank 0 (sync_module_states).
 
     FSDP1 broadcasts each unit's parameters and buffers before it shards them. The rewrite broadcasts tensor by tensor
-    in front of the first `fully_shard`, so that no more than one full tensor is copied to the device at a time. With
-    modules on the meta device, or a process group of its own, `fsdp_compat.shard` does it.
+    before the first `fully_shard`, so that no more than one full tensor is copied to the device at a time. With modules
+    on the meta device, or a custom process group, `fsdp_compat.shard` does it.
     """
 
     id = "FSDP114"
@@ -89,11 +89,11 @@ def build(model):
             return
         plan.sync = value
         if "meta" in file.project.flags:
-            plan.helper.append("sync_module_states fills modules that the project builds on the meta device")
+            plan.helper.append("sync_module_states initialises modules that the project builds on the meta device")
         elif not is_none(plan.arguments.get("process_group")) and "process_group" in plan.arguments:
-            plan.helper.append("sync_module_states inside a process group of its own")
+            plan.helper.append("sync_module_states in a custom process group")
         elif "device_mesh" in plan.arguments:
-            plan.helper.append("sync_module_states inside a mesh of its own")
+            plan.helper.append("sync_module_states in a custom mesh")
         elif dotted(value) is None and literal_bool(value) is None:
             plan.helper.append(f"sync_module_states={brief(file.code(value))} is only known at run time")
         yield Diagnosis(value, Level.SAFE, "parameters and buffers are broadcast from rank 0 before they are sharded")

@@ -14,10 +14,10 @@ from fsdp_rules.verdict.finding import Level
 
 
 class LimitAllGathers(ArgumentRule):
-    """The rate limiter of FSDP1's all-gathers.
+    """limit_all_gathers.
 
-    FSDP2 always synchronises its streams so that memory stays bounded without blocking the CPU thread. The argument
-    goes; no number changes.
+    FSDP2 always synchronises its streams so that memory is bounded without blocking the CPU thread. The argument is
+    removed, and no number changes.
     """
 
     id = "FSDP111"
@@ -38,4 +38,6 @@ def build(model):
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Nothing is left to plan."""
-        yield Diagnosis(value, Level.SAFE, "limit_all_gathers has no use in FSDP2, which always bounds its all-gathers")
+        yield Diagnosis(
+            value, Level.SAFE, "limit_all_gathers has no effect in FSDP2, which always limits its all-gathers"
+        )

@@ -15,11 +15,11 @@ from fsdp_rules.verdict.finding import Level
 
 
 class Mesh(ArgumentRule):
-    """The processes that share a model.
+    """process_group and device_mesh.
 
     A `device_mesh` that the file builds with `init_device_mesh` becomes `mesh=`; its dimensions already have FSDP2's
-    order, replicate before shard. A process group, or a (shard, replicate) pair of them, whose order is the other way
-    round, and a mesh of unknown shape are turned into a mesh by `fsdp_compat.shard`.
+    order, replicate before shard. A process group, a (shard, replicate) pair of them (the opposite order) and a mesh of
+    unknown shape are converted to a mesh by `fsdp_compat.shard`.
     """
 
     id = "FSDP107"
@@ -52,11 +52,13 @@ def build(model):
         dimensions = self._dimensions(found, file)
         if dimensions is None:
             plan.helper.append(f"the shape of {brief(file.code(value))} is only known at run time")
-            yield Diagnosis(value, Level.REVIEW, "a mesh is made of it at run time, replicate before shard")
+            yield Diagnosis(
+                value, Level.REVIEW, "fsdp_compat.shard makes a mesh of it at run time, replicate before shard"
+            )
             return
         plan.mesh = "given"
         plan.mesh_value = value
-        yield Diagnosis(value, Level.SAFE, "the mesh is passed on as it is")
+        yield Diagnosis(value, Level.SAFE, "the mesh is passed to fully_shard unchanged")
 
     def _dimensions(self, found: cst.BaseExpression, file: File) -> int | None:
         if not isinstance(found, cst.Call):

@@ -26,12 +26,12 @@ FIELDS = (
 
 
 class MixedPrecisionArgument(ArgumentRule):
-    """The dtypes of computation, reduction and buffers.
+    """mixed_precision.
 
-    `MixedPrecision` becomes `MixedPrecisionPolicy`. FSDP1 casts the inputs of the root alone, FSDP2 those of every
-    unit, hence `cast_forward_inputs=False` inside. FSDP2 has no `buffer_dtype`: the buffers are cast where the model
-    is sharded, and a saved state dict then holds them in that dtype. Models with BatchNorm, which FSDP1 keeps in full
-    precision, and policies that are not written out in the same file go to `fsdp_compat.shard`.
+    `MixedPrecision` becomes `MixedPrecisionPolicy`. FSDP1 casts only the inputs of the root, FSDP2 those of every unit,
+    hence `cast_forward_inputs=False` inside. FSDP2 has no `buffer_dtype`: the buffers are cast where the model is
+    sharded, and a saved state dict then has them in that dtype. `fsdp_compat.shard` takes models with BatchNorm, which
+    FSDP1 keeps in full precision, and policies that are not literals in the same file.
     """
 
     id = "FSDP104"
@@ -68,7 +68,9 @@ def build(model):
         reason = self._beyond_native(value, found, fields, plan, file)
         if fields is None or reason is not None:
             plan.helper.append(reason or f"mixed_precision={brief(file.code(value))} is only known at run time")
-            yield Diagnosis(value, Level.REVIEW, "the MixedPrecision is applied at run time with FSDP1's cast rules")
+            yield Diagnosis(
+                value, Level.REVIEW, "fsdp_compat.shard applies the MixedPrecision at run time with FSDP1's cast rules"
+            )
             return
         precision = Precision(fields)
         if isinstance(value, cst.Name):
@@ -76,10 +78,10 @@ def build(model):
         plan.precision = precision
         if "buffer_dtype" in fields and is_none(file.value(fields["buffer_dtype"])):
             del fields["buffer_dtype"]
-        message = "MixedPrecision becomes MixedPrecisionPolicy, which casts the root's inputs alone, as FSDP1 does"
+        message = "MixedPrecision becomes MixedPrecisionPolicy, which casts only the root's inputs, as FSDP1 does"
         edits = self._definition(value, found, fields, file)
         if "buffer_dtype" in fields:
-            plan.assumptions.append("buffers are cast once, so a saved state dict holds them in buffer_dtype")
+            plan.assumptions.append("buffers are cast once, so saved state dicts have them in buffer_dtype")
         yield Diagnosis(value, Level.SAFE, message, edits=edits)
 
     def _fields(self, found: cst.BaseExpression, file: File) -> dict[str, cst.BaseExpression] | None:
@@ -99,9 +101,11 @@ def build(model):
         if fields is None:
             return None
         if "batchnorm" in file.project.flags:
-            return "models may have BatchNorm here (torchvision and timm bring it), which FSDP1 keeps in full precision"
+            return (
+                "models may have BatchNorm (for example from torchvision or timm), which FSDP1 keeps in full precision"
+            )
         if "_module_classes_to_ignore" in fields:
-            return "the MixedPrecision leaves out module classes of its own choice"
+            return "the MixedPrecision has its own module classes to ignore"
         precision = Precision(fields)
         if precision.flag("keep_low_precision_grads", False) is not False:
             return "keep_low_precision_grads has no FSDP2 field"
@@ -109,10 +113,10 @@ def build(model):
             return "which inputs are cast is only known at run time"
         if found is not value:
             if not isinstance(value, cst.Name) or file.binding(value) is None:
-                return "the MixedPrecision reaches the call through several names"
+                return "the MixedPrecision is passed through several variables"
             binding = file.binding(value)
             if binding is None or binding.value is not found:
-                return "the MixedPrecision reaches the call through several names"
+                return "the MixedPrecision is passed through several variables"
             if len(file.uses(value.value)) > 1 or file.project.imports_from(file.path, value.value):
                 return f"{value.value} is used in other places too"
         return None

@@ -15,12 +15,12 @@ from fsdp_rules.verdict.finding import Level
 
 
 class ModuleArgument(ArgumentRule):
-    """The model itself, first argument or keyword.
+    """Model argument.
 
-    FSDP2 shards it in place: `fully_shard` returns the object it was given, with the same parameter names and no
-    wrapper around it, so that a new name for the wrapped model becomes a second name of the same object. A call
-    inside a module class (or under a parent that is wrapped as well) is a unit of a larger model: FSDP1 casts the
-    inputs of the outermost unit alone, so such a unit does not cast.
+    FSDP2 shards it in place: `fully_shard` returns the object that it gets, with the same parameter names and no
+    wrapper, so that a new name for the wrapped model becomes a second name of the same object. A call inside a module
+    class (or under a parent that is wrapped as well) is a unit of a larger model: FSDP1 casts only the inputs of the
+    outermost unit, so such a unit does not cast.
     """
 
     id = "FSDP110"
@@ -45,8 +45,12 @@ def build(cfg):
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Find out whether the call wraps a root or a unit inside a larger model."""
         plan.root = not self._nested(plan.call, value, file)
-        where = "the model" if plan.root else "a unit of a larger model, which does not cast its inputs"
-        yield Diagnosis(value, Level.SAFE, f"{where}, sharded in place")
+        where = (
+            "part of a larger model: sharded in place, inputs are not cast here"
+            if plan.root
+            else "the model is sharded in place"
+        )
+        yield Diagnosis(value, Level.SAFE, where)
 
     def _nested(self, call: cst.Call, value: cst.BaseExpression, file: File) -> bool:
         for ancestor in file.ancestors(call):

@@ -15,12 +15,12 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class OptimizerFirst(Rule):
-    """An optimizer that holds the parameters from before wrapping.
+    """Optimizer built before sharding.
 
     With `use_orig_params=True` FSDP1 keeps the parameter objects, so such an optimizer trains. FSDP2 makes new ones:
-    the old optimizer would step without any effect, and without a word. Where nothing between needs the optimizer its
-    statement moves behind the sharding; otherwise `fsdp_compat.relink_optimizer` gives it the new parameters, as it
-    does with an optimizer that a function is given together with the model that it wraps.
+    the old optimizer would silently step without any effect. Where nothing in between needs the optimizer, its
+    statement is moved after the sharding. Otherwise `fsdp_compat.relink_optimizer` gives it the new parameters, also
+    where a function gets the optimizer together with the model that it wraps.
     """
 
     id = "FSDP117"
@@ -64,16 +64,16 @@ def build(model):
             return Diagnosis(
                 call,
                 Level.MANUAL,
-                f"{name} is built before the model is sharded, and holds parameters that the model no longer has then",
-                f"build {name} after the sharding",
+                f"{name} is built before the model is sharded, so it has parameters that the model no longer has",
+                f"build {name} after the model is sharded",
             )
         relink = file.ref("fsdp_compat.relink_optimizer")
         test = f"if {name} is not None:\n    " if is_none(given.default) else ""
         return Diagnosis(
             call,
             Level.REVIEW,
-            f"{name} is taken to be the optimizer of {target}, built before, and is given the new parameters",
-            f"better, build {name} after the sharding",
+            f"{name} gets the new parameters, assumes it is the optimizer of {target} and was built before",
+            f"if possible, build {name} after the model is sharded",
             edits=(InsertAfter(file.statement(call), lambda code: f"{test}{relink}({name}, {target})"),),
         )
 
@@ -81,8 +81,8 @@ def build(model):
         return Diagnosis(
             early.built,
             Level.REVIEW,
-            f"{early.name} is built after {early.model} is sharded, since FSDP2 makes new parameters{early.note}",
-            "nothing between the two lines may depend on the optimizer",
+            f"{early.name} is moved after the sharding of {early.model}, since FSDP2 makes new parameters{early.note}",
+            "check that nothing between the two lines uses the optimizer",
             edits=(remove(early.built), InsertAfter(early.anchor, lambda code: code(early.built))),
         )
 
@@ -92,14 +92,14 @@ def build(model):
             return Diagnosis(
                 early.built,
                 Level.MANUAL,
-                f"{name} holds parameters that {model} no longer has once it is sharded",
-                f"build {name} after the sharding",
+                f"{name} has parameters that {model} no longer has once it is sharded",
+                f"build {name} after the model is sharded",
             )
         relink = file.ref("fsdp_compat.relink_optimizer")
         return Diagnosis(
             early.built,
             Level.REVIEW,
-            f"{name} is built before {model} is sharded, so it is given the new parameters afterwards{early.note}",
-            f"better, build {name} after the sharding",
+            f"{name} is built before {model} is sharded and gets the new parameters afterwards{early.note}",
+            f"if possible, build {name} after the model is sharded",
             edits=(InsertAfter(early.anchor, lambda code: f"{relink}({name}, {model})"),),
         )

@@ -15,10 +15,10 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class PartialConstructor(Rule):
-    """A constructor with some of its arguments bound in advance.
+    """partial(FullyShardedDataParallel, ...).
 
-    What the other arguments are, and which model they meet, is only known where the partial object is called.
-    `fsdp_compat.shard` takes FSDP1's arguments under FSDP1's names, so it takes the place of the class.
+    The other arguments, and the model, are only known where the partial object is called. `fsdp_compat.shard` takes
+    FSDP1's arguments under FSDP1's names, so it replaces the class.
     """
 
     id = "FSDP115"
@@ -54,7 +54,7 @@ def build(parts):
             yield Diagnosis(
                 wrapper,
                 Level.MANUAL,
-                "the rest of this constructor's arguments is only known where the partial object is called",
+                "the other arguments of this constructor are only known where the partial object is called",
                 "allow helpers, or write a function that calls fully_shard on the units of its argument",
             )
             return
@@ -62,7 +62,7 @@ def build(parts):
         yield Diagnosis(
             wrapper,
             Level.REVIEW,
-            "fsdp_compat.shard applies FSDP1's arguments where the partial object is called, to the model in place",
-            "whoever calls it gets the same object back, not a wrapper around it",
+            "fsdp_compat.shard applies FSDP1's arguments in place where the partial object is called",
+            "check that its callers expect the same object back, not a wrapper",
             edits=(Replace(wrapper, lambda code: spelled),),
         )

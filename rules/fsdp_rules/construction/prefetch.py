@@ -15,11 +15,11 @@ from fsdp_rules.verdict.finding import Level
 
 
 class Prefetch(ArgumentRule):
-    """When the next unit's parameters are gathered.
+    """backward_prefetch and forward_prefetch.
 
-    FSDP2 prefetches one unit ahead in backward, as `BackwardPrefetch.BACKWARD_PRE` (FSDP1's default) does, and leaves
-    explicit schedules to `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`. The arguments
-    change when memory is used and how communication overlaps, never a number; they go.
+    FSDP2 prefetches one unit ahead in backward, as `BackwardPrefetch.BACKWARD_PRE` (FSDP1's default) does. Explicit
+    schedules use `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`. The arguments change when
+    memory is used and how communication overlaps, never a number, and are removed.
     """
 
     id = "FSDP113"
@@ -42,11 +42,11 @@ def build(model):
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Nothing is left to plan; say what to do where speed or memory was tuned."""
         if literal_bool(value) is False or file.fsdp1(file.value(value)) == "BackwardPrefetch.BACKWARD_PRE":
-            yield Diagnosis(value, Level.SAFE, "FSDP2 prefetches in backward by itself and not in forward")
+            yield Diagnosis(value, Level.SAFE, "FSDP2 prefetches in backward by default, and not in forward")
             return
         yield Diagnosis(
             value,
             Level.INFO,
-            f"the prefetch setting {file.code(value)} is gone; it changed speed and memory, no numbers",
-            "if a profile shows a gap, chain set_modules_to_forward_prefetch or set_modules_to_backward_prefetch",
+            f"the prefetch setting {file.code(value)} is removed (it affects speed and memory, not numbers)",
+            "if a profile shows a gap, call set_modules_to_forward_prefetch or set_modules_to_backward_prefetch",
         )

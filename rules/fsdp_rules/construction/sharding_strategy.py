@@ -15,12 +15,12 @@ from fsdp_rules.verdict.finding import Level
 
 
 class Strategy(ArgumentRule):
-    """What is sharded, and when it is gathered again.
+    """sharding_strategy.
 
-    `FULL_SHARD` is FSDP2's default (the root stays gathered after forward in both). `SHARD_GRAD_OP` is
+    `FULL_SHARD` is FSDP2's default (both keep the root gathered after forward). `SHARD_GRAD_OP` is
     `reshard_after_forward=False`. `HYBRID_SHARD` and `_HYBRID_SHARD_ZERO2` shard inside a node and replicate between
-    nodes: a two-dimensional mesh, nodes first. `NO_SHARD` is a mesh that is one wide in its shard dimension. A value
-    that is looked up at run time goes to `fsdp_compat.shard`, which takes all five.
+    nodes: a two-dimensional mesh, nodes first. `NO_SHARD` is a mesh of size 1 in its shard dimension. A value that is
+    only known at run time is passed to `fsdp_compat.shard`, which takes all five.
     """
 
     id = "FSDP102"
@@ -47,7 +47,7 @@ def build(model):
         known = self._known(value, file)
         if known is None:
             plan.helper.append(f"sharding_strategy={brief(file.code(value))} is only known at run time")
-            yield Diagnosis(value, Level.REVIEW, "the strategy is resolved at run time by fsdp_compat.shard")
+            yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard resolves the strategy at run time")
             return
         plan.consume_value(value, file)
         if known in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"):
@@ -56,7 +56,7 @@ def build(model):
             plan.mesh = "hybrid"
         if known == "NO_SHARD":
             if "device_mesh" in plan.arguments:
-                plan.helper.append("NO_SHARD on a mesh of its own")
+                plan.helper.append("NO_SHARD on a custom mesh")
             plan.mesh = "no_shard"
         yield Diagnosis(value, Level.SAFE, MEANING[known])
 
@@ -81,5 +81,5 @@ MEANING = {
     "SHARD_GRAD_OP": "SHARD_GRAD_OP is reshard_after_forward=False",
     "HYBRID_SHARD": "HYBRID_SHARD is a (replicate, shard) mesh",
     "_HYBRID_SHARD_ZERO2": "_HYBRID_SHARD_ZERO2 is a (replicate, shard) mesh with reshard_after_forward=False",
-    "NO_SHARD": "NO_SHARD is a mesh that is one wide in its shard dimension",
+    "NO_SHARD": "NO_SHARD is a mesh of size 1 in its shard dimension",
 }

@@ -14,10 +14,10 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class Subclass(Rule):
-    """A class derived from FSDP1's wrapper.
+    """Subclass of FullyShardedDataParallel.
 
-    FSDP2 has no wrapper class to derive from: `fully_shard` changes the class of the model itself. What such a class
-    overrides has to move, and only its author knows where to, so it is listed and left as it is.
+    FSDP2 has no wrapper class to derive from: `fully_shard` changes the class of the model itself. Methods that such a
+    class overrides have to move, and only its author knows where to, so it is listed and not rewritten.
     """
 
     id = "FSDP119"
@@ -50,7 +50,7 @@ class MyFSDP(FSDP):
                 node,
                 Level.MANUAL,
                 f"{node.name.value} derives from FSDP1's wrapper, which FSDP2 does not have",
-                "move overridden methods (forward, state_dict, ...) to the model's own class or to functions that take "
-                "the model, and call fully_shard where the class was constructed",
+                "move its methods (forward, state_dict, ...) to the model's own class or to functions, and "
+                "call fully_shard where the class is constructed",
                 claims=bases,
             )

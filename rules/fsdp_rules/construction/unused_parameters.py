@@ -10,15 +10,15 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class UnusedParameters(Rule):
-    """Parameters that a training step does not use, beside others of the same unit that it does.
+    """Unused parameters in a training step.
 
-    FSDP1 reduces the gradients of a unit as one tensor, so that what a step leaves unused gets a gradient of zeros, and
-    weight decay and momentum move it all the same. FSDP2 leaves `None`, and where ranks use different parameters of
-    one unit (experts, modalities) it adds up gradients that do not belong together. Which parameters a step uses is
-    not seen in the source, so this is said wherever a model is wrapped.
+    FSDP1 reduces the gradients of a unit as one tensor, so that a parameter that a step does not use gets a gradient of
+    zeros, and weight decay and momentum still move it. FSDP2 leaves `None`, and where ranks use different parameters of
+    one unit (experts, modalities) it adds up gradients that do not belong together. The source does not show which
+    parameters a step uses, so this is reported wherever a model is wrapped.
 
-    `set_reduce_scatter_unused_params(True)` on each unit (torch 2.13) lets FSDP2 reduce zeros too;
-    `fsdp_compat.shard`, and code moved with `--to shim`, do as FSDP1 in every version.
+    `set_reduce_scatter_unused_params(True)` on each unit (torch 2.13) makes FSDP2 reduce zeros too.
+    `fsdp_compat.shard`, and code migrated with `--to shim`, do as FSDP1 in every version.
     """
 
     id = "FSDP121"
@@ -42,9 +42,8 @@ def about_unused_parameters(call: cst.Call) -> Diagnosis:
     return Diagnosis(
         call,
         Level.INFO,
-        "parameters that a step leaves unused, beside used ones of their unit, had gradients of zeros and now have "
-        "none: weight decay and momentum no longer move them",
-        "if your model has such parameters, call set_reduce_scatter_unused_params(True) on every unit (torch 2.13), "
-        "or use fsdp_compat.shard",
+        "FSDP1 gave unused parameters zero gradients, FSDP2 gives them none: weight decay and momentum skip them",
+        "if your model has any, call set_reduce_scatter_unused_params(True) on every unit (torch 2.13), or "
+        "use fsdp_compat.shard",
         rule=UnusedParameters.id,
     )

@@ -14,11 +14,11 @@ from fsdp_rules.verdict.finding import Level
 
 
 class UseOrigParams(ArgumentRule):
-    """Original or flattened parameters.
+    """use_orig_params.
 
-    FSDP2 always keeps the original parameters, so the argument goes. With `use_orig_params=False` the optimizer used
-    to see one flat parameter per unit; it now sees each parameter by its own name. Element-wise optimizers (SGD,
-    Adam, AdamW) compute the same numbers.
+    FSDP2 always keeps the original parameters, so the argument is removed. With `use_orig_params=False` the optimizer
+    had one flat parameter per unit; it now has each parameter under its own name. Element-wise optimizers (SGD, Adam,
+    AdamW) compute the same numbers.
     """
 
     id = "FSDP112"

@@ -273,7 +273,7 @@ class _Cleaner(_StatementTransformer):
         """What became of the imports of FSDP1 names."""
         if self.names:
             return f"{', '.join(sorted(set(self.names)))}: imported from fsdp_compat, whose helpers take them"
-        return "imports of FSDP1 names that nothing uses any more are gone" if self.gone else ""
+        return "imports of FSDP1 names that are no longer used are removed" if self.gone else ""
 
     def _drop(self, local: str, fsdp1: bool) -> bool:
         if local in self.used:

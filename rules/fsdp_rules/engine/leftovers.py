@@ -65,8 +65,7 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
             Diagnosis(
                 min(found, key=lambda entry: file.span(entry[0]).line)[0],
                 Level.INFO,
-                f"{names}: still torch's FSDP1 values in this file, for code that stays; "
-                "they do nothing by themselves, and fsdp_compat takes them as they are",
+                f"{names}: still FSDP1 values in this file, for code that is not rewritten (fsdp_compat accepts them)",
                 "remove them together with that code",
             ),
         )

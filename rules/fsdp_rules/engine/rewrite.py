@@ -51,7 +51,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     except RecursionError:
         return Failed("is nested too deeply to be parsed")
     if not file.prints_back:
-        return Failed("does not print back as it was parsed; it is left alone")
+        return Failed("does not print back as it was parsed and is unchanged")
 
     diagnoses = _diagnose(file)
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
@@ -81,7 +81,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     try:
         compile(output, path, "exec", dont_inherit=True)
     except SyntaxError as error:
-        return Failed(f"internal error: the rewritten file would not compile (line {error.lineno}: {error.msg})")
+        return Failed(f"internal error: the rewritten file does not compile (line {error.lineno}: {error.msg})")
     return Changed(bom + output.encode(encoding), findings)
 
 
@@ -166,14 +166,14 @@ def _left_alone(diagnosis: Diagnosis, twin: bool | None) -> Diagnosis:
         return Diagnosis(
             diagnosis.node,
             Level.INFO,
-            "left alone: an FSDP2 branch stands beside this code",
+            "unchanged: there is an FSDP2 branch next to it",
             "remove the FSDP1 branch once nobody runs it",
         )
     return Diagnosis(
         diagnosis.node,
         Level.MANUAL,
-        "this FSDP1 code stands in a gate for versions of torch, which is left alone",
-        "keep the branch that runs on your torch, remove the gate, and run this tool again",
+        "unchanged: this is inside a torch version check",
+        "keep the branch that runs on your torch version, remove the check, and run this tool again",
     )
 
 

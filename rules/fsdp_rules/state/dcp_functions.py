@@ -23,10 +23,10 @@ FUNCTIONS = {
 
 
 class CheckpointFunctions(Rule):
-    """`save_state_dict` and `load_state_dict` of torch.distributed.checkpoint.
+    """save_state_dict() and load_state_dict() of torch.distributed.checkpoint.
 
-    They are deprecated names of `save` and `load`, which take everything but the state by keyword. Only touched in a
-    project that uses FSDP1.
+    They are deprecated names of `save` and `load`, whose arguments except the state are keyword-only. Rewritten only in
+    a project that uses FSDP1.
     """
 
     id = "FSDP307"
@@ -66,7 +66,7 @@ def save(model, writer):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{name} of torch.distributed.checkpoint is deprecated, and its arguments do not fit {new}",
+                f"{name} is deprecated, and its arguments do not fit its replacement {new}",
                 f"call torch.distributed.checkpoint.{new}(state_dict, {storage}=...)",
             )
             return
@@ -81,12 +81,12 @@ def save(model, writer):
             yield Diagnosis(
                 node,
                 Level.REVIEW,
-                f"torch is 2.7 or newer, since {new} of older ones takes no no_dist; {name} is {new} today",
-                f"without it, {new} works alone by itself where no process group is initialised",
+                f"{name} is now called {new}, assumes torch 2.7 or newer ({new} of older versions has no no_dist)",
+                f"for older versions remove no_dist: without a process group {new} works on one rank anyway",
                 edits=(edit,),
             )
             return
-        yield Diagnosis(node, Level.SAFE, f"{name} is {new} today", edits=(edit,))
+        yield Diagnosis(node, Level.SAFE, f"{name} is now called {new}", edits=(edit,))
 
 
 def _in_fsdp1_code(file: File) -> bool:

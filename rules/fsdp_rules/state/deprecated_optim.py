@@ -16,7 +16,7 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class DeprecatedOptimState(Rule):
-    """The older functions for an optimizer's state.
+    """Deprecated functions for optimizer state.
 
     | FSDP1 | FSDP2 |
     |---|---|
@@ -26,7 +26,7 @@ class DeprecatedOptimState(Rule):
     | `scatter_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, sent by rank 0 |
     | `flatten_sharded_optim_state_dict(state, model, optim)` and the load | `set_optimizer_state_dict` |
 
-    They ask no context. A state that is made ready and never loaded is reported, not loaded: the program never did.
+    They use no context. A state that is converted and never loaded is reported and not loaded: the program never did.
     """
 
     id = "FSDP306"
@@ -66,7 +66,7 @@ def load(model, optimizer, path):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "rekey_optim_state_dict changes between names and numbers, which only FSDP1's loading needed",
+                "rekey_optim_state_dict converts between names and numbers, which only FSDP1 needed for loading",
                 "load the state by name: set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...)",
                 claims=(node.func, *(argument.value for argument in node.args)),
             )

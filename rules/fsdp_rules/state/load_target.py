@@ -22,12 +22,12 @@ LOADS = tuple(
 
 
 class LoadTarget(Rule):
-    """What `torch.distributed.checkpoint.load` fills: it reads what its target asks for, and nothing else.
+    """Empty target of torch.distributed.checkpoint.load.
 
-    The `state_dict()` of a fresh optimizer holds no state yet, so a target made of it asks for none: the load
-    succeeds, learning rates arrive, and Adam starts anew without a word. An empty dictionary asks for nothing at all.
-    Both happen under FSDP1 as well. `get_optimizer_state_dict(model, optimizer)` makes a target that asks for
-    everything, and `set_optimizer_state_dict` gives it to the optimizer.
+    `load` reads only the keys of its target. The `state_dict()` of a fresh optimizer has no state yet, so a target made
+    of it has no keys for it: the load succeeds, learning rates are read, and Adam silently starts from zero. An empty
+    dictionary reads nothing at all. Both happen under FSDP1 as well. `get_optimizer_state_dict(model, optimizer)` makes
+    a target with all keys, and `set_optimizer_state_dict` loads it into the optimizer.
     """
 
     id = "FSDP313"
@@ -54,7 +54,7 @@ from torch.distributed.fsdp import fully_shard
 def resume(net, path):
     model = fully_shard(net)
     optimizer = torch.optim.AdamW(model.parameters())
-    # TODO(fsdp-migrate FSDP313): optimizer.state_dict() of a fresh optimizer is empty: this load leaves its state out
+    # TODO(fsdp-migrate FSDP313): optimizer.state_dict() of a fresh optimizer is empty: its state is not loaded
     state = {"optimizer": optimizer.state_dict()}
     dcp.load(state, checkpoint_id=path)
     optimizer.load_state_dict(state["optimizer"])
@@ -83,7 +83,7 @@ def resume(net, path):
                 yield Diagnosis(
                     state,
                     Level.MANUAL,
-                    f"{file.code(state)} of a fresh optimizer is empty: this load leaves its state out",
+                    f"{file.code(state)} of a fresh optimizer is empty: its state is not loaded",
                     "load into get_optimizer_state_dict(model, optimizer), then set_optimizer_state_dict(model, "
                     "optimizer, optim_state_dict=...)",
                 )

@@ -11,19 +11,19 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-MESSAGE = "LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have"
+MESSAGE = "LOCAL_STATE_DICT returns FSDP1's flat parameters, which FSDP2 does not have"
 ADVICE = (
-    "save sharded state with torch.distributed.checkpoint.save(get_model_state_dict(model), ...); files that "
-    "hold flat parameters have to be loaded once with FSDP1 and saved so"
+    "save a sharded state with torch.distributed.checkpoint.save(get_model_state_dict(model), ...). Convert "
+    "old files once with fsdp-migrate checkpoint convert (FSDP402)."
 )
 
 
 class LocalStateDict(Rule):
-    """Each rank's own flat parameters.
+    """LOCAL_STATE_DICT.
 
-    FSDP2 shards every parameter by itself, so that there is no flat parameter to save, and files that hold one do not
-    load. Sharded states take their place: `get_model_state_dict(model)` written by `torch.distributed.checkpoint`.
-    Old files have to be loaded once with FSDP1, and saved so.
+    FSDP2 shards every parameter separately, so there is no flat parameter to save, and files with flat parameters do
+    not load. Sharded states replace them: `get_model_state_dict(model)` written by `torch.distributed.checkpoint`.
+    `fsdp-migrate checkpoint convert` converts old files.
     """
 
     id = "FSDP310"
@@ -45,7 +45,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import StateDictType
 
 def save(model, rank):
-    # TODO(fsdp-migrate FSDP310): LOCAL_STATE_DICT gives FSDP1's flat parameters, which FSDP2 does not have
+    # TODO(fsdp-migrate FSDP310): LOCAL_STATE_DICT returns FSDP1's flat parameters, which FSDP2 does not have
     with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
         torch.save(model.state_dict(), f"model_{rank}.pt")
 """

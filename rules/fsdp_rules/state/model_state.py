@@ -14,15 +14,15 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class ModelState(Rule):
-    """A wrapped model's own `state_dict` and `load_state_dict`.
+    """state_dict() and load_state_dict() of a sharded model.
 
-    FSDP1 gathers: outside of any context every rank gets the full state. FSDP2's own methods deal in DTensors, so
-    `get_model_state_dict` and `set_model_state_dict` take their place, with the options that the context or FSDP1's
-    default stands for. A full state is sent from rank 0 to all others, which also keeps the check for missing names
-    that `full_state_dict=True` alone would lose. In CPU memory it goes to rank 0 of all ranks, where FSDP1 gave it to
-    the first rank of the model's `process_group`; with several such groups the others get nothing. A model that is
-    loaded before it is wrapped is left alone. Under FSDP1 the names in the state of a model that went through
-    `torch.compile` start with `_orig_mod.`; these do not.
+    FSDP1 gathers: outside of any context every rank gets the full state. FSDP2's own methods return DTensors, so
+    `get_model_state_dict` and `set_model_state_dict` replace them, with the options of the context or of FSDP1's
+    default. A full state is sent from rank 0 to all others, which also keeps the check for missing names that
+    `full_state_dict=True` alone would lose. In CPU memory only rank 0 of all ranks gets it, where FSDP1 gave it to the
+    first rank of the model's `process_group`; with several such groups the others get nothing. A model that is loaded
+    before it is wrapped is not rewritten. Under FSDP1 the names in the state of a model that is compiled with
+    `torch.compile` start with `_orig_mod.`, under FSDP2 they do not.
     """
 
     id = "FSDP309"

@@ -15,12 +15,12 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class OptimStateDictToLoad(Rule):
-    """An optimizer's state on its way back.
+    """FSDP.optim_state_dict_to_load().
 
-    FSDP1 turns a state by name into one that `optimizer.load_state_dict` takes; both steps become one
-    `set_optimizer_state_dict`. Where the state lies on rank 0 alone (`rank0_only=True`), `broadcast_from_rank0` sends
-    it. The arguments are taken in today's order and in that of torch 2.0, which had the state first. Where the result
-    goes another way than straight into the optimizer, `fsdp_compat.optim_state_dict_to_load` makes it.
+    FSDP1 converts a state by name to one that `optimizer.load_state_dict` takes; both steps become one
+    `set_optimizer_state_dict`. Where only rank 0 has the state (`rank0_only=True`), `broadcast_from_rank0` sends it.
+    Both argument orders are read: the current one, and that of torch 2.0 with the state first. Where the result is not
+    loaded directly into the optimizer, `fsdp_compat.optim_state_dict_to_load` makes it.
     """
 
     id = "FSDP305"

@@ -17,16 +17,16 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 PLANNERS = (f"{DCP}.DefaultLoadPlanner", f"{DCP}.default_planner.DefaultLoadPlanner")
-ADVICE = "compare the names once: what only the model or only the file has is left out"
+ADVICE = "compare the names once: those that only the model or only the file has are skipped"
 
 
 class PartialLoad(Rule):
-    """Loads that are told to skip names: `strict=False`, and `allow_partial_load=True` of a planner.
+    """Partial loads: strict=False and allow_partial_load=True.
 
-    Where no name fits at all, they load nothing and say nothing: files of flat parameters (`LOCAL_STATE_DICT`), names
-    with a `module.` or `_orig_mod.` in front, names of another version of the model. It is so under FSDP1 as well, but
-    a migration is when such files come together with new code. A call whose result the program reads is not meant. Of a
-    full state, the `missing_keys` of that result are always empty under FSDP2, and only `unexpected_keys` tells.
+    Where no name matches, they silently load nothing: files of flat parameters (`LOCAL_STATE_DICT`), names that start
+    with `module.` or `_orig_mod.`, names of another version of the model. Under FSDP1 it is the same, but a migration
+    is when such files meet new code. A call whose result the program reads is not reported. For a full state, the
+    `missing_keys` of that result are always empty under FSDP2, and only `unexpected_keys` shows a mismatch.
     """
 
     id = "FSDP314"
@@ -68,14 +68,15 @@ def resume(net, path):
                 yield Diagnosis(
                     node,
                     Level.INFO,
-                    "names that the checkpoint lacks keep their values without a word, all of them where none fits",
+                    "with allow_partial_load=True, names that the checkpoint lacks are silently skipped "
+                    "(maybe all of them)",
                     ADVICE,
                 )
         elif _skips(node, full, file):
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "names that do not fit are skipped without a word, all of them where none fits",
+                "with strict=False, names that do not match are silently skipped (maybe all of them)",
                 ADVICE,
             )
 

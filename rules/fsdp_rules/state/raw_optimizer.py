@@ -18,11 +18,11 @@ OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizers?)$", re.IGNORECASE)
 
 
 class RawOptimizerState(Rule):
-    """An optimizer's own `state_dict`, written as it is.
+    """optimizer.state_dict() saved directly.
 
-    It holds this rank's part of the state, as it did under FSDP1: flat pieces then, DTensors now. Files of the one do
-    not load into the other; the load is accepted and the next step fails. `get_optimizer_state_dict` gives a state by
-    name that fits any number of ranks. Nothing is rewritten, since the program may well mean this rank's part.
+    It has this rank's part of the state, as under FSDP1: flat pieces then, DTensors now. Files of FSDP1 do not load
+    into FSDP2: the load is accepted and the next step fails. `get_optimizer_state_dict` returns a state by name for any
+    number of ranks. Nothing is rewritten, since the program may want this rank's part.
     """
 
     id = "FSDP311"
@@ -57,8 +57,8 @@ def main(net, rank):
         yield Diagnosis(
             node,
             Level.INFO,
-            f"{file.code(node)} is this rank's part of the state; a file of FSDP1's parts does not load into FSDP2",
-            "get_optimizer_state_dict(model, optimizer) gives a state by name, for any number of ranks",
+            f"{file.code(node)} is this rank's part of the state, and FSDP1's parts do not load into FSDP2",
+            "use get_optimizer_state_dict(model, optimizer), which returns a state by name for any number of ranks",
         )
 
 

@@ -20,13 +20,13 @@ _TAKEN = re.compile(r"(?<!\w)(?:load_|optim_|full_optim_|sharded_optim_)?state_d
 
 
 class SetStateDictType(Rule):
-    """The kind of state, set once for all calls that follow.
+    """FSDP.set_state_dict_type().
 
-    The call goes, and each `state_dict`, `load_state_dict` and optimizer state of the same file that it governed gets
-    the options that it stood for. Where a file sets several kinds for one model, those of the same function count,
-    and a call that none of them surely precedes is left for you, as are those that it governs in other files. Two
-    calls that switch there and back go together or stay together; they stay where a context manager switches around
-    code that it does not see.
+    The call is removed, and each `state_dict`, `load_state_dict` and optimizer state of the same file that it affected
+    gets its options. Where a file sets several types for one model, only those of the same function count. A call that
+    none of them certainly precedes is `manual`, as are calls in other files. Two calls that set and restore the type
+    are rewritten or kept together; they are kept where a context manager sets the type for code that it does not
+    contain.
     """
 
     id = "FSDP302"
@@ -61,12 +61,12 @@ def main():
         context = read_context(node, file)
         problem = setting_problem(node, file)
         if not problem and context is not None:
-            message = f"the kind of state ({context.kind.value}) is chosen by the options of each call"
+            message = f"each call now passes its own StateDictOptions ({context.kind.value})"
             alone = not _TAKEN.search(file.text)
             yield Diagnosis(
                 node,
                 Level.REVIEW if alone else Level.SAFE,
-                f"{message}; those that it governs are in other files, where each has a finding" if alone else message,
+                f"{message}, and calls in other files have their own findings" if alone else message,
                 edits=(remove(file.statement(node)),),
                 claims=(node.func,),
                 consumes=context.consumes,
@@ -83,10 +83,10 @@ def main():
 
 
 class GetStateDictType(Rule):
-    """Asking for the current kind of state.
+    """FSDP.get_state_dict_type().
 
-    FSDP2 keeps none: the options of each call say it. Usually the question served to restore a setting, and goes with
-    it.
+    FSDP2 has no current type: the options of each call set it. Usually the result was used to restore a setting, and is
+    removed with it.
     """
 
     id = "FSDP303"
@@ -102,7 +102,7 @@ def kind(model):
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 def kind(model):
-    # TODO(fsdp-migrate FSDP303): FSDP2 keeps no kind of state that could be asked for
+    # TODO(fsdp-migrate FSDP303): FSDP2 has no current state dict type
     return FSDP.get_state_dict_type(model).state_dict_type
 """
 
@@ -112,7 +112,7 @@ def kind(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "FSDP2 keeps no kind of state that could be asked for",
-                "remove it with the setting that it restores, or note the kind in a variable of your own",
+                "FSDP2 has no current state dict type",
+                "remove it together with the setting that it restores, or keep the type in a variable",
                 claims=(node.func,),
             )

@@ -26,13 +26,12 @@ ADVICE = (
 
 
 class ShardedOptimizer(Rule):
-    """Reading a sharded optimizer state from a checkpoint.
+    """load_sharded_optimizer_state_dict().
 
     FSDP1's function builds ShardedTensors from the files alone. `torch.distributed.checkpoint.load` fills a state that
     already has the right shape: the optimizer's own, from `get_optimizer_state_dict`. Checkpoints that FSDP1 wrote
-    load, since the names are the same. Of the parameter groups it reads the entries that the optimizer has: a
-    scheduler puts `initial_lr` there, and one that is built after the load takes the learning rate of the checkpoint
-    for the initial one.
+    load, since the names are the same. Of the parameter groups it reads the entries that the optimizer has: a scheduler
+    adds `initial_lr`, and one that is built after the load uses the learning rate of the checkpoint as the initial one.
     """
 
     id = "FSDP308"
@@ -73,8 +72,7 @@ def load(model, optimizer, reader):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{FUNCTION} reads into ShardedTensors, which FSDP2's optimizers do not have; it stays with the block "
-                "around it",
+                f"{FUNCTION} reads into ShardedTensors, which FSDP2's optimizers do not have",
                 ADVICE,
             )
             return
@@ -83,16 +81,15 @@ def load(model, optimizer, reader):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{FUNCTION} needs the optimizer under FSDP2, and which one is not certain here",
+                f"{FUNCTION} needs the optimizer under FSDP2, and it is not certain here which one",
                 ADVICE,
             )
             return
         yield Diagnosis(
             node,
             Level.REVIEW,
-            "the checkpoint is read into the optimizer's own state; entries that its parameter groups do not have yet "
-            "are not read (initial_lr, which a scheduler puts there), as they were under FSDP1",
-            "build the scheduler above this load, or set initial_lr by hand as for a new run",
+            "the checkpoint is read into the optimizer's own state, without param group entries it lacks (initial_lr)",
+            "build the scheduler before this load, or set initial_lr by hand as for a new run",
             edits=(ReplaceStatement(file.statement(node), build),),
         )
 

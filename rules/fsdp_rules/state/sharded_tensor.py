@@ -15,11 +15,12 @@ SHARDED = "torch.distributed._shard.sharded_tensor"
 
 
 class ShardedTensors(Rule):
-    """Code that handles `ShardedTensor`, which FSDP1's sharded states hold where no `device_mesh` was given.
+    """ShardedTensor.
 
-    FSDP2's states hold `DTensor`. A test for ShardedTensor is then false without a word, so that whatever it guards
-    is skipped: `isinstance(value, DTensor)` asks the same, `value.to_local()` is this rank's part and
-    `value.full_tensor()` the whole. Code that also knows DTensor goes that way from now on.
+    FSDP1's sharded states have ShardedTensors where no `device_mesh` was given. FSDP2's states have `DTensor`s. A test
+    for ShardedTensor is then silently false, and its branch is skipped: use `isinstance(value, DTensor)`.
+    `value.to_local()` is this rank's part and `value.full_tensor()` the whole. Code that already handles DTensor uses
+    that branch.
     """
 
     id = "FSDP312"
@@ -43,7 +44,7 @@ from torch.distributed.fsdp import fully_shard
 def local_parts(net):
     model = fully_shard(net)
     state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-    # TODO(fsdp-migrate FSDP312): FSDP2's states hold DTensor, so nothing is a ShardedTensor any more
+    # TODO(fsdp-migrate FSDP312): FSDP2's states have DTensors, so no value is a ShardedTensor
     return {name: value for name, value in state.items() if isinstance(value, ShardedTensor)}
 """
 
@@ -58,15 +59,15 @@ def local_parts(net):
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "FSDP2's states hold DTensor, so the code for DTensor beside this one is what runs",
-                "remove the part about ShardedTensor once no file of FSDP1 is read any more",
+                "FSDP2's states have DTensors, so the DTensor branch next to this one runs",
+                "remove the ShardedTensor branch once no FSDP1 file is read",
             )
             return
         yield Diagnosis(
             node,
             Level.MANUAL,
-            "FSDP2's states hold DTensor, so nothing is a ShardedTensor any more",
-            "ask isinstance(value, DTensor); value.to_local() is this rank's part, value.full_tensor() the whole",
+            "FSDP2's states have DTensors, so no value is a ShardedTensor",
+            "test isinstance(value, DTensor): value.to_local() is this rank's part, value.full_tensor() the whole",
         )
 
 

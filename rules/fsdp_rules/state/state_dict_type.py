@@ -18,26 +18,26 @@ from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
 
-CHOSEN = "is chosen by the options of each call"
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 class StateDictTypeContext(Rule):
-    """The context manager that says which kind of state `state_dict()` gives.
+    """FSDP.state_dict_type().
 
-    FSDP2 has no such mode: the functions of `torch.distributed.checkpoint.state_dict` are told at each call. The
-    `with` goes, its body stays, and each call in it gets the options that the context stood for:
+    FSDP2 has no such mode: the functions of `torch.distributed.checkpoint.state_dict` take options at each call. The
+    `with` is removed, its body is kept, and each call in it gets the options of the context:
 
     | FSDP1 | options |
     |---|---|
     | `FULL_STATE_DICT` | `full_state_dict=True` |
-    | with `offload_to_cpu=True, rank0_only=True` | `full_state_dict=True, cpu_offload=True` (rank 0 alone gets it) |
+    | with `offload_to_cpu=True, rank0_only=True` | `full_state_dict=True, cpu_offload=True` (only rank 0 gets it) |
     | with `offload_to_cpu=True` | the full state on every rank, each tensor moved by `.cpu()` |
     | `SHARDED_STATE_DICT` | none: the tensors are DTensors |
 
-    A block that hands the model to code that is not seen, or whose kind of state is only known at run time, is left
-    as it is, and so is one whose kind is set by a context manager of the project's own.
+    A block is `manual` if it passes the model to code this tool cannot see, if its type is only known at run time, or
+    if a context manager of the project sets the type.
     """
 
     id = "FSDP301"
@@ -78,8 +78,8 @@ def save(model, path):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "state_dict_type is not entered where it is called, so what it governs is not seen",
-                "ask get_model_state_dict(model, options=StateDictOptions(...)) for the state instead",
+                "state_dict_type is not entered where it is called, so its effect is in code this tool cannot see",
+                "call get_model_state_dict(model, options=StateDictOptions(...)) instead",
                 claims=(node.func,),
             )
 
@@ -105,7 +105,7 @@ def save(model, path):
         yield Diagnosis(
             items[0][1],
             Level.REVIEW if assumption else Level.SAFE,
-            "; ".join(filter(None, [f"the kind of state ({context.kind.value}) {CHOSEN}", assumption])),
+            sentence(f"each call now passes its own StateDictOptions ({context.kind.value})", assumption),
             edits=(Rebuild(block, _unwrapped(block, file)),),
             claims=tuple(call.func for _, call in items),
             consumes=context.consumes,
@@ -117,9 +117,10 @@ def _switched(block: cst.With, file: File) -> Iterator[Diagnosis]:
         yield Diagnosis(
             call,
             Level.MANUAL,
-            f"{file.code(call.func)} sets the kind of state for what this block calls, and FSDP2 has no such setting",
-            "give each state in it its options, get_model_state_dict(model, options=StateDictOptions(...)), and remove "
-            "this context manager",
+            f"{file.code(call.func)} sets the state dict type for the calls in this block, and FSDP2 has no "
+            "such setting",
+            "pass options to each call in it, get_model_state_dict(model, options=StateDictOptions(...)), "
+            "and remove this context manager",
         )
 
 

@@ -34,7 +34,7 @@ def test_fsdp2_has_private_parts_of_its_own() -> None:
             "from torch.distributed.fsdp._runtime_utils import _lazy_init\nx = _lazy_init(model, model)",
             "delete the call",
         ),
-        ("assert model._is_root", "called on last"),
+        ("assert model._is_root", "passed to fully_shard last"),
         ("from torch.distributed.fsdp import FlatParameter\nprint(FlatParameter)", "to_local()"),
     ],
 )
@@ -131,7 +131,7 @@ def test_one_comment_stands_above_a_statement_that_uses_an_attribute_twice() -> 
 
 def test_names_of_the_wrapper_alone_need_no_import_where_the_project_wraps() -> None:
     source = "def look(model):\n    return model.fc._flat_param, model._handle\n"
-    assert [entry.message for entry in findings(source, main=WRAP)] == ["only FSDP1's wrapper has a ._flat_param"]
+    assert [entry.message for entry in findings(source, main=WRAP)] == ["only FSDP1's wrapper has ._flat_param"]
     check_noop(source)
 
 

@@ -40,3 +40,26 @@ def test_a_library_that_may_bring_batch_norm() -> None:
         for other in ("import torchvision\n", "import transformers\n")
     }
     assert told == {"import torchvision\n": ["review"], "import transformers\n": []}
+
+
+def test_arguments_of_the_helper_are_said_to_be_passed_to_it() -> None:
+    arguments = (
+        ", auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})"
+        ", device_id=torch.cuda.current_device(), sync_module_states=True, cpu_offload=CPUOffload(offload_params=True)"
+        ", forward_prefetch=True, sharding_strategy=STRATEGIES[name]"
+    )
+    imports = (
+        "import functools\nimport torch\nfrom torch.distributed.fsdp import CPUOffload\n"
+        "from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy\n"
+    )
+    said = {found.rule: found for found in findings(imports + WRAP.format(arguments))}
+    passed = "is passed to fsdp_compat.shard"
+    assert {rule: found.message for rule, found in said.items() if rule not in ("FSDP100", "FSDP101")} == {
+        "FSDP102": "fsdp_compat.shard resolves the strategy at run time",
+        "FSDP103": f"auto_wrap_policy {passed}",
+        "FSDP105": f'cpu_offload {passed}, assumes the process group has a CPU backend too ("cuda:nccl,cpu:gloo")',
+        "FSDP106": f"device_id {passed}",
+        "FSDP110": f"module {passed}",
+        "FSDP113": f"forward_prefetch {passed}",
+        "FSDP114": f"sync_module_states {passed}",
+    }

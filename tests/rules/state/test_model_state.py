@@ -363,7 +363,7 @@ def save(net, path):
     {reader}torch.save(state, path)
 """
     (found,) = [entry for entry in findings(source) if entry.rule == "FSDP309"]
-    assert (found.level.value, "process_group is taken to hold all ranks" in found.message) == (
+    assert (found.level.value, "process_group contains every rank" in found.message) == (
         ("review", True) if told else ("safe", False)
     )
 

@@ -80,7 +80,7 @@ def test_a_function_that_may_run_after_the_block_keeps_all_of_it(body: str, name
 
 def test_a_model_of_the_function_s_own_is_not_taken_for_the_block_s() -> None:
     body = "        def write(model):\n            torch.save(model.state_dict(), path)\n        write(net)\n"
-    assert messages(BLOCK + body, "FSDP301") == ["model may or may not be the model whose kind of state is set"]
+    assert messages(BLOCK + body, "FSDP301") == ["model may be another model than the one whose state dict type is set"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ class Saver:
 def test_a_function_that_the_block_calls_keeps_block_and_state(source: str) -> None:
     assert len(messages(IMPORTS + source, "FSDP301")) == 1
     said = messages(IMPORTS + source, "FSDP309")
-    assert len(said) == 1 and "its function is called under the state_dict_type of line" in said[0]
+    assert len(said) == 1 and "this function is called inside the state_dict_type on line" in said[0]
 
 
 def test_methods_about_parameters_are_taken_not_to_touch_the_state() -> None:
@@ -127,7 +127,7 @@ def test_methods_about_parameters_are_taken_not_to_touch_the_state() -> None:
     found = [(entry.level.value, entry.message) for entry in findings(source) if entry.rule == "FSDP301"]
     assert len(found) == 1
     assert found[0][0] == "review" and found[0][1].endswith(
-        "model.trainable_params is taken not to read or load the state"
+        "assumes model.trainable_params neither reads nor loads the state"
     )
 
 

@@ -78,7 +78,7 @@ def another(model):
     found = [(entry.rule, entry.line, entry.level.value) for entry in findings(source)]
     assert ("FSDP302", 5, "manual") in found and ("FSDP310", 7, "manual") in found
     assert ("FSDP302", 11, "safe") in found
-    assert any("the setting of line 7 on the same model stays" in entry.message for entry in findings(source))
+    assert any("it depends on the setting on line 7" in entry.message for entry in findings(source))
 
 
 def test_a_context_manager_keeps_both_settings() -> None:
@@ -92,7 +92,7 @@ def test_a_block_of_such_a_context_manager_is_left_for_the_reader(tools: str, en
     source = "import torch" + USER.replace("full_state([model])", entered)
     found = findings(source, None, tools=tools)
     assert [entry.message for entry in found if entry.rule == "FSDP301"] == [
-        "full_state sets the kind of state for what this block calls, and FSDP2 has no such setting"
+        "full_state sets the state dict type for the calls in this block, and FSDP2 has no such setting"
     ]
     assert [entry.level.value for entry in found if entry.rule == "FSDP309"] == ["manual"]
 

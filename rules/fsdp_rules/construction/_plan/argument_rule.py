@@ -22,7 +22,7 @@ class ArgumentRule(Rule):
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Put the meaning of ``value`` into ``plan``; a verdict of level manual keeps the whole call as it is."""
-        raise TypeError(f"{type(self).__name__} does not say what its arguments mean")
+        raise TypeError(f"{type(self).__name__} has no plan() for its arguments")
 
 
 @cache

@@ -27,7 +27,7 @@ def gather(call: cst.Call, parameters: tuple[str, ...], file: File) -> Gathered:
         if argument.star == "**":
             _expand(argument.value, call, file, found)
         elif argument.star == "*":
-            found.reasons.append("positional arguments come from a sequence")
+            found.reasons.append("positional arguments are unpacked from a sequence")
         elif argument.keyword is not None:
             found.arguments[argument.keyword.value] = argument.value
         elif position < len(parameters):
@@ -48,7 +48,7 @@ def _expand(value: cst.BaseExpression, call: cst.Call, file: File, found: Gather
         found.reasons.append(f"the content of **{text} is only known at run time")
         return
     if binding is not None and not all(_constant(entry, file) for entry in entries.values()):
-        found.reasons.append(f"**{text} holds values that are computed where it is built")
+        found.reasons.append(f"**{text} has values that are computed where it is built")
         return
     found.arguments.update(entries)
     if binding is not None:

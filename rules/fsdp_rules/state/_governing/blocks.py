@@ -47,13 +47,13 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
             return problem
     if any(SUMMON in file.code(item.item) for item in block.items):
         return Problem(
-            "full parameters are gathered in the same statement, which changes what the state holds",
-            "take the state with get_model_state_dict(...) outside of summon_full_params",
+            "full parameters are gathered in the same statement, which changes what the state dict contains",
+            "call get_model_state_dict(...) outside of summon_full_params",
         )
     if yields(block, file):
         return Problem(
-            "the block hands over to code that is not seen here, which takes the state",
-            "let that code pass StateDictOptions(...) to get_model_state_dict and remove this context manager",
+            "this block yields, and the code that takes the state is one this tool cannot see",
+            "pass StateDictOptions(...) to get_model_state_dict in that code and remove this context manager",
         )
     for inner in calls_of(block, file):
         found = state_call(inner, file)
@@ -66,14 +66,13 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
                 continue
             if same is Same.UNSURE:
                 return Problem(
-                    f"{file.code(found.model)} may or may not be the model whose kind of state is set",
+                    f"{file.code(found.model)} may be another model than the one whose state dict type is set",
                     _advice(found.name),
                 )
         later = escaping(inner, block, file)
         if later:
             return Problem(
-                f"{later} is defined here and takes or loads the state whenever it is called, which may be after the "
-                "block",
+                f"{later} is defined here and uses the state whenever it is called, maybe after the block",
                 _advice(found.name),
             )
         if not found.problem:
@@ -84,9 +83,8 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
         if context is not None and context.subject is not None:
             for user in _opaque(context.subject, block, file):
                 return Problem(
-                    f"{user} gets the model under {context.kind.value}, and what it does with the state is not seen "
-                    "here",
-                    "let it take the state as an argument: get_model_state_dict(model, options=...)",
+                    f"{user} gets the model under {context.kind.value} and uses the state in code this tool cannot see",
+                    "pass the state to it as an argument: get_model_state_dict(model, options=...)",
                 )
     return None
 
@@ -104,21 +102,21 @@ def block_assumption(block: cst.With, file: File) -> str:
         and any(subject is not None and _reaches(name.rpartition(".")[0], subject) for subject in subjects)
         and not _harmless(call, name, file)
     ]
-    return f"{taken[0]} is taken not to read or load the state" if taken else ""
+    return f"assumes {taken[0]} neither reads nor loads the state" if taken else ""
 
 
 def _context_problem(item: cst.WithItem, call: cst.Call, file: File) -> Problem | None:
     context = read_context(call, file)
     if context is None or item.asname is not None:
         return Problem(
-            "the arguments of state_dict_type cannot be told apart",
-            "ask get_model_state_dict(model, options=StateDictOptions(...)) for the state instead",
+            "the arguments of state_dict_type are not clear here",
+            "call get_model_state_dict(model, options=StateDictOptions(...)) instead",
         )
     if context.kind is Kind.UNKNOWN:
         return Problem(
-            "the kind of state is only known at run time",
-            "choose between get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) for full "
-            "and get_model_state_dict(model) for sharded state",
+            "the state dict type is only known at run time",
+            "choose get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) for a full "
+            "state, or get_model_state_dict(model) for a sharded state",
         )
     if context.kind is Kind.LOCAL:
         return Problem(

@@ -96,16 +96,16 @@ def state_call(call: cst.Call, file: File) -> StateCall | None:
 
 def _method(call: cst.Call, model: cst.BaseExpression, name: str) -> StateCall | None:
     if name == "state_dict":
-        problem = "state_dict() with arguments has no form in torch.distributed.checkpoint" if call.args else ""
+        problem = "state_dict() with arguments has no equivalent in torch.distributed.checkpoint" if call.args else ""
         return StateCall(call, Action.GET_MODEL, name, model, problem=problem)
     arguments = bind(call, ("state_dict", "strict", "assign"))
     if arguments is None or "state_dict" not in arguments:
         return StateCall(
-            call, Action.SET_MODEL, name, model, problem="the arguments of load_state_dict cannot be told apart"
+            call, Action.SET_MODEL, name, model, problem="the arguments of load_state_dict are not clear here"
         )
     problem = ""
     if "assign" in arguments and literal_bool(arguments["assign"]) is not False:
-        problem = "load_state_dict(assign=True) has no form for sharded parameters"
+        problem = "load_state_dict(assign=True) has no equivalent for sharded parameters"
     strict = arguments.get("strict")
     if literal_bool(strict) is True:
         strict = None
@@ -115,12 +115,14 @@ def _method(call: cst.Call, model: cst.BaseExpression, name: str) -> StateCall |
 def _static(call: cst.Call, name: str, file: File) -> StateCall:
     arguments = bind(call, PARAMETERS[name])
     if arguments is None:
-        return StateCall(call, Action.GET_OPTIM, name, call.func, problem="its arguments come from a sequence or dict")
+        return StateCall(
+            call, Action.GET_OPTIM, name, call.func, problem="its arguments are unpacked from a sequence or dict"
+        )
     if name == "optim_state_dict_to_load" and _old_order(call, file):
         arguments = bind(call, ("optim_state_dict", "model", "optim", *PARAMETERS[name][3:])) or {}
     model = arguments.get("model")
     if model is None:
-        return StateCall(call, Action.GET_OPTIM, name, call.func, problem="it names no model")
+        return StateCall(call, Action.GET_OPTIM, name, call.func, problem="it has no model argument")
     if name in ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict"):
         return _get(call, name, model, arguments, file)
     found = _set(call, name, model, arguments)
@@ -144,10 +146,10 @@ def _get(
     call: cst.Call, name: str, model: cst.BaseExpression, arguments: dict[str, cst.BaseExpression], file: File
 ) -> StateCall:
     optim = arguments.get("optim")
-    problem = "" if optim is not None else "it names no optimizer"
+    problem = "" if optim is not None else "it has no optimizer argument"
     given = arguments.get("optim_state_dict")
     if given is not None and not is_none(given) and not _own_state(given, optim, file):
-        problem = f"it transforms {file.code(given)}, which may be another state than the optimizer's own"
+        problem = f"it transforms {file.code(given)}, which may not be the optimizer's own state"
     kind, config = None, None
     if name == "full_optim_state_dict":
         kind = Kind.FULL
@@ -161,13 +163,13 @@ def _get(
 
 def _set(call: cst.Call, name: str, model: cst.BaseExpression, arguments: dict[str, cst.BaseExpression]) -> StateCall:
     state = next((arguments[entry] for entry in STATE_NAMES if entry in arguments), None)
-    problem = "" if state is not None else "it names no state"
+    problem = "" if state is not None else "it has no state argument"
     named = arguments.get("is_named_optimizer")
     if named is not None and literal_bool(named) is not False:
-        problem = "states of a NamedOptimizer have no FSDP2 form"
+        problem = "states of a NamedOptimizer have no FSDP2 equivalent"
     directly = arguments.get("load_directly")
     if directly is not None and literal_bool(directly) is None:
-        problem = "whether it loads is only known at run time"
+        problem = "load_directly is only known at run time"
     kind = None
     if name in ("shard_full_optim_state_dict", "scatter_full_optim_state_dict"):
         kind = Kind.FULL

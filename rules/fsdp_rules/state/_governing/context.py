@@ -151,9 +151,9 @@ def read_context(call: cst.Call, file: File) -> Context | None:
     if isinstance(around, cst.Assign):
         consumes += [(around, target.target.value) for target in around.targets if isinstance(target.target, cst.Name)]
     if isinstance(full, Expression) and full.behind.endswith(Kind.FULL.value):
-        notes.append(f"{file.code(full.node)} is {kind.value}")
+        notes.append(f"assumes {file.code(full.node)} is {kind.value}")
     if isinstance(around, cst.IfExp):
-        notes.append(f"the same is done where {file.code(around.test)} chooses no context")
+        notes.append(f"the same is done if {file.code(around.test)} selects no context")
     return Context(kind, model, optim, call, arguments["module"], tuple(consumes), "; ".join(notes), full)
 
 

@@ -24,7 +24,7 @@ from fsdp_rules.state._governing.context import (
 )
 from fsdp_rules.state._governing.switching import is_switcher
 
-ELSEWHERE = "set_state_dict_type is called in another file of the project, and may govern this call"
+ELSEWHERE = "set_state_dict_type is called in another file of the project, and may affect this call"
 
 
 def settings_calls(file: File) -> list[cst.Call]:
@@ -46,20 +46,20 @@ def setting_problem(setting: cst.Call, file: File) -> str:
             continue
         if same_model(subject, second, file) is not Same.NO and _own_problem(other, file):
             line = file.span(other).line
-            return f"the setting of line {line} on the same model stays, and the two belong together"
+            return f"it depends on the setting on line {line}, which cannot be rewritten"
     return ""
 
 
 def _own_problem(setting: cst.Call, file: File) -> str:
     context = read_context(setting, file)
     if context is None or context.kind in (Kind.UNKNOWN, Kind.EITHER):
-        return "the kind of state is only known at run time"
+        return "the state dict type is only known at run time"
     if context.kind is Kind.LOCAL:
         return local_state_dict.MESSAGE
     if not isinstance(file.parent(setting), cst.Expr):
-        return "the settings that it returns have no FSDP2 form"
+        return "the settings that it returns have no FSDP2 equivalent"
     if is_switcher(file.function(setting), file):
-        return "it governs code that runs inside of this context manager, and is not seen here"
+        return "it affects code inside this context manager that this tool cannot see"
     return ""
 
 
@@ -74,7 +74,7 @@ def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Con
     for setting in settings_calls(file):
         context = read_context(setting, file)
         if context is None or context.subject is None:
-            return "the arguments of a set_state_dict_type in this file cannot be told apart"
+            return "the arguments of a set_state_dict_type in this file are not clear"
         if same_model(context.subject, model, file) is not Same.NO:
             own.append(context)
     if not own:
@@ -82,10 +82,10 @@ def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Con
     if len({_meaning(context, file) for context in own}) > 1:
         own = [context for context in own if context.call and runs_before(file.statement(context.call), call, file)]
         if not own:
-            return "set_state_dict_type sets different kinds of state in this file"
+            return "set_state_dict_type sets different state dict types in this file"
     chosen = own[-1]
     if chosen.kind in (Kind.UNKNOWN, Kind.EITHER):
-        return "set_state_dict_type takes a kind of state that is only known at run time"
+        return "the state dict type given to set_state_dict_type is only known at run time"
     if chosen.kind is Kind.LOCAL:
         return local_state_dict.MESSAGE
     return _moved(chosen, call, model, file)
@@ -109,9 +109,9 @@ def _moved(context: Context, call: cst.Call, model: cst.BaseExpression, file: Fi
     notes: list[str] = []
     if not runs_before(file.statement(setting), call, file):
         line = file.span(setting).line
-        notes.append(f"set_state_dict_type in line {line} is taken to have run before, on the same model")
+        notes.append(f"assumes set_state_dict_type on line {line} runs before, on the same model")
     elif same_model(subject, model, file) is not Same.YES:
-        notes.append(f"{file.code(model)} is taken to be {file.code(subject)}")
+        notes.append(f"assumes {file.code(model)} is {file.code(subject)}")
     return replace(
         context,
         model_config=_portable(context.model_config, call, file, notes),
@@ -130,7 +130,7 @@ def _portable(config: Config, call: cst.Call, file: File, notes: list[str]) -> C
             return literal
         if not setting.behind and means_the_same(value, call, file):
             return Expression(value)
-        notes.append(f"{setting.text(file.code)} cannot be read here and is taken to be true")
+        notes.append(f"assumes {setting.text(file.code)}, which is not available here, is true")
         return True
 
     return replace(config, offload=moved(config.offload), rank0_only=moved(config.rank0_only))

@@ -13,6 +13,7 @@ from fsdp_rules.state._governing.context import Context
 from fsdp_rules.state._writing.shared_options import is_full, shared_name, shared_options
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.sentence import sentence
 
 HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
@@ -69,17 +70,17 @@ class Writer:
     def done(self, edits: list[Edit], level: Level | None = None) -> Diagnosis:
         """The verdict with these edits; ``review`` where there are notes and no ``level`` is given."""
         done = {
-            Action.GET_MODEL: "the state is gathered by get_model_state_dict",
-            Action.SET_MODEL: "the state is loaded by set_model_state_dict",
-            Action.GET_OPTIM: "the optimizer's state is gathered by name",
-            Action.SET_OPTIM: "the optimizer's state is loaded by name",
+            Action.GET_MODEL: "get_model_state_dict gathers the state",
+            Action.SET_MODEL: "set_model_state_dict loads the state",
+            Action.GET_OPTIM: "get_optimizer_state_dict gathers the optimizer state by name",
+            Action.SET_OPTIM: "set_optimizer_state_dict loads the optimizer state by name",
         }[self.state.action]
         if level is None:
             level = Level.REVIEW if self.notes else Level.SAFE
         return Diagnosis(
             self.state.call,
             level,
-            "; ".join([done, *self.notes]),
+            sentence(done, *self.notes),
             edits=tuple(edits),
             claims=(self.state.call.func,),
             consumes=self.context.consumes,

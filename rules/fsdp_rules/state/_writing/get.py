@@ -21,10 +21,7 @@ from fsdp_rules.verdict.finding import Level
 #: Words of a function that writes what it gathers.
 SAVES = re.compile(r"save|write|dump|upload", re.IGNORECASE)
 #: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
-OF_ALL = (
-    "the model's process_group is taken to hold all ranks: rank 0 of all gets the state, where FSDP1 gave it to the "
-    "first rank of each such group"
-)
+OF_ALL = "assumes the model's process_group contains every rank (only rank 0 of all ranks gets the state)"
 
 
 class Taking(Writer):
@@ -47,11 +44,11 @@ class Taking(Writer):
         if self.state.action is Action.GET_MODEL and not rank_zero_reads and self._has_own_group(gathered):
             self.notes.append(OF_ALL)
         if self.full is False and is_pickled(self.state.call, self.file):
-            self.notes.append("each rank's file holds DTensors, where FSDP1 without a device_mesh wrote ShardedTensors")
+            self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")
         if gathered.everywhere:
             return self._everywhere(gathered, arguments)
         if self.state.action is Action.GET_OPTIM and not self._is_saved():
-            self.notes.append("it is saved before training goes on, since step counts in it are the live ones")
+            self.notes.append("assumes it is saved before the next step (it shares the live step counters)")
         get = self.function()
         name = self._named(get, arguments, gathered.options)
         if not name:
@@ -89,13 +86,13 @@ class Taking(Writer):
     def _everywhere(self, gathered: Gathered, arguments: list[Build]) -> Diagnosis:
         get = self.function()
         if self.state.action is Action.GET_MODEL:
-            self.notes.append("each rank holds the full state on its device before it goes to the CPU")
+            self.notes.append("each rank has the full state on its device before it is copied to the CPU")
             return self.replaced(lambda code: self._on_cpu(self.call(get, arguments, gathered.options, code)))
         if self.file.settings.helpers:
             helper = self.file.ref(HELPERS[Action.GET_OPTIM])
-            self.notes.append("every rank gets the full state in CPU memory, as FSDP1's default was")
+            self.notes.append("every rank gets the full state in CPU memory, as under FSDP1 by default")
             return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code), Level.SAFE)
-        self.notes.append("the full state stays on its device, where FSDP1 moved it to the CPU")
+        self.notes.append("the full state is kept on its device (FSDP1: moved to the CPU)")
         return self.replaced(lambda code: self.call(get, arguments, gathered.options, code))
 
     def _on_cpu(self, call: str) -> str:

@@ -50,27 +50,27 @@ def gathering(full: Setting, config: Config, rank_zero_reads: bool, file: File) 
     if rank0 is True:
         cpu = offload
         if offload is False:
-            note = "every rank gets the state; FSDP1 gave it to rank 0 alone"
+            note = "every rank gets the state (FSDP1: only rank 0)"
         elif isinstance(offload, Expression):
-            note = f"where {_source(offload, file)} is false, every rank gets the state and not rank 0 alone"
+            note = f"every rank gets the state if {_source(offload, file)} is false (FSDP1: only rank 0)"
     elif rank0 is False:
         cpu = offload if rank_zero_reads else False
         everywhere = offload is True and not rank_zero_reads
         if isinstance(offload, Expression) and not rank_zero_reads:
-            note = f"the state stays on its device, whatever {_source(offload, file)} says"
+            note = f"the state is kept on its device, whatever {_source(offload, file)} is"
     elif offload is False:
-        note = f"every rank gets the state, whatever {_source(rank0, file)} says"
+        note = f"every rank gets the state, whatever {_source(rank0, file)} is"
     elif offload is True:
         cpu = rank0
-        note = f"where {_source(rank0, file)} is false, the state stays on its device"
+        note = f"the state is kept on its device if {_source(rank0, file)} is false"
     else:
         cpu = offload
         if _source(offload, file) != _source(rank0, file):
-            note = f"{_source(offload, file)} and {_source(rank0, file)} are taken to be equal"
+            note = f"assumes {_source(offload, file)} and {_source(rank0, file)} are equal"
     if rank_zero_reads:
         note = ""
     if everywhere and full is not True:
-        everywhere, note = False, "a full state stays on its device, where FSDP1 moved it to the CPU"
+        everywhere, note = False, "a full state is kept on its device (FSDP1: moved to the CPU)"
     return Gathered(_build(full, cpu, file), Level.REVIEW if note else Level.SAFE, note, everywhere)
 
 

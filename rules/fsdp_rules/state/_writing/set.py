@@ -36,20 +36,20 @@ class Putting(Writer):
         if self.full is not False:
             full = self._full_load()
             settings = {"full_state_dict": full, "broadcast_from_rank0": full}
-            self.notes.append("rank 0 sends its state to the others, which passed the same one")
+            self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
             if "own_group" in self.file.project.flags:
-                self.notes.append("the model's process_group is taken to hold all ranks, since rank 0 sends to all")
+                self.notes.append("assumes the model's process_group contains every rank, since rank 0 sends to all")
             if "offload" in self.file.project.flags:
-                self.notes.append("the model's saved buffers lie on the CPU like its offloaded parameters")
+                self.notes.append("assumes the model's saved buffers are on the CPU like its offloaded parameters")
         elif is_unpickled(state, self.file):
             self.notes.append(
-                "files of ShardedTensors, as FSDP1 writes them without a device_mesh, are saved anew first (FSDP401)"
+                "assumes files of ShardedTensors (FSDP1 without a device_mesh) are converted first (FSDP401)"
             )
         strict = self.state.strict
         if strict is not None:
             settings["strict"] = lambda code: code(strict)
             if self.full is not False and not isinstance(self.file.parent(self.state.call), cst.Expr):
-                self.notes.append("nothing depends on the missing_keys that it returns, which are empty from now on")
+                self.notes.append("assumes the returned missing_keys are unused: FSDP2 returns none")
         # set_model_state_dict leaves the shards in the dictionary that it is given.
         copied = self.full is not False and not self._is_temporary(state)
         function = self.function()
@@ -69,7 +69,7 @@ class Putting(Writer):
             or sharded(self.state.model, self.file).certainty is Certainty.YES
         ):
             if self.block is None and not self._is_certainly_sharded():
-                self.notes.append("a process group is initialised wherever this runs")
+                self.notes.append("assumes a process group is initialised wherever this runs")
             return lambda code: setting_text(self.full, code)
         initialized = f"{self.file.ref('torch.distributed.is_initialized')}()"
         return lambda code: initialized
@@ -117,11 +117,11 @@ class Putting(Writer):
         if load is None and not self.state.loads and not result_is_read(self.state.call, self.file):
             return self._never_loaded()
         if optim is None:
-            return refuse(self.state, "it names no optimizer, and none certainly loads the result")
+            return refuse(self.state, "it has no optimizer argument, and no optimizer certainly loads the result")
         if load is None and not self.state.loads:
             return self._to_load(optim)
         if self.state.loads and not isinstance(self.file.parent(self.state.call), cst.Expr):
-            return refuse(self.state, "its result is used although it loads already")
+            return refuse(self.state, "its result is used although load_directly loads it")
         function = self.function()
         text = self._set_text(function, optim)
         if load is None:
@@ -160,7 +160,7 @@ class Putting(Writer):
         if not self.file.settings.helpers:
             return refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, which --no-helpers forbids")
         if self.state.broadcast or self.context.optim_config.rank0_only is not False:
-            self.notes.append("every rank needs the state, which FSDP1 took from rank 0")
+            self.notes.append("assumes every rank has the state (FSDP1: only rank 0)")
         helper = self.file.ref(HELPERS[Action.SET_OPTIM])
         arguments: list[Build] = [self.model, lambda code: code(optim), lambda code: code(state)]
         return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code))
@@ -170,7 +170,7 @@ class Putting(Writer):
             self.state.call,
             Level.MANUAL,
             f"the result of {self.state.name} is never loaded, so the optimizer starts without its state",
-            "if it should be loaded: set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...); "
-            "if not, remove the call",
+            "call set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...) if it should "
+            "be loaded, or remove the call",
             claims=(self.state.call.func,),
         )

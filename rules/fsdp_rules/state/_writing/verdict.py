@@ -46,7 +46,7 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
         if same is Same.NO and method:
             continue
         if same is not Same.YES:
-            notes.append(f"{file.code(state.model)} is taken to be {file.code(found.subject)}")
+            notes.append(f"assumes {file.code(state.model)} is {file.code(found.subject)}")
         context, block = found, around
         notes += [found.note] if found.note else []
         break
@@ -60,16 +60,18 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
             return Diagnosis(
                 state.call,
                 Level.INFO,
-                f"{file.code(state.model)} is taken for a model that is not sharded: another file keeps its sharded "
-                "model under this name, and nothing in this file has to do with FSDP1",
+                f"assumes {file.code(state.model)} is not sharded: only another file has its sharded model "
+                "under this name",
                 f"if it is the sharded one, use {state.action.value} of torch.distributed.checkpoint.state_dict",
             )
         if unseen:
-            return refuse(state, f"{unseen} may set the kind of state, and does so out of sight")
+            return refuse(state, f"{unseen} may set the state dict type in code this tool cannot see")
         setting = calling_block(state.call, file) if state.kind is None else None
         if setting is not None:
             line = file.span(setting).line
-            return refuse(state, f"its function is called under the state_dict_type of line {line}, if not there alone")
+            return refuse(
+                state, f"this function is called inside the state_dict_type on line {line}, and maybe elsewhere"
+            )
         sticky = sticky_context(state.call, state.model, file) if state.kind is None else None
         if isinstance(sticky, str):
             return refuse(state, sticky)
@@ -77,11 +79,11 @@ def verdict(state: StateCall, file: File) -> Diagnosis | None:
             context = sticky
             notes += [sticky.note] if sticky.note else []
         elif state.action is Action.GET_MODEL:
-            notes.append("FSDP1's default was the full state on every rank")
+            notes.append("every rank gets the full state, as under FSDP1 by default")
     if state.problem:
         return refuse(state, state.problem)
     if method and is_compiled(state.model, file):
-        notes.append("names in it have no _orig_mod. in front any more, which files of a compiled FSDP1 model have")
+        notes.append("state dict keys no longer start with _orig_mod., as in files of a compiled FSDP1 model")
     takes = state.action in (Action.GET_MODEL, Action.GET_OPTIM)
     return (Taking if takes else Putting)(state, context, block, notes, file).diagnosis()
 
@@ -145,10 +147,10 @@ def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
     if held is Certainty.MAYBE and NO_MODEL.search(name.rpartition(".")[2]):
         return False
     if held is Certainty.MAYBE:
-        notes.append(f"{name} is taken to be the sharded model")
+        notes.append(f"assumes {name} is the sharded model")
     if held is not Certainty.NO:
         return True
     if isinstance(state.model, cst.Attribute) and sharded_owner(state.model.value, file) is not None:
-        notes.append(f"{name} is taken to be a part of the sharded model")
+        notes.append(f"assumes {name} is a part of the sharded model")
         return True
     return False
