@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.early_optimizers import EarlyOptimizer, early_optimizers, given_optimizers, wraps
+from fsdp_rules.construction._plan.early_optimizers import (
+    EarlyOptimizer,
+    early_optimizers,
+    given_optimizers,
+    parameters_of,
+    wraps,
+)
+from fsdp_rules.construction._plan.stale_optimizers import stale_model
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, remove
@@ -55,6 +62,24 @@ def build(model):
                     yield self._relinked(early, file)
             for given in given_optimizers(node, file):
                 yield self._given(given, node, file)
+        if isinstance(node, cst.Call) and file.project.unwrapped:
+            yield from self._stale(node, file)
+
+    def _stale(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
+        """The verdict about an optimizer whose model something else wraps afterwards."""
+        if parameters_of(node, file) is None:
+            return
+        owner = file.function(node) or file.module
+        calls = [call for call in file.inside(owner, cst.Call) if wraps(call, file)]
+        handled = [early for call in calls for early in early_optimizers(call, file)]
+        model = stale_model(node, handled, file)
+        if model is not None:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"this optimizer is built before {model} is sharded elsewhere: its step would train nothing",
+                f"build it after the sharding, or call fsdp_compat.relink_optimizer(optimizer, {model}) there",
+            )
 
     def _given(self, given: cst.Param, call: cst.Call, file: File) -> Diagnosis:
         """The verdict about an optimizer that comes with the model: who built it, built it before."""

@@ -7,6 +7,8 @@ MARKERS: tuple[bytes, ...] = (
     b"FSDP",
     b"FullyShardedDataParallel",
     b"clip_grad_norm_",
+    b".zero_grad(",
+    b".parameters()",
     b"configure_optimizers",
     b"no_sync",
     b"summon_full_params",

@@ -49,6 +49,8 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return False
     if LOOP.search(text) or DATA.search(text) or (".grad" in text and "reduce" in text):
         return True
+    if "optim" in text and project.wraps_what_comes_from(path):
+        return True
     if not ENTRY.search(text):
         return False
     return project.touches(path) or any(f".{name}.forward(" in text for name in project.held_attributes)

@@ -70,6 +70,32 @@ def spread(edges: Edges) -> dict[Place, Held]:
     return held
 
 
+def wrapped_later(edges: Edges, functions: Functions) -> frozenset[Place]:
+    """The places whose value reaches the model of an ``FSDP(...)`` call, whole or in part, along ``edges``."""
+    back: dict[Place, list[Place]] = defaultdict(list)
+    for source, targets in edges.items():
+        for target, _ in targets:
+            back[target].append(source)
+    pending = [
+        place
+        for place in back
+        if place.kind == "arg"
+        and place.part in ("0", "module")
+        and canonical(functions.exports.resolve(place.name)) in (FSDP, "wrap")
+    ]
+    found: set[Place] = set()
+    while pending:
+        place = pending.pop()
+        if place in found:
+            continue
+        found.add(place)
+        pending += back.get(place, ())
+        owner, _, name = place.name.rpartition(".")
+        if place.kind == "var" and owner and owner != "self":
+            pending += [place._replace(name=owner), Place("attr", name=name)]
+    return frozenset(found)
+
+
 def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
     source = flow.source
     if source.kind == "call":

@@ -15,7 +15,7 @@ from functools import cached_property
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, joined, spread
+from fsdp_rules.project.flow import Certainty, Held, joined, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 
@@ -29,7 +29,7 @@ class Project:
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
     an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
     the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind
-    of state, by their whole dotted names.
+    of state, by their whole dotted names. ``unwrapped`` are the places of models that some wrap is given.
     """
 
     flags: frozenset[str]
@@ -40,6 +40,7 @@ class Project:
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
     switchers: frozenset[str] = field(default=frozenset())
+    unwrapped: frozenset[Place] = field(default=frozenset())
 
     @classmethod
     def build(cls, facts: Iterable[FileFacts]) -> Project:
@@ -49,10 +50,12 @@ class Project:
             {file.module: dict(file.aliases) for file in files},
             {file.module: tuple(sorted(file.starred)) for file in files if file.starred},
         )
+        functions = Functions(files, names)
+        edges = joined(files, functions)
         return cls(
             flags=frozenset().union(*(file.flags for file in files)),
             names=names,
-            held=spread(joined(files, Functions(files, names))),
+            held=spread(edges),
             imported=frozenset().union(*(file.imported for file in files)),
             methods=frozenset(
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
@@ -60,6 +63,7 @@ class Project:
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=Owners.build(files),
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
+            unwrapped=wrapped_later(edges, functions),
         )
 
     def aliases(self, path: str) -> dict[str, str]:
@@ -76,6 +80,24 @@ class Project:
         What stands above the wrap in the function that wraps is told from what stands below by the file itself.
         """
         return self._held(path, scope, text).certainty
+
+    def is_wrapped_elsewhere(self, path: str, scope: str, text: str) -> bool:
+        """Whether what the dotted name ``text`` in ``scope`` holds is given to some wrap of the project."""
+        return any(Place("var", path, around, text) in self.unwrapped for around in scopes(scope))
+
+    def wraps_what_comes_from(self, path: str) -> bool:
+        """Whether some wrap of the project is given what a function of the file at ``path`` holds."""
+        return path in self._origins
+
+    @cached_property
+    def _origins(self) -> frozenset[str]:
+        return frozenset(place.path for place in self.unwrapped)
+
+    @cached_property
+    def shards_arguments(self) -> frozenset[str]:
+        """The names of the functions, and classes, that give what they are given to some wrap of the project."""
+        functions = {place.scope for place in self.unwrapped if place.kind == "param"}
+        return frozenset(name.removesuffix(".__init__").rpartition(".")[2] for name in functions)
 
     def origin(self, path: str, scope: str, text: str) -> tuple[str, int] | None:
         """The file and the line of the wrap that ``text`` comes from, None where none is known."""

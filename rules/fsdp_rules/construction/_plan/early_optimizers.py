@@ -61,16 +61,16 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
         value = built.value
         if file.scope(built) != scope or len(built.targets) != 1 or dotted(built.targets[0].target) is None:
             continue
-        parameters = _parameters(value, file) if isinstance(value, cst.Call) else None
+        parameters = parameters_of(value, file) if isinstance(value, cst.Call) else None
         if parameters is None:
             continue
-        models = dict.fromkeys(_read(parameters, file))
+        models = dict.fromkeys(models_read(parameters, file))
         if _passes_on(call, models, built, calls, file):
             continue
         for model in models:
-            if not _wraps_part(call, model, file):
+            if not wraps_part(call, model, file):
                 continue
-            wraps = [one for one in calls if _wraps_part(one, model, file) and file.span(one) > file.span(built)]
+            wraps = [one for one in calls if wraps_part(one, model, file) and file.span(one) > file.span(built)]
             anchor = _anchor(call, built, file)
             whole = model in {dotted(module) for module in _modules(call, file)}
             found.append(
@@ -155,7 +155,7 @@ def _modules(call: cst.Call, file: File) -> list[cst.BaseExpression]:
     return [module] if module is not None else []
 
 
-def _wraps_part(call: cst.Call, model: str, file: File) -> bool:
+def wraps_part(call: cst.Call, model: str, file: File) -> bool:
     return any(_belongs(module, model, file) for module in _modules(call, file))
 
 
@@ -193,7 +193,7 @@ def _anchor(call: cst.Call, built: cst.Assign, file: File) -> cst.CSTNode:
     return next((entry for entry in reversed(loops) if file.function(entry) is function), file.statement(call))
 
 
-def _parameters(call: cst.Call, file: File) -> cst.BaseExpression | None:
+def parameters_of(call: cst.Call, file: File) -> cst.BaseExpression | None:
     """What an optimizer is given to train; None where ``call`` builds no optimizer.
 
     That is the call itself where a function or method of the project builds it.
@@ -211,7 +211,7 @@ def _parameters(call: cst.Call, file: File) -> cst.BaseExpression | None:
     return None
 
 
-def _read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]:
+def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]:
     """The models, by dotted name, whose parameters ``node`` gives, itself or by names that it reads."""
     for call in file.inside(node, cst.Call):
         direct = model_of_parameters(call, file)
@@ -221,7 +221,7 @@ def _read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]
         yield from (text for text in texts if text is not None and text != "self")
     if depth < 5:
         for _, value in _assigned(node, file):
-            yield from _read(value, file, depth + 1)
+            yield from models_read(value, file, depth + 1)
 
 
 def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
@@ -235,7 +235,7 @@ def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.B
 def _is_held_by_name(parameters: cst.BaseExpression, model: str, file: File) -> bool:
     """Whether the parameters come through a name, which holds those from before wherever the optimizer is built."""
     root = model.partition(".")[0]
-    return any(name != root and model in _read(value, file) for name, value in _assigned(parameters, file))
+    return any(name != root and model in models_read(value, file) for name, value in _assigned(parameters, file))
 
 
 def _may_move(built: cst.Assign, wrapping: cst.CSTNode, file: File) -> bool:
