@@ -164,7 +164,7 @@ def test_what_a_rewrite_left_to_be_done_is_left_until_it_is_done(tmp_path: Path,
     capsys.readouterr()
     assert main(["check", "."]) == 1
     out = capsys.readouterr().out
-    assert "FSDP213 manual: left to do by hand: p.ndim was 1 for every FSDP1 parameter" in out
+    assert "FSDP213 manual: p.ndim was 1 for every FSDP1 parameter" in out
     assert " 1 finding" in out
     (tmp_path / "a.py").write_text("\n".join(line for line in text.split("\n") if "TODO" not in line))
     assert main(["check", "."]) == 0

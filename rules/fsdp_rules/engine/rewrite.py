@@ -16,6 +16,7 @@ from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.registry import all_rules, speaker
 from fsdp_rules.engine.relevance import is_relevant
+from fsdp_rules.engine.todos import new_todos, with_standing_todos
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
 from fsdp_rules.project.gates import statements
@@ -53,9 +54,9 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     if not file.prints_back:
         return Failed("does not print back as it was parsed and is unchanged")
 
-    diagnoses = _diagnose(file)
+    diagnoses = with_standing_todos(file, _diagnose(file))
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
-    todos = _todos(file, diagnoses)
+    todos = new_todos(file, diagnoses)
     module = apply_edits(file.module, edits, todos, file.ancestors) if edits or todos else file.module
     consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes]
     dead: list[cst.CSTNode] = []
@@ -191,27 +192,3 @@ def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
         message=diagnosis.message,
         advice=diagnosis.advice,
     )
-
-
-def _todos(file: File, diagnoses: list[tuple[Rule, Diagnosis]]) -> dict[cst.CSTNode, list[str]]:
-    todos: dict[cst.CSTNode, list[str]] = defaultdict(list)
-    for rule, diagnosis in diagnoses:
-        if diagnosis.level is not Level.MANUAL:
-            continue
-        statement = _commentable(file, diagnosis.node)
-        text = f"# TODO(fsdp-migrate {rule.id}): {' '.join(diagnosis.message.split())}"
-        existing = {line.comment.value for line in getattr(statement, "leading_lines", ()) if line.comment is not None}
-        if statement is file.module.body[0] if file.module.body else False:
-            existing |= {line.comment.value for line in file.module.header if line.comment is not None}
-        if text not in existing and text not in todos[statement]:
-            todos[statement].append(text)
-    return {statement: texts for statement, texts in todos.items() if texts}
-
-
-def _commentable(file: File, node: cst.CSTNode) -> cst.CSTNode:
-    current: cst.CSTNode | None = node
-    while current is not None:
-        if isinstance(current, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-            return current
-        current = file.parent(current)
-    return file.module.body[0]

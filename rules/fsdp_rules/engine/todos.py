@@ -1,0 +1,113 @@
+"""Comments about what is left to do by hand: written once, counted in each later run, and their statements kept."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.engine.registry import all_rules, speaker
+from fsdp_rules.file.file import File
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+TODO = re.compile(r"# TODO\(fsdp-migrate (FSDP\d+)\): (.*)")
+ADVICE = "do what the comment says, then remove the comment"
+Found = list[tuple[Rule, Diagnosis]]
+
+
+def new_todos(file: File, diagnoses: Found) -> dict[cst.CSTNode, list[str]]:
+    """The comments that ``diagnoses`` of level manual ask for, by the statement that each stands above."""
+    todos: dict[cst.CSTNode, list[str]] = defaultdict(list)
+    for rule, diagnosis in diagnoses:
+        if diagnosis.level is not Level.MANUAL:
+            continue
+        statement = _commentable(file, diagnosis.node)
+        text = _text(rule, diagnosis)
+        if text not in _comments(statement, file) and text not in todos[statement]:
+            todos[statement].append(text)
+    return {statement: texts for statement, texts in todos.items() if texts}
+
+
+def with_standing_todos(file: File, diagnoses: Found) -> Found:
+    """``diagnoses`` without what would edit a statement under such a comment, and with what the comments say."""
+    standing = _standing(file)
+    if not standing:
+        return diagnoses
+    kept: list[tuple[Rule, Diagnosis]] = []
+    said: set[tuple[cst.CSTNode, str]] = set()
+    for rule, diagnosis in diagnoses:
+        around = next((entry for entry in standing if _is_in(diagnosis.node, entry, file)), None)
+        edited = any(_is_in(edit.node, entry, file) for edit in diagnosis.edits for entry in standing)
+        if around is None and not edited:
+            kept.append((rule, diagnosis))
+        elif around is not None and _text(rule, diagnosis) in standing[around]:
+            said.add((around, _text(rule, diagnosis)))
+            kept.append((rule, diagnosis))
+        elif diagnosis.level is Level.INFO and not diagnosis.edits:
+            kept.append((rule, diagnosis))
+    for statement, texts in standing.items():
+        for text in texts:
+            match = TODO.match(text)
+            if match is not None and (statement, text) not in said:
+                node = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else statement
+                found = Diagnosis(node, Level.MANUAL, match.group(2), ADVICE)
+                if file.settings.enabled(match.group(1)):
+                    kept.append((_rule(match.group(1)), found))
+    return kept
+
+
+def _standing(file: File) -> dict[cst.CSTNode, list[str]]:
+    """The statements with such a comment above them, and their comments."""
+    if "TODO(fsdp-migrate" not in file.text:
+        return {}
+    kinds: Iterable[type[cst.CSTNode]] = (cst.SimpleStatementLine, *_COMPOUND)
+    found = {
+        node: [text for text in _comments(node, file) if TODO.match(text)]
+        for kind in kinds
+        for node in file.nodes(kind)
+    }
+    return {node: texts for node, texts in found.items() if texts}
+
+
+_COMPOUND = (cst.If, cst.For, cst.While, cst.Try, cst.With, cst.FunctionDef, cst.ClassDef, cst.Match)
+
+
+def _comments(statement: cst.CSTNode, file: File) -> list[str]:
+    lines = list(getattr(statement, "leading_lines", ()))
+    if file.module.body and statement is file.module.body[0]:
+        lines += file.module.header
+    return [line.comment.value for line in lines if line.comment is not None]
+
+
+def _is_in(node: cst.CSTNode, statement: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` is in ``statement``; of a definition, in what stands above its body."""
+    if node is statement:
+        return True
+    path = [node, *file.ancestors(node)]
+    if statement not in path:
+        return False
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+        return path[path.index(statement) - 1] is not statement.body
+    return True
+
+
+def _rule(rule_id: str) -> Rule:
+    known = any(rule.id == rule_id for rule in all_rules())
+    return speaker(rule_id if known else "FSDP901")
+
+
+def _text(rule: Rule, diagnosis: Diagnosis) -> str:
+    return f"# TODO(fsdp-migrate {rule.id}): {' '.join(diagnosis.message.split())}"
+
+
+def _commentable(file: File, node: cst.CSTNode) -> cst.CSTNode:
+    current: cst.CSTNode | None = node
+    while current is not None:
+        if isinstance(current, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            return current
+        current = file.parent(current)
+    return file.module.body[0]
