@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from fsdp_migrate.configs.block import Block, Change, Verdict, merged
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.dialect import Dialect
+from fsdp_migrate.configs.dialects.trainer import Trainer
+from fsdp_migrate.configs.dialects.verl import Verl
 from fsdp_migrate.configs.editing import json_nodes, yaml_nodes
 from fsdp_migrate.configs.nodes import Node, Text, TextEdit, Unreadable, apply
 from fsdp_migrate.configs.rules.config_registry import config_rules
@@ -21,7 +23,7 @@ from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchange
 
 #: Configuration is written by people; what is larger is data.
 LARGEST = 1_000_000
-DIALECTS: tuple[Dialect, ...] = (Accelerate(),)
+DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl())
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]")
 _KEPT = "these settings are kept as they are, because of {}"
 

@@ -68,7 +68,7 @@ mixed_precision: 'no'
                 setting,
                 Level.REVIEW,
                 "assumes an elementwise optimizer (Adam, SGD): FSDP2 has no flat parameters for it",
-                "Compare the losses of a few steps with Adafactor, LAMB, Muon or parameter groups.",
+                "Pass model and optimizer to one prepare() call: FSDP1 made the optimizer after it.",
                 change,
             )
         return Verdict(setting, Level.SAFE, f"{setting.written} is removed: FSDP2 has no such setting", change=change)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from types import ModuleType
 
-from fsdp_rules import beyond, construction, loop, state
+from fsdp_rules import beyond, construction, hosts, loop, state
 from fsdp_rules.verdict.rule import Rule, classes_in
 
-PACKAGES: tuple[ModuleType, ...] = (construction, loop, state, beyond)
+PACKAGES: tuple[ModuleType, ...] = (construction, loop, state, hosts, beyond)
 
 
 @cache

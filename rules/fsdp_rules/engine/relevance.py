@@ -11,6 +11,8 @@ from fsdp_rules.project.project import Project
 DIRECT = re.compile(
     r"torch\.distributed\.(fsdp|_shard)|fairscale|FullyShardedDataParallel|ShardedGradScaler|_fsdp_wrapped_module"
     r"|_fpw_module|flat_param|summon_full_params|fsdp-migrate|optim_state_dict"
+    r"|FSDPStrategy|FSDPConfig|FSDPModelingHook|FSDPWrapper|build_fsdp|torch\.sagemaker|DDPFullyShardedNative"
+    r"|[\"']fsdp(_native|_cpu_offload)?\w*[\"']|\bfsdp(_config|_min_num_params|_transformer_layer_cls_to_wrap)?\s*="
 )
 #: What a file without an FSDP import may do with a wrapped model that it is given.
 LOOP = re.compile(

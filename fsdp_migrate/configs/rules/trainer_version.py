@@ -1,0 +1,97 @@
+"""Rule for the version of FSDP that transformers' Trainer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Change, New, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_migrate.configs.rules.config_strategy import RESHARDS, strategy_name
+from fsdp_rules.verdict.finding import Level
+
+TRAINER = "transformers"
+
+
+def trainer_is_fsdp2(block: Block) -> bool:
+    return str(block.value("version")) == "2"
+
+
+def is_xla(block: Block) -> bool:
+    return any((found := block.get(name)) is not None and found.is_true for name in ("xla", "xla_fsdp_v2"))
+
+
+class TrainerVersion(ConfigRule):
+    """Which FSDP the Trainer takes: `version` in `fsdp_config`.
+
+    transformers 5.10 changed the default from 1 to 2: a file without the key means FSDP1 before and FSDP2 from then on,
+    without a line of it changed. It is written out. transformers before 5.0 does not read it. Without
+    `auto_wrap_policy`, version 2 ignores `min_num_params`, so that the policy is written out too. The strategy and
+    offloading that the words of `fsdp` ask for become `reshard_after_forward` and `cpu_offload`; version 2 refuses the
+    words `hybrid_shard` and `no_shard`.
+    """
+
+    id = "FSDP511"
+    name = "trainer-version"
+    dialects = (TRAINER,)
+    file = "fsdp_config.json"
+    before = """
+{
+    "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
+    "backward_prefetch": "backward_pre",
+    "use_orig_params": true
+}
+"""
+    after = """
+{
+    "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
+    "version": 2
+}
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """The switch itself, the policy that version 2 needs to hear of, and the strategy."""
+        version, words = block.get("version"), str(block.around["fsdp"] or "").lower().split()
+        prefix = str(block.around["prefix"])
+        if is_xla(block):
+            yield Verdict(None, Level.INFO, "xla is on: this is PyTorch/XLA's FSDP, which this tool does not change")
+            return
+        if trainer_is_fsdp2(block):
+            return
+        refused = [word for word in words if word in ("hybrid_shard", "hybrid_shard_zero2", "no_shard")]
+        reshard = block.get("reshard_after_forward")
+        if reshard and strategy_name(reshard.word) in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "NO_SHARD"):
+            refused.append(str(reshard.value))
+        if refused:
+            advice = 'Set "version": 1 until transformers drops FSDP1, or use full_shard.'
+            told = f"transformers' FSDP2 refuses {refused[0]} with ValueError"
+            yield Verdict(version or reshard, Level.MANUAL, told, advice, keeps=True)
+            return
+        told = "assumes transformers 5.1 or newer, which reads the version that is written out here"
+        change = Change({version.written: 2}) if version else Change(added={f"{prefix}version": 2})
+        yield Verdict(version, Level.REVIEW, told, "Before 5.10 a file without a version meant FSDP1.", change)
+        if reshard and strategy_name(reshard.word):
+            value = RESHARDS[strategy_name(reshard.word) or ""]
+            told = f"{reshard.written}: {reshard.value} becomes {'true' if value else 'false'}"
+            yield Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: value}))
+        yield from _policy(block, prefix)
+        added: dict[str, New] = {}
+        if "shard_grad_op" in words and reshard is None:
+            added[f"{prefix}reshard_after_forward"] = False
+        if "offload" in words and block.get("cpu_offload") is None:
+            added[f"{prefix}cpu_offload"] = True
+        if added:
+            told = f"the words of fsdp are written out: {', '.join(added)}"
+            yield Verdict(None, Level.SAFE, told, change=Change(added=added))
+
+
+def _policy(block: Block, prefix: str) -> Iterable[Verdict]:
+    least = block.get("min_num_params")
+    if least is None or least.word in ("0", "NONE") or block.get("auto_wrap_policy") is not None:
+        return
+    yield Verdict(
+        least,
+        Level.REVIEW,
+        "assumes units by size: FSDP2 reads min_num_params with auto_wrap_policy: SIZE_BASED_WRAP alone",
+        "Compare the peak memory: FSDP2 counts all parameters of a module.",
+        Change(added={f"{prefix}auto_wrap_policy": "SIZE_BASED_WRAP"}),
+    )

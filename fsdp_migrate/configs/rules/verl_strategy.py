@@ -1,0 +1,67 @@
+"""Rule for verl's ``strategy``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Change, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_rules.verdict.finding import Level
+
+VERL = "verl"
+
+
+class VerlStrategy(ConfigRule):
+    """The strategy of each role of verl: `fsdp` is FSDP1, and the default to this day.
+
+    Each role has its own: actor and critic, and the reference and reward models where they say one. It is read at the
+    level of the role; a `strategy` in its `fsdp_config` is overwritten, and silently changes nothing. verl knows fsdp2
+    from May 2025 on (0.4); an older fork needs its Python changed as well.
+    """
+
+    id = "FSDP521"
+    name = "verl-strategy"
+    dialects = (VERL,)
+    file = "ppo.yaml"
+    before = """
+actor_rollout_ref:
+  actor:
+    strategy: fsdp  # FSDP1
+    fsdp_config:
+      param_offload: false
+critic:
+  strategy: fsdp
+"""
+    after = """
+actor_rollout_ref:
+  actor:
+    strategy: fsdp2  # FSDP1
+    fsdp_config:
+      param_offload: false
+critic:
+  strategy: fsdp2
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """The strategy of a role, or its absence."""
+        setting, nested = block.get("strategy"), block.get("fsdp_config.strategy")
+        role = block.around["role"]
+        advice = "An older fork needs verl's fsdp2 first: see verl's own release notes."
+        if setting is None:
+            told = f"{role} has no strategy here, so verl's default counts: fsdp, which is FSDP1"
+            if nested and nested.word == "FSDP2":
+                told = f"fsdp_config.strategy is overwritten by the strategy of {role}: fsdp2 silently runs FSDP1"
+            yield Verdict(
+                nested, Level.MANUAL, told, f"Write strategy: fsdp2 in {role}, or in the file that it inherits from."
+            )
+        elif setting.word == "FSDP":
+            told = f"strategy of {role}: assumes verl 0.4 or newer, which knows fsdp2"
+            yield Verdict(setting, Level.REVIEW, told, advice, Change({setting.written: "fsdp2"}))
+        least = block.get("min_num_params")
+        if setting and setting.word in ("FSDP", "FSDP2") and least and least.word not in ("0", "NONE"):
+            yield Verdict(
+                least,
+                Level.MANUAL,
+                "wrap_policy.min_num_params is not read under fsdp2, whose units are layers alone",
+                "Name the layers in wrap_policy.transformer_layer_cls_to_wrap, and remove it.",
+            )

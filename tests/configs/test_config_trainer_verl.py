@@ -1,0 +1,81 @@
+"""The Trainer's files and verl's roles."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.configs.helpers import check_kept, check_migrates, found, migrated
+
+LAYERS = '"transformer_layer_cls_to_wrap": ["Block"]'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"fsdp": "not a Trainer\'s file"}', '{"min_num_params": 1, "a": 1, "b": 2, "c": "fsdp"}', '["fsdp"]'],
+)
+def test_other_json_is_not_touched(text: str) -> None:
+    assert migrated(text, "a.json") == (text, ())
+
+
+def test_words_beside_the_file_are_written_out() -> None:
+    check_migrates(
+        f'{{"fsdp": "shard_grad_op auto_wrap offload", "fsdp_config": {{{LAYERS}}}}}\n',
+        f'{{"fsdp": "shard_grad_op auto_wrap offload", "fsdp_config": {{{LAYERS}, "version": 2, '
+        '"reshard_after_forward": false, "cpu_offload": true}}\n',
+        "args.json",
+    )
+
+
+def test_size_policy_is_written_out() -> None:
+    check_migrates(
+        '{"fsdp_min_num_params": 2000, "fsdp_version": 1}\n',
+        '{"fsdp_min_num_params": 2000, "fsdp_version": 2, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"}\n',
+        "fsdp.json",
+    )
+
+
+@pytest.mark.parametrize("word", ["hybrid_shard auto_wrap", "no_shard"])
+def test_refused_words_keep_the_file(word: str) -> None:
+    check_kept(f'{{"fsdp": "{word}", "fsdp_config": {{{LAYERS}}}}}', "FSDP511", "a.json")
+
+
+def test_names_of_accelerate_have_no_effect() -> None:
+    text = f'{{{LAYERS}, "fsdp_offload_params": "true", "version": 2, "_comment": "x", "typo_key": 1}}'
+    output, findings = migrated(text, "a.json")
+    assert output == text
+    assert [(one.rule, one.level.value) for one in findings] == [("FSDP512", "manual")] * 2
+
+
+def test_xla_is_another_thing() -> None:
+    text = f'{{{LAYERS}, "xla": true}}'
+    assert migrated(text, "a.json")[0] == text
+    assert found(text, "a.json") == {("FSDP511", "info")}
+
+
+def test_an_absent_strategy_of_verl_is_the_default() -> None:
+    text = """
+    actor_rollout_ref:
+      actor:
+        fsdp_config:
+          strategy: fsdp2
+    """
+    finding = check_kept(text, "FSDP521", "ppo.yaml")
+    assert "silently" in finding.message
+
+
+def test_verl_roles_that_are_not_fsdp1() -> None:
+    text = "actor_rollout_ref:\n  actor:\n    strategy: megatron\n  ref:\n    strategy: fsdp2\n"
+    assert migrated(text, "ppo.yaml") == (text, ())
+
+
+def test_a_file_of_one_role() -> None:
+    check_migrates(
+        "_target_: verl.workers.config.FSDPActorConfig\nstrategy: fsdp\nfsdp_config:\n  fsdp_size: -1\n",
+        "_target_: verl.workers.config.FSDPActorConfig\nstrategy: fsdp2\nfsdp_config:\n  fsdp_size: -1\n",
+        "dp_actor.yaml",
+    )
+
+
+def test_size_policy_of_verl_is_reported() -> None:
+    text = "critic:\n  strategy: fsdp\n  model:\n    fsdp_config:\n      wrap_policy:\n        min_num_params: 100\n"
+    assert ("FSDP521", "manual") in found("actor_rollout_ref: {}\n" + text, "ppo.yaml")

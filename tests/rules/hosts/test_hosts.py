@@ -1,0 +1,60 @@
+"""Python code that has a framework run FSDP1."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.hosts.host_table import hosts
+from fsdp_rules.settings import Settings
+from tests.rules.helpers import check_findings, check_noop, findings
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from mine import FullyShardedDataParallelPlugin\nFullyShardedDataParallelPlugin()\n",
+        "from accelerate import FullyShardedDataParallelPlugin as P\np = P(fsdp_version=2, cpu_offload=True)\n",
+        "from transformers import TrainingArguments\nTrainingArguments('out', fsdp='')\n",
+        "from transformers import TrainingArguments\nTrainingArguments('out', fsdp=True, fsdp_config={'version': 2})\n",
+        "import lightning as L\nL.Trainer(strategy='ddp')\n",
+        "run(strategy='fsdp')\n",
+        "main(fsdp='on')\n",
+    ],
+)
+def test_nothing_is_said(source: str) -> None:
+    check_noop(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("import accelerate\naccelerate.FullyShardedDataParallelPlugin(**options)\n", "FSDP551"),
+        ("from accelerate.utils import FullyShardedDataParallelPlugin as P\nP(fsdp_version=args.version)\n", "FSDP551"),
+        (
+            "from accelerate import FullyShardedDataParallelPlugin as P\nP(fsdp_version=2, auto_wrap_policy=mine)\n",
+            "FSDP551",
+        ),
+        (
+            "from accelerate import FullyShardedDataParallelPlugin as P\nP(fsdp_version=2, forward_prefetch=True)\n",
+            "FSDP551",
+        ),
+        ("from trl import SFTConfig\nSFTConfig(fsdp='full_shard', fsdp_config=config)\n", "FSDP552"),
+        ("from mine import MyTrainingArguments\nMyTrainingArguments(fsdp=['hybrid_shard'])\n", "FSDP552"),
+        ("from pytorch_lightning.strategies import FSDPStrategy as S\nS(cpu_offload=True)\n", "FSDP553"),
+        ("from lightning.fabric.strategies import FSDPStrategy\nFSDPStrategy(**kwargs)\n", "FSDP553"),
+        ("import lightning as L\nkind = 'fsdp'\nL.Fabric(strategy=kind)\n", "FSDP554"),
+        ("from ray.train.torch import prepare_model\nprepare_model(m, parallel_strategy='fsdp')\n", "FSDP554"),
+    ],
+)
+def test_a_finding_each(source: str, rule: str) -> None:
+    check_findings(source, {(rule, "manual")})
+    check_findings(source, {(rule, "manual")}, Settings(to="shim"))
+
+
+@pytest.mark.parametrize("host", hosts(), ids=lambda host: host.name)
+def test_every_name_of_the_list_is_found(host: object) -> None:
+    for full in host.classes:  # type: ignore[attr-defined]
+        module, _, name = full.rpartition(".")
+        (finding,) = findings(f"from {module} import {name}\nx = {name}()\n")
+        assert finding.rule == "FSDP553"
+        assert len(finding.message) <= 110, finding.message
