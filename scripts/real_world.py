@@ -1,7 +1,9 @@
 """Runs the command over checkouts of other projects, in copies, and prints for each what became of it.
 
 The columns: Python files; those of them that use FSDP1; uses of FSDP1 before; findings by level; uses left without a
-finding, in code and in plain configuration; rewritten files that do not compile; files that a second run changes.
+finding, in code and in plain configuration; rewritten files that do not compile; files that a second run changes; calls
+that wrap a model, what became of them (fully_shard, a helper of fsdp_compat, FSDP1 as before), files that import
+fsdp_compat, and uses of FSDP1 afterwards. With ``--reasons``, why helpers were needed, most frequent first.
 Exits 1 when something was left, did not compile, changed again, or failed.
 """
 
@@ -25,11 +27,24 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from scripts.constructors import HEADINGS as CALLS  # noqa: E402
+from scripts.constructors import Constructors, constructors  # noqa: E402
 from tests.leftovers.check import left  # noqa: E402
 from tests.leftovers.uses import Use, uses  # noqa: E402
 
 LEVELS = ("safe", "review", "manual", "info")
-HEADINGS = ("files", "FSDP1 files", "uses", *LEVELS, "left", "left values", "not compiling", "changed again", "seconds")
+HEADINGS = (
+    "files",
+    "FSDP1 files",
+    "uses",
+    *LEVELS,
+    "left",
+    "left values",
+    "not compiling",
+    "changed again",
+    *CALLS,
+    "seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,8 @@ class Row:
     broken: tuple[str, ...]
     again: tuple[str, ...]
     failures: tuple[str, ...]
+    calls: Constructors
+    names_left: int
     seconds: float
 
     @property
@@ -57,7 +74,7 @@ class Row:
         values = sum(use.kind in ("value", "import") for use in self.left)
         counts = [self.files, self.with_fsdp1, self.uses, *(self.levels[level] for level in LEVELS)]
         counts += [len(self.left) - values, values, len(self.broken), len(self.again)]
-        return [*map(str, counts), f"{self.seconds:.1f}"]
+        return [*map(str, counts), *self.calls.cells(self.names_left), f"{self.seconds:.1f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a checkout, which is copied")
     parser.add_argument("--jobs", type=int, default=1, help="processes for each run")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the rewritten copies and reports there")
+    parser.add_argument("--reasons", action="store_true", help="print why calls need a helper")
     options = parser.parse_args(arguments)
     # Theirs, about their own sources.
     warnings.simplefilter("ignore", SyntaxWarning)
@@ -83,6 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(text)
         for file in row.again:
             print(f"{file}: a second run changes it")
+    if options.reasons:
+        for reason, count in sum((row.calls.reasons for row in rows), Counter[str]()).most_common():
+            print(f"{count:4d}  {reason}")
     return 0 if all(row.good for row in rows) else 1
 
 
@@ -114,6 +135,8 @@ def measure(checkout: Path, where: Path, jobs: int) -> Row:
             for error in (*report["errors"], *again_report["errors"])
             if error["path"] not in before or _compiles(before[error["path"]], error["path"])
         ),
+        calls=constructors(before, after, report["findings"]),
+        names_left=sum(use.kind != "import" for use in uses(after)),
         seconds=seconds,
     )
 

@@ -25,6 +25,7 @@ FIXTURES = tuple(sorted(path.name for path in DIRECTORY.iterdir() if path.is_dir
 FOUR_RANKS = {
     "FSDP102-sharding-strategy-hybrid": "two nodes of two",
     "FSDP107-process-group-and-mesh-groups": "two nodes of two",
+    "FSDP107-process-group-and-mesh-own-group": "two groups of two",
 }
 
 # What torch itself refuses on the machine that runs the tests, before or after: neither version can be trained.

@@ -7,27 +7,23 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
+from fsdp_rules.construction._plan.leaves import Found, leaves, readers
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import bind, brief, elements, is_none, is_partial
+from fsdp_rules.construction._plan.policy_test import BY_CLASS, PolicyTest, is_below, parts, policy_call, policy_test
+from fsdp_rules.file.expressions import brief, elements, is_none
 from fsdp_rules.file.file import File
-from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.file.tree import Code
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
-
-#: For each policy that is a plain test on the module: the argument that holds the test.
-BY_CLASS = {
-    "transformer_auto_wrap_policy": "transformer_layer_cls",
-    "_module_wrap_policy": "module_classes",
-    "ModuleWrapPolicy": "module_classes",
-}
 
 
 class AutoWrapPolicy(ArgumentRule):
     """auto_wrap_policy.
 
     A policy by class (`transformer_auto_wrap_policy`, `ModuleWrapPolicy`) or by predicate (`lambda_auto_wrap_policy`)
-    becomes a loop over the modules, children before parents, as FSDP1 wraps them. `fsdp_compat.shard` runs all other
-    policies exactly as FSDP1 does: those that count parameters, combine others, have per-module arguments or come from
-    another file.
+    becomes a loop over the modules, children before parents, as FSDP1 wraps them; policies that `_or_policy` combines
+    are one test, and policies that are chosen at run time become functions of a module. Policies that count parameters,
+    carry per-module arguments or come from another file are replayed exactly by `fsdp_compat.shard`.
     """
 
     id = "FSDP103"
@@ -59,32 +55,54 @@ def build(model):
         """Turn the policy into a test on each module, or leave it to the helper."""
         if is_none(value):
             return
-        found = file.value(value)
-        if is_none(found) or not self._select(found, plan, file):
+        found = leaves(value, file)
+        single = found.nodes[0] if len(found.nodes) == 1 else None
+        if single is not None and (is_none(single) or self._select(single, plan, file)):
+            plan.consume_value(value, file)
+            yield Diagnosis(
+                value, Level.SAFE, "the units that this policy selects are sharded in a loop, children first"
+            )
+        elif self._choose(value, found, plan, file):
+            yield Diagnosis(value, Level.SAFE, "each policy that may be chosen becomes a function that tests a module")
+        else:
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")
-            return
-        plan.consume_value(value, file)
-        yield Diagnosis(value, Level.SAFE, "the units that this policy selects are sharded in a loop, children first")
+
+    def _choose(self, value: cst.BaseExpression, found: Found, plan: ShardPlan, file: File) -> bool:
+        """Make a function of a module out of each policy that may be chosen."""
+        if found.unknown or len(found.nodes) < 2 or not isinstance(value, cst.Name):
+            return False
+        tests = [None if is_none(node) else policy_test(node, file) for node in found.nodes]
+        if any(test is None and not is_none(node) for node, test in zip(found.nodes, tests, strict=True)):
+            return False
+        if next(readers(found, file), None) is not None:
+            return False
+        plan.edits += [
+            Replace(node, _function(test, bare=_is_assigned(node, file)))
+            for node, test in zip(found.nodes, tests, strict=True)
+        ]
+        for node in found.nodes:
+            for part in parts(node, file):
+                plan.consume_value(part, file)
+        plan.selector, plan.selector_nodes = "{n0}({module})", (value,)
+        return True
 
     def _select(self, policy: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:
-        if not isinstance(policy, cst.Call):
+        called = policy_call(policy, file)
+        if called is None:
             return False
-        if is_partial(policy, file):
-            if not policy.args or policy.args[0].star:
-                return False
-            name = file.fsdp1(policy.args[0].value)
-            arguments = bind(policy.with_changes(args=policy.args[1:]), ())
-        else:
-            name = file.fsdp1(policy.func)
-            arguments = bind(policy, ("module_classes",)) if name == "ModuleWrapPolicy" else None
-        if name is None or arguments is None:
-            return False
+        name, arguments = called
         if name in BY_CLASS and set(arguments) == {BY_CLASS[name]}:
             return self._classes(arguments[BY_CLASS[name]], plan, file)
         if name == "lambda_auto_wrap_policy" and set(arguments) == {"lambda_fn"}:
             return self._predicate(arguments["lambda_fn"], plan, file)
-        return False
+        test = policy_test(policy, file)
+        if test is None:
+            return False
+        for part in parts(policy, file):
+            plan.consume_value(part, file)
+        plan.selector, plan.selector_nodes = f"({test.template})", test.nodes
+        return True
 
     def _classes(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:
         found = file.value(value)
@@ -106,6 +124,7 @@ def build(model):
         return isinstance(value, cst.Name) and len(file.uses(value.value)) == 1
 
     def _predicate(self, function: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:
+        plan.below_root = is_below(function)
         if isinstance(function, cst.Name):
             plan.selector_nodes = (function,)
             plan.selector = "{n0}({module})"
@@ -122,3 +141,17 @@ def build(model):
             plan.selector_nodes = (function,)
             plan.selector = "({n0})({module})"
         return True
+
+
+def _function(test: PolicyTest | None, *, bare: bool) -> Build:
+    """A function of a module that makes the ``test``, None of which picks nothing."""
+
+    def build(code: Code) -> str:
+        text = "lambda module: " + ("False" if test is None else test.text("module", code))
+        return text if bare else f"({text})"
+
+    return build
+
+
+def _is_assigned(node: cst.BaseExpression, file: File) -> bool:
+    return isinstance(file.parent(node), cst.Assign | cst.AnnAssign)

@@ -22,6 +22,8 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
+#: Arguments on which the meaning of others depends.
+FIRST = ("process_group", "device_mesh")
 #: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
 BEYOND = {
     re.compile(r"\bfrom apex\.optimizers import\b|\bapex\.optimizers\.Fused"): (
@@ -73,15 +75,15 @@ def build(model):
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
-        if "meta" in file.project.flags:
-            plan.helper.append(
-                "this project builds modules on the meta device, which FSDP1 initialises one unit at a time"
-            )
+        if file.project.may_be_on_meta(file.path, file.scope(call)):
+            plan.helper.append("this model may be on the meta device, where FSDP1 initialises one unit at a time")
+        elif "meta" in file.project.flags:
+            plan.assumptions.append("assumes this model is not on the meta device, where its first forward would fail")
         early = [entry.name for entry in early_optimizers(call, file) if not entry.moves]
         plan.helper.extend(f"{name} is built before sharding and needs the new parameters" for name in early)
         verdicts: list[Diagnosis] = []
         passed: list[Diagnosis] = []
-        for name, value in gathered.arguments.items():
+        for name, value in sorted(gathered.arguments.items(), key=lambda entry: entry[0] not in FIRST):
             rule = argument_rules().get(name)
             if rule is None:
                 yield Diagnosis(

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
+from fsdp_rules.construction._plan.leaves import leaves, readers
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import bind, brief, is_none, literal_bool
+from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
-from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
+
+CPU_BACKEND = 'assumes the process group has a CPU backend too ("cuda:nccl,cpu:gloo")'
 
 
 class CpuOffload(ArgumentRule):
@@ -42,24 +45,45 @@ def build(model):
         """Decide whether anything is offloaded."""
         if is_none(value):
             return
-        wanted = self._wanted(file.value(value), file)
-        if wanted is None:
+        found = leaves(value, file)
+        wanted = [self._wanted(node, file) for node in found.nodes]
+        single = wanted[0] if len(wanted) == 1 else None
+        if found.unknown or None in wanted:
             plan.helper.append(f"cpu_offload={brief(file.code(value))} is only known at run time")
             yield Diagnosis(
                 value, Level.REVIEW, "fsdp_compat.shard decides at run time whether parameters are offloaded"
             )
             return
-        plan.consume_value(value, file)
-        plan.offload = wanted
-        if wanted:
-            plan.assumptions.append('assumes the process group has a CPU backend too ("cuda:nccl,cpu:gloo")')
+        plan.assumptions += [] if single is False else [CPU_BACKEND]
+        if isinstance(single, bool):
+            plan.consume_value(value, file)
+            plan.offload = single
+        elif isinstance(single, cst.BaseExpression) and is_repeatable(single):
+            plan.consume_value(value, file)
+            plan.offload_if = single
+        elif next(readers(found, file), None) is not None:
+            plan.helper.append(f"{brief(file.code(value))} is used in other places")
+        else:
+            plan.offload_value = value
+            plan.edits += [
+                Replace(node, self._policy(node, meant, file)) for node, meant in zip(found.nodes, wanted, strict=True)
+            ]
+        if single is False:
+            yield Diagnosis(value, Level.SAFE, "nothing is offloaded, as fully_shard does by default")
+        else:
             yield Diagnosis(
                 value, Level.REVIEW, "CPUOffloadPolicy() offloads parameters, and norms are reduced on the CPU"
             )
-        else:
-            yield Diagnosis(value, Level.SAFE, "nothing is offloaded, as fully_shard does by default")
 
-    def _wanted(self, value: cst.BaseExpression, file: File) -> bool | None:
+    def _policy(self, node: cst.BaseExpression, wanted: bool | cst.BaseExpression | None, file: File) -> Build:
+        on = file.ref("torch.distributed.fsdp.CPUOffloadPolicy") + "()"
+        off = file.ref("torch.distributed.fsdp.OffloadPolicy") + "()"
+        if isinstance(wanted, cst.BaseExpression):
+            return lambda code: f"{on} if {code(wanted)} else {off}"
+        return lambda code: on if wanted else off
+
+    def _wanted(self, value: cst.BaseExpression, file: File) -> bool | cst.BaseExpression | None:
+        """Whether ``value`` offloads, or the expression that decides it; None where that is not known."""
         if is_none(value):
             return False
         if not isinstance(value, cst.Call) or file.fsdp1(value.func) != "CPUOffload":
@@ -67,4 +91,8 @@ def build(model):
         arguments = bind(value, ("offload_params",))
         if arguments is None:
             return None
-        return literal_bool(arguments["offload_params"]) if "offload_params" in arguments else False
+        flag = arguments.get("offload_params")
+        if flag is None:
+            return False
+        known = literal_bool(file.value(flag))
+        return known if known is not None else flag

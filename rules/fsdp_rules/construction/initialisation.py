@@ -8,8 +8,8 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import brief, is_none, literal_bool
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.expressions import brief, is_none, is_repeatable, literal_bool
+from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
@@ -52,8 +52,8 @@ class SyncModuleStates(ArgumentRule):
     """Broadcast from rank 0 (sync_module_states).
 
     FSDP1 broadcasts each unit's parameters and buffers before it shards them. The rewrite broadcasts tensor by tensor
-    before the first `fully_shard`, so that no more than one full tensor is copied to the device at a time. With modules
-    on the meta device, or a custom process group, `fsdp_compat.shard` does it.
+    in front of the first `fully_shard`, so that no more than one full tensor is copied to the device at a time, inside
+    the groups of the mesh where there is one. With modules on the meta device `fsdp_compat.shard` does it.
     """
 
     id = "FSDP114"
@@ -88,12 +88,6 @@ def build(model):
             plan.consume_value(value, file)
             return
         plan.sync = value
-        if "meta" in file.project.flags:
-            plan.helper.append("sync_module_states initialises modules that the project builds on the meta device")
-        elif not is_none(plan.arguments.get("process_group")) and "process_group" in plan.arguments:
-            plan.helper.append("sync_module_states in a custom process group")
-        elif "device_mesh" in plan.arguments:
-            plan.helper.append("sync_module_states in a custom mesh")
-        elif dotted(value) is None and literal_bool(value) is None:
+        if not is_repeatable(value) and literal_bool(value) is None:
             plan.helper.append(f"sync_module_states={brief(file.code(value))} is only known at run time")
         yield Diagnosis(value, Level.SAFE, "parameters and buffers are broadcast from rank 0 before they are sharded")

@@ -7,19 +7,25 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
+from fsdp_rules.construction._plan.leaves import leaves
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import bind, brief, is_none
-from fsdp_rules.file.file import File, dotted
-from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.file.expressions import bind, brief, elements, is_none
+from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
+
+MADE = ("device_type", "mesh_shape")
+NAMES = 'mesh_dim_names=("replicate", "shard")'
 
 
 class Mesh(ArgumentRule):
     """process_group and device_mesh.
 
     A `device_mesh` that the file builds with `init_device_mesh` becomes `mesh=`; its dimensions already have FSDP2's
-    order, replicate before shard. A process group, a (shard, replicate) pair of them (the opposite order) and a mesh of
-    unknown shape are converted to a mesh by `fsdp_compat.shard`.
+    order, replicate before shard. A process group becomes a mesh of one dimension, a (shard, replicate) pair of them,
+    whose order is the other way round, one of two. FSDP1's strategies ask for one dimension, hybrid ones for two, and
+    a mesh of unknown shape is passed on under that assumption.
     """
 
     id = "FSDP107"
@@ -45,31 +51,71 @@ def build(model):
 """
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
-        """Use a mesh whose shape is known as it is; leave everything else to the helper."""
+        """Pass a mesh on as it is, make one of a group; FSDP1's strategies say how many dimensions it has."""
         found = file.value(value)
         if is_none(found):
             return
-        dimensions = self._dimensions(found, file)
-        if dimensions is None:
-            plan.helper.append(f"the shape of {brief(file.code(value))} is only known at run time")
-            yield Diagnosis(
-                value, Level.REVIEW, "fsdp_compat.shard makes a mesh of it at run time, replicate before shard"
-            )
+        if self._is_given_by(value, "process_group", plan):
+            yield from self._group(value, found, plan, file)
             return
-        plan.mesh = "given"
-        plan.mesh_value = value
+        plan.mesh, plan.mesh_value = "given", value
+        shape = self._shape(found)
+        if shape is None or not self._is_made_here(found, file):
+            plan.assumptions.append(
+                f"assumes {brief(file.code(value), 30)} has one dimension, or two with a hybrid strategy, as in FSDP1"
+            )
+            yield Diagnosis(value, Level.REVIEW, "the mesh is passed to fully_shard unchanged")
+            return
+        if len(shape.elements) > 2:
+            plan.helper.append(f"{brief(file.code(value))} has more than two dimensions")
+        names = bind(cst.ensure_type(found, cst.Call), MADE) or {}
+        if len(shape.elements) == 2 and "mesh_dim_names" not in names:
+            plan.edits.append(_named(cst.ensure_type(found, cst.Call)))
         yield Diagnosis(value, Level.SAFE, "the mesh is passed to fully_shard unchanged")
 
-    def _dimensions(self, found: cst.BaseExpression, file: File) -> int | None:
-        if not isinstance(found, cst.Call):
-            return None
-        name = file.resolved(found.func)
-        if name is None or not name.endswith("device_mesh.init_device_mesh"):
-            return None
-        arguments = bind(found, ("device_type", "mesh_shape")) or {}
-        shape = arguments.get("mesh_shape")
-        if not isinstance(shape, cst.Tuple):
-            return None
-        if len(shape.elements) > 1 and "mesh_dim_names" not in arguments:
-            return None
-        return len(shape.elements) if dotted(found) is not None or len(shape.elements) <= 2 else None
+    def _group(
+        self, value: cst.BaseExpression, found: cst.BaseExpression, plan: ShardPlan, file: File
+    ) -> Iterable[Diagnosis]:
+        pair = elements(found) if isinstance(found, cst.Tuple) else None
+        if pair is not None and len(pair) == 2:
+            plan.mesh, plan.mesh_value, plan.groups = "groups", value, (pair[0], pair[1])
+            yield Diagnosis(value, Level.SAFE, "the (shard, replicate) groups become a (replicate, shard) mesh")
+            return
+        choices = leaves(value, file).nodes
+        if any(isinstance(choice, cst.Tuple) for choice in choices):
+            plan.helper.append(f"{brief(file.code(value))} may be one group or two")
+        plan.mesh, plan.mesh_value = "group", value
+        if self._may_be_none(value, found, file):
+            plan.optional_group = True
+        yield Diagnosis(value, Level.SAFE, "DeviceMesh.from_group makes the mesh of this group")
+
+    def _may_be_none(self, value: cst.BaseExpression, found: cst.BaseExpression, file: File) -> bool:
+        """Whether the group is a parameter whose default is None, or is None on some way to the call."""
+        if any(is_none(choice) for choice in leaves(value, file).nodes):
+            return True
+        function = file.function(value)
+        if function is None or not isinstance(found, cst.Name):
+            return False
+        parameters = (*function.params.params, *function.params.kwonly_params)
+        return any(entry.name.value == found.value and is_none(entry.default) for entry in parameters)
+
+    def _is_given_by(self, value: cst.BaseExpression, name: str, plan: ShardPlan) -> bool:
+        return plan.arguments.get(name) is value
+
+    def _is_made_here(self, found: cst.BaseExpression, file: File) -> bool:
+        name = file.resolved(found.func) if isinstance(found, cst.Call) else None
+        return name is not None and name.endswith("device_mesh.init_device_mesh")
+
+    def _shape(self, found: cst.BaseExpression) -> cst.Tuple | None:
+        shape = (bind(found, MADE) or {}).get("mesh_shape") if isinstance(found, cst.Call) else None
+        return shape if isinstance(shape, cst.Tuple) else None
+
+
+def _named(call: cst.Call) -> Replace:
+    """``call`` with the names of its dimensions, which FSDP2 asks for."""
+
+    def build(code: Code) -> str:
+        arguments = [code(entry).rstrip(", ") for entry in call.args]
+        return f"{code(call.func)}({', '.join([*arguments, NAMES])})"
+
+    return Replace(call, build)

@@ -7,13 +7,16 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
+from fsdp_rules.construction._plan.leaves import Found, leaves, readers
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
-from fsdp_rules.construction._plan.render import policy_text
+from fsdp_rules.construction._plan.policy_text import policy_text
 from fsdp_rules.file.expressions import bind, brief, is_none
 from fsdp_rules.file.file import File
-from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
+#: Fields that FSDP2's policy has under the same names.
+READ = frozenset({"param_dtype", "reduce_dtype"})
 FIELDS = (
     "param_dtype",
     "reduce_dtype",
@@ -61,28 +64,39 @@ def build(model):
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Read the policy's fields, or leave it to the helper."""
-        if is_none(value):
+        if is_none(file.value(value)):
             return
-        found = file.value(value)
-        fields = self._fields(found, file)
-        reason = self._beyond_native(value, found, fields, plan, file)
-        if fields is None or reason is not None:
+        found = leaves(value, file)
+        made = [node for node in found.nodes if not is_none(node)]
+        every = [fields for node in made if (fields := self._fields(node, file)) is not None]
+        reason = self._beyond_native(value, found, every, plan, file)
+        if found.unknown or len(every) != len(made) or reason is not None:
             plan.helper.append(reason or f"mixed_precision={brief(file.code(value))} is only known at run time")
             yield Diagnosis(
                 value, Level.REVIEW, "fsdp_compat.shard applies the MixedPrecision at run time with FSDP1's cast rules"
             )
             return
-        precision = Precision(fields)
-        if isinstance(value, cst.Name):
-            precision.variable = value.value
+        for fields in every:
+            if "buffer_dtype" in fields and is_none(file.value(fields["buffer_dtype"])):
+                del fields["buffer_dtype"]
+        precision = Precision(dict(every[0]), optional=len(made) < len(found.nodes))
+        like = _buffers_like(every, file)
+        if found.nodes != (value,):
+            precision.variable = file.code(value)
+            if any("buffer_dtype" in fields for fields in every) and (len(every) > 1 or precision.optional):
+                if like is None:
+                    plan.helper.append(f"{precision.variable} has a buffer_dtype of its own")
+                precision.buffers_like = like
+                precision.fields.pop("buffer_dtype", None)
+            plan.edits += [Replace(node, _built(dict(fields), file)) for node, fields in zip(made, every, strict=True)]
+            nothing = f"{file.ref('torch.distributed.fsdp.MixedPrecisionPolicy')}()"
+            plan.edits += [Replace(node, lambda code: nothing) for node in found.nodes if is_none(node)]
+            plan.edits += self._reads(found, every, plan, file)
         plan.precision = precision
-        if "buffer_dtype" in fields and is_none(file.value(fields["buffer_dtype"])):
-            del fields["buffer_dtype"]
-        message = "MixedPrecision becomes MixedPrecisionPolicy, which casts only the root's inputs, as FSDP1 does"
-        edits = self._definition(value, found, fields, file)
-        if "buffer_dtype" in fields:
+        if any("buffer_dtype" in fields for fields in every):
             plan.assumptions.append("buffers are cast once, so saved state dicts have them in buffer_dtype")
-        yield Diagnosis(value, Level.SAFE, message, edits=edits)
+        message = "MixedPrecision becomes MixedPrecisionPolicy, which casts only the root's inputs, as FSDP1 does"
+        yield Diagnosis(value, Level.SAFE, message)
 
     def _fields(self, found: cst.BaseExpression, file: File) -> dict[str, cst.BaseExpression] | None:
         if not isinstance(found, cst.Call) or file.fsdp1(found.func) != "MixedPrecision":
@@ -93,37 +107,70 @@ def build(model):
     def _beyond_native(
         self,
         value: cst.BaseExpression,
-        found: cst.BaseExpression,
-        fields: dict[str, cst.BaseExpression] | None,
+        found: Found,
+        every: list[dict[str, cst.BaseExpression]],
         plan: ShardPlan,
         file: File,
     ) -> str | None:
-        if fields is None:
+        if not every:
             return None
-        if "batchnorm" in file.project.flags:
-            return (
-                "models may have BatchNorm (for example from torchvision or timm), which FSDP1 keeps in full precision"
-            )
-        if "_module_classes_to_ignore" in fields:
-            return "the MixedPrecision has its own module classes to ignore"
-        precision = Precision(fields)
-        if precision.flag("keep_low_precision_grads", False) is not False:
-            return "keep_low_precision_grads has no FSDP2 field"
-        if None in (precision.flag("cast_forward_inputs", False), precision.flag("cast_root_forward_inputs", True)):
+        if file.project.may_have_batchnorm(file.path, file.scope(plan.call)):
+            return "the model may have BatchNorm, which FSDP1 keeps in full precision"
+        casts = set()
+        for fields in every:
+            if "_module_classes_to_ignore" in fields:
+                return "the MixedPrecision leaves out module classes of its own choice"
+            precision = Precision(fields)
+            if precision.flag("keep_low_precision_grads", False) is not False:
+                return "keep_low_precision_grads has no FSDP2 field"
+            casts.add((precision.flag("cast_forward_inputs", False), precision.flag("cast_root_forward_inputs", True)))
+        if len(casts) > 1 or None in casts.pop():
             return "which inputs are cast is only known at run time"
-        if found is not value:
-            if not isinstance(value, cst.Name) or file.binding(value) is None:
-                return "the MixedPrecision is passed through several variables"
-            binding = file.binding(value)
-            if binding is None or binding.value is not found:
-                return "the MixedPrecision is passed through several variables"
-            if len(file.uses(value.value)) > 1 or file.project.imports_from(file.path, value.value):
-                return f"{value.value} is used in other places too"
+        if "batchnorm" in file.project.flags:
+            plan.assumptions.append("assumes the model has no BatchNorm, which FSDP1 keeps in full precision")
+        if found.nodes == (value,):
+            return None
+        if not isinstance(value, cst.Name):
+            return "the MixedPrecision is passed through several variables"
+        for use in readers(found, file):
+            parent = file.parent(use)
+            name = parent.attr.value if isinstance(parent, cst.Attribute) and parent.value is use else ""
+            if name not in READ and not (name == "buffer_dtype" and _buffers_like(every, file)):
+                return f"{use.value} is used in other places"
+        if any(
+            file.project.imports_from(file.path, carrier.value) for carrier in found.carriers if not file.scope(carrier)
+        ):
+            return f"{file.code(value)} is used in other places"
         return None
 
-    def _definition(
-        self, value: cst.BaseExpression, found: cst.BaseExpression, fields: dict[str, cst.BaseExpression], file: File
-    ) -> tuple[Replace, ...]:
-        if found is value:
-            return ()
-        return (Replace(found, lambda code: policy_text(fields, file, code)),)
+    def _reads(
+        self, found: Found, every: list[dict[str, cst.BaseExpression]], plan: ShardPlan, file: File
+    ) -> list[Replace]:
+        """What reads the dtype of the buffers, which FSDP2's policy does not have."""
+        like = _buffers_like(every, file)
+        edits: list[Replace] = []
+        for name in {carrier.value for carrier in found.carriers}:
+            for use in file.uses(name):
+                parent = file.parent(use)
+                if isinstance(parent, cst.Attribute) and parent.attr.value == "buffer_dtype" and like:
+                    edits.append(Replace(parent, _attribute(use, like)))
+        return edits
+
+
+def _attribute(owner: cst.Name, name: str) -> Build:
+    return lambda code: f"{code(owner)}.{name}"
+
+
+def _built(fields: dict[str, cst.BaseExpression], file: File) -> Build:
+    return lambda code: policy_text(fields, file, code)
+
+
+def _buffers_like(every: list[dict[str, cst.BaseExpression]], file: File) -> str | None:
+    """The field of MixedPrecisionPolicy that equals ``buffer_dtype`` in each of ``every``."""
+    for name in ("param_dtype", "reduce_dtype"):
+        if all(
+            name in fields and "buffer_dtype" in fields and file.code(fields[name]) == file.code(fields["buffer_dtype"])
+            for fields in every
+        ):
+            return name
+    return None

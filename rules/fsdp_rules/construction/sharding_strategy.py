@@ -8,7 +8,8 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import brief, is_none
+from fsdp_rules.construction._plan.strategies import HYBRID, follow, known_strategy
+from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -19,8 +20,10 @@ class Strategy(ArgumentRule):
 
     `FULL_SHARD` is FSDP2's default (both keep the root gathered after forward). `SHARD_GRAD_OP` is
     `reshard_after_forward=False`. `HYBRID_SHARD` and `_HYBRID_SHARD_ZERO2` shard inside a node and replicate between
-    nodes: a two-dimensional mesh, nodes first. `NO_SHARD` is a mesh of size 1 in its shard dimension. A value that is
-    only known at run time is passed to `fsdp_compat.shard`, which takes all five.
+    nodes: a two-dimensional mesh, nodes first. `NO_SHARD` is a mesh that is one wide in its shard dimension. Where
+    the strategy is chosen at run time between values that the file names (a dictionary, branches, a conditional
+    expression), each of them becomes the arguments of `fully_shard` that it means. A value that comes from elsewhere
+    goes to `fsdp_compat.shard`, which takes all five.
     """
 
     id = "FSDP102"
@@ -44,38 +47,41 @@ def build(model):
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Turn the strategy into ``reshard_after_forward`` and a kind of mesh."""
-        known = self._known(value, file)
-        if known is None:
-            plan.helper.append(f"sharding_strategy={brief(file.code(value))} is only known at run time")
+        known = known_strategy(file.value(value), file)
+        if known is not None:
+            plan.consume_value(value, file)
+            yield from self._certain(known, value, plan)
+            return
+        choices, reason = follow(value, file)
+        if reason:
+            plan.helper.append(reason)
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard resolves the strategy at run time")
             return
-        plan.consume_value(value, file)
+        kinds = set(choices.kinds.values())
+        if plan.mesh in ("group", "groups") and not HYBRID.isdisjoint(kinds) and len(kinds) > 1:
+            plan.helper.append("process_group may be one group or two")
+        if len(kinds) == 1:
+            yield from self._certain(kinds.pop(), value, plan)
+            return
+        plan.strategy = choices
+        yield Diagnosis(
+            value, Level.SAFE, f"{', '.join(sorted(kinds))} become the arguments of fully_shard that each of them means"
+        )
+
+    def _certain(self, known: str, value: cst.BaseExpression, plan: ShardPlan) -> Iterable[Diagnosis]:
         if known in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"):
             plan.reshard_after_forward = False
-        if known in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2") and plan.mesh != "given":
-            plan.mesh = "hybrid"
+        if known in HYBRID and plan.mesh in (None, "group"):
+            # With a hybrid strategy FSDP1 takes two groups, or none.
+            plan.mesh = "hybrid" if plan.mesh is None else "groups"
         if known == "NO_SHARD":
-            if "device_mesh" in plan.arguments:
+            if not is_none(plan.arguments.get("device_mesh", NONE)):
                 plan.helper.append("NO_SHARD on a custom mesh")
-            plan.mesh = "no_shard"
+            plan.mesh = "replicated" if plan.mesh == "group" else "no_shard"
         yield Diagnosis(value, Level.SAFE, MEANING[known])
 
-    def _known(self, value: cst.BaseExpression, file: File) -> str | None:
-        value = file.value(value)
-        if is_none(value):
-            return "FULL_SHARD"
-        if isinstance(value, cst.Subscript) and file.fsdp1(value.value) == "ShardingStrategy":
-            index = value.slice[0].slice
-            inner = index.value if isinstance(index, cst.Index) else None
-            name = inner.evaluated_value if isinstance(inner, cst.SimpleString) else None
-            return name if isinstance(name, str) and name in MEANING else None
-        known = file.fsdp1(value)
-        if known is None or not known.startswith("ShardingStrategy."):
-            return None
-        name = known.partition(".")[2]
-        return name if name in MEANING else None
 
-
+NONE = cst.Name("None")
 MEANING = {
     "FULL_SHARD": "FULL_SHARD is fully_shard's default",
     "SHARD_GRAD_OP": "SHARD_GRAD_OP is reshard_after_forward=False",

@@ -10,6 +10,7 @@ from fsdp_rules.project.aliases import Aliases, reads
 from fsdp_rules.project.flags import flags_in
 from fsdp_rules.project.gates import gated_lines
 from fsdp_rules.project.indexer import Indexer
+from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.places import Flow, module_name
 from fsdp_rules.project.wraps import Wraps
 
@@ -37,6 +38,10 @@ class FileFacts:
     makers: frozenset[str] = field(default=frozenset())
     #: The context managers that set the kind of state for the code that runs inside them.
     switchers: frozenset[str] = field(default=frozenset())
+    #: The functions in which the meta device is named.
+    meta: frozenset[str] = field(default=frozenset())
+    #: The whole file, where it speaks of FSDP: what a call is given may be written there.
+    source: bytes = b""
 
 
 def index_source(path: str, data: bytes) -> FileFacts | None:
@@ -72,4 +77,6 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         supers=indexer.supers,
         makers=frozenset(indexer.makers),
         switchers=frozenset(indexer.switchers),
+        meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
+        source=data if b"fsdp" in data.lower() else b"",
     )

@@ -6,6 +6,7 @@ import re
 
 FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
+    "own_batchnorm": re.compile(rb"\bBatchNorm"),
     "meta": re.compile(rb"""["']meta["']|init_empty_weights|deferred_init"""),
     "set_device": re.compile(rb"\bset_device(_index)?\("),
     "ddp": re.compile(rb"\bDistributedDataParallel\b"),

@@ -17,6 +17,7 @@ from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty, Held, joined, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.origins import Site, importing, model_origins
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
@@ -29,7 +30,10 @@ class Project:
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
     an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
     the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind
-    of state, by their whole dotted names. ``unwrapped`` are the places of models that some wrap is given.
+    of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
+    come through, ``meta`` the functions in which the meta device is named, ``batchnorm`` the files that name BatchNorm
+    or import such a file, ``sources`` the files that speak of FSDP. ``unwrapped`` are the places of models that some
+    wrap is given.
     """
 
     flags: frozenset[str]
@@ -40,6 +44,10 @@ class Project:
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
     switchers: frozenset[str] = field(default=frozenset())
+    origins: dict[Site, frozenset[Site]] = field(default_factory=dict)
+    meta: frozenset[Site] = field(default=frozenset())
+    batchnorm: frozenset[str] = field(default=frozenset())
+    sources: dict[str, bytes] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
 
     @classmethod
@@ -63,6 +71,10 @@ class Project:
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=Owners.build(files),
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
+            origins=model_origins(edges),
+            meta=frozenset((file.path, scope) for file in files for scope in file.meta),
+            batchnorm=importing([file for file in files if "own_batchnorm" in file.flags], files, names),
+            sources={file.path: file.source for file in files if file.source},
             unwrapped=wrapped_later(edges, functions),
         )
 
@@ -73,6 +85,14 @@ class Project:
     def resolve(self, dotted: str) -> str:
         """``dotted`` with re-exports of this project followed to where they come from."""
         return self.names.resolve(dotted)
+
+    def may_be_on_meta(self, path: str, scope: str) -> bool:
+        """Whether the model that ``scope`` wraps comes from a function in which the meta device is named."""
+        return not self.meta.isdisjoint(self.origins.get((path, scope), ()))
+
+    def may_have_batchnorm(self, path: str, scope: str) -> bool:
+        """Whether a file that the model which ``scope`` wraps comes through, or one that it imports, has BatchNorm."""
+        return not self.batchnorm.isdisjoint({path, *(origin for origin, _ in self.origins.get((path, scope), ()))})
 
     def holds(self, path: str, scope: str, text: str) -> Certainty:
         """How sure it is that the dotted name ``text`` in ``scope`` (a qualified function name) is a wrapped model.

@@ -6,17 +6,23 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.strategies import Strategies
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Edit
 
 
 @dataclass
 class Precision:
-    """A MixedPrecision: the texts of its fields, and the name of the variable that holds it, if one does."""
+    """A MixedPrecision: the texts of its fields, and the variable (or attribute) that holds it, if one does.
+
+    ``optional``: at run time there may be none. ``buffers_like`` is the field that the buffers' dtype always equals,
+    where the variable can hold different ones.
+    """
 
     fields: dict[str, cst.BaseExpression]
     variable: str | None = None
-    definition: cst.CSTNode | None = None
+    optional: bool = False
+    buffers_like: str | None = None
 
     def flag(self, name: str, default: bool) -> bool | None:
         """The boolean field ``name``; None when it is not a literal."""
@@ -43,8 +49,11 @@ class ShardPlan:
     """One wrapped model. Rules fill it in; :mod:`fsdp_rules.construction._plan.render` turns it into code.
 
     ``selector`` is a test on the loop variable ``{module}`` (called ``unit`` where the test names it) that picks the
-    units under the root, None for the root alone. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value``),
-    ``hybrid`` or ``no_shard``.
+    units under the root, None for the root alone; ``below_root``: it never picks the root. ``mesh`` is ``None``
+    (FSDP2's default), ``given`` (``mesh_value`` is the mesh), ``group`` or ``replicated`` (``mesh_value`` is the group,
+    None with ``optional_group`` for all ranks), ``groups`` (``groups`` are those to shard and to replicate over),
+    ``hybrid`` or ``no_shard``. ``strategy`` is set where one of several is chosen at run time. ``offload_if`` is the
+    test on which parameters are offloaded, ``offload_value`` the policy that is chosen at run time.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then.
     """
@@ -54,11 +63,17 @@ class ShardPlan:
     selector: str | None = None
     selector_nodes: tuple[cst.BaseExpression, ...] = ()
     unit: str | None = None
+    below_root: bool = False
     reshard_after_forward: bool | None = None
     mesh: str | None = None
     mesh_value: cst.BaseExpression | None = None
+    optional_group: bool = False
+    groups: tuple[cst.BaseExpression, cst.BaseExpression] | None = None
+    strategy: Strategies | None = None
     precision: Precision | None = None
     offload: bool = False
+    offload_if: cst.BaseExpression | None = None
+    offload_value: cst.BaseExpression | None = None
     device: Device = field(default_factory=Device)
     sync: cst.BaseExpression | None = None
     root: bool = True
@@ -67,6 +82,11 @@ class ShardPlan:
     helper_edits: list[Edit] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
+
+    @property
+    def module(self) -> cst.BaseExpression:
+        """The model that the call is given."""
+        return self.arguments["module"]
 
     def consume(self, statement: cst.CSTNode, name: str) -> None:
         """The assignment of ``name`` in ``statement`` is not needed for this call any more."""

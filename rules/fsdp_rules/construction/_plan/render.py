@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.around import buffer_lines, device_lines, sync_lines
+from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.construction._plan.policy_text import display, policy_text
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.printing import call_text, indent
 from fsdp_rules.file.tree import Code
@@ -43,36 +46,40 @@ def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
     """The edits that turn the planned call into ``fully_shard`` calls, or None where no statement can be put."""
     renderer = _Renderer(plan, file)
     place = place_of(plan.call, file)
+    edits: list[Edit] = [*renderer.meshes.strategy_edits()]
     if place is None or place.form == "annotated":
-        return None if renderer.needs_statements else [Replace(plan.call, renderer.expression)]
-    if place.form == "assign" or renderer.needs_statements or renderer.makes_mesh:
-        return [ReplaceStatement(place.statement, renderer.statements(place))]
-    return [Replace(plan.call, renderer.expression)]
+        return None if renderer.needs_statements else [Replace(plan.call, renderer.expression), *edits]
+    if place.form == "assign" or renderer.needs_statements or renderer.meshes.wanted:
+        return [ReplaceStatement(place.statement, renderer.statements(place)), *edits]
+    return [Replace(plan.call, renderer.expression), *edits]
 
 
 class _Renderer:
     def __init__(self, plan: ShardPlan, file: File) -> None:
         self.plan = plan
         self.file = file
-        self.module = plan.arguments.get("module")
+        self.module = plan.module
+        self.meshes = Meshes(plan, file)
         self.fully_shard = file.ref("torch.distributed.fsdp.fully_shard")
-        self.buffer_dtype = plan.precision.fields.get("buffer_dtype") if plan.precision else None
-        device = plan.device
-        self.needs_mesh = plan.mesh is not None or device.kind in ("cpu", "unknown")
-        self.makes_mesh = self.needs_mesh and plan.mesh != "given"
         self.needs_statements = bool(
             plan.selector
             or plan.sync is not None
-            or self.buffer_dtype is not None
-            or device.set_current
-            or plan.mesh in ("hybrid", "no_shard")
+            or self._casts_buffers
+            or plan.device.set_current
+            or self.meshes.needs_statements
         )
+
+    @property
+    def _casts_buffers(self) -> bool:
+        precision = self.plan.precision
+        return precision is not None and ("buffer_dtype" in precision.fields or precision.buffers_like is not None)
 
     def expression(self, code: Code) -> str:
         """The whole call as one expression."""
-        assert self.module is not None
-        arguments = [code(self.module), *self._arguments(code, self._mesh(code), root=True)]
-        return f"{self.fully_shard}({', '.join(arguments)})"
+        arguments = self._shared(self.meshes.expression(code), code)
+        if self.plan.precision is not None:
+            arguments["mp_policy"] = self._policy(code, root=True)
+        return call_text(self.fully_shard, [code(self.module), *_keywords(arguments)])
 
     def statements(self, place: Place) -> Build:
         """The statements for ``place``."""
@@ -83,71 +90,126 @@ class _Renderer:
         return build
 
     def _lines(self, place: Place, code: Code) -> list[str]:
-        module = self.module
-        assert module is not None
-        text = code(module)
+        text = code(self.module)
         lines: list[str] = []
         if place.form == "assign" and place.target != text:
-            if dotted(module) is not None:
+            if is_repeatable(self.module):
                 root = text
             else:
                 root = place.target
                 lines.append(f"{root} = {text}")
-        elif dotted(module) is None:
-            root = self.file.fresh(module, "model", "wrapped_model", "sharded_model")
+        elif not is_repeatable(self.module):
+            root = self.file.fresh(self.module, "model", "wrapped_model", "sharded_model")
             lines.append(f"{root} = {text}")
         else:
             root = text
-        lines += self._device(code)
-        lines += self._sync(root, code)
-        mesh = self._mesh(code)
-        if mesh is not None and (self.plan.mesh == "hybrid" or (self.plan.selector and "(" in mesh)):
-            name = self.file.fresh(module, "mesh", "device_mesh", "shard_mesh")
-            lines += self._hybrid_lines(name, code) if self.plan.mesh == "hybrid" else [f"{name} = {mesh}"]
-            mesh = name
-        policy = None
-        if self.plan.precision is not None and self.plan.precision.variable is None and self.plan.selector:
-            policy = self.file.fresh(module, "mp_policy", "mixed_precision_policy", "shard_mp_policy")
-            lines.append(f"{policy} = {self._policy(code)}")
-        lines += self._units(root, mesh, policy, code)
-        call = call_text(self.fully_shard, [root, *self._arguments(code, mesh, root=True, policy=policy)])
-        if self.buffer_dtype is not None and place.form == "return":
-            lines += [call, *self._buffers(root, code), f"return {root}"]
-            return lines
+        lines += device_lines(self.plan, self.file, code)
+        lines += self.meshes.strategy_lines(code)
+        mesh = self._mesh(lines, code)
+        lines += sync_lines(self.plan, root, mesh, self.file, code)
+        lines += self._sharding(root, mesh, code)
+        call = lines.pop()
+        buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code)
         if place.form == "return":
-            lines.append(f"return {call}")
-        elif place.form == "assign" and place.target != root:
-            lines.append(f"{place.target} = {call}")
-        else:
-            lines.append(call)
-        return lines + self._buffers(root, code)
+            return [*lines, call, *buffers, f"return {root}"] if buffers else [*lines, f"return {call}"]
+        if place.form == "assign" and place.target != root:
+            return [*lines, f"{place.target} = {call}", *buffers]
+        return [*lines, call, *buffers]
 
-    def _units(self, root: str, mesh: str | None, policy: str | None, code: Code) -> list[str]:
+    def _mesh(self, lines: list[str], code: Code) -> str | None:
+        """The mesh as the calls name it; statements that make it go to ``lines``."""
+        if not self.meshes.wanted:
+            return None
+        text = self.meshes.expression(code)
+        synced = self.plan.sync is not None and self.plan.mesh is not None
+        inline = text is not None and "(" not in text and " if " not in text
+        if inline or not (self.meshes.needs_statements or self.plan.selector or synced):
+            return text
+        if self.plan.mesh == "no_shard" and not self.plan.selector and not synced:
+            return text
+        name = self.file.fresh(self.module, "mesh", "device_mesh", "shard_mesh")
+        lines += self.meshes.lines(name, code)
+        return name
+
+    def _sharding(self, root: str, mesh: str | None, code: Code) -> list[str]:
+        """The calls of ``fully_shard``, the root's as the last line."""
+        plan = self.plan
+        lines: list[str] = []
+        shared = self._shared(mesh, code)
+        own: dict[str, str] = {}
+        its: dict[str, str] = {}
+        spread = self.meshes.strategy_name(code) if plan.strategy is not None else None
+        if plan.precision is not None:
+            self._policies(lines, shared, own, its, code)
+        given = [*_keywords(shared), *([f"**{spread}"] if spread else [])]
+        if plan.selector and (len(shared) > 1 or (spread and shared)):
+            name = self.file.fresh(self.module, "fsdp_kwargs", "shared_fsdp_kwargs", "fully_shard_kwargs")
+            entries = [*(f'"{key}": {text}' for key, text in shared.items()), *([f"**{spread}"] if spread else [])]
+            lines.append(f"{name} = {display(entries)}")
+            given = [f"**{name}"]
+        if plan.selector:
+            lines += self._units(root, [*_keywords(its), *given], code)
+        lines.append(call_text(self.fully_shard, [root, *_keywords(own), *given]))
+        return lines
+
+    def _policies(
+        self, lines: list[str], shared: dict[str, str], own: dict[str, str], its: dict[str, str], code: Code
+    ) -> None:
+        """Give the root and its units their policies: one for all where they cast alike."""
+        precision = self.plan.precision
+        assert precision is not None
         if not self.plan.selector:
-            return []
-        assert self.module is not None
+            shared["mp_policy"] = self._policy(code, root=True)
+            return
+        policy = precision.variable
+        if policy is None:
+            policy = self.file.fresh(self.module, "mp_policy", "mixed_precision_policy", "shard_mp_policy")
+            lines.append(f"{policy} = {policy_text(precision.fields, self.file, code)}")
+        self._buffers_policy = policy
+        casts = {root: self._casts(root=root) for root in (True, False)}
+        if all(casts.values()):
+            shared["mp_policy"] = policy
+            return
+        without = self.file.fresh(self.module, "unit_mp_policy", "unit_policy", "inner_mp_policy")
+        replaced = self.file.ref("dataclasses.replace")
+        lines.append(f"{without} = {replaced}({policy}, cast_forward_inputs=False)")
+        if not any(casts.values()):
+            shared["mp_policy"] = without
+        else:
+            own["mp_policy"], its["mp_policy"] = policy, without
+
+    _buffers_policy: str | None = None
+
+    def _units(self, root: str, arguments: list[str], code: Code) -> list[str]:
+        assert self.plan.selector is not None
         unit = self.plan.unit or self.file.fresh(self.module, "module", "submodule", "unit")
         test = self.plan.selector.format(
             module=unit, **{f"n{i}": code(n) for i, n in enumerate(self.plan.selector_nodes)}
         )
-        call = call_text(self.fully_shard, [unit, *self._arguments(code, mesh, root=False, policy=policy)])
+        call = call_text(self.fully_shard, [unit, *arguments])
+        beside = "" if self.plan.below_root else f" and {unit} is not {root}"
         return [
             f"for {unit} in reversed(list({root}.modules())):",
-            f"    if {test} and {unit} is not {root}:",
+            f"    if {test}{beside}:",
             indent(indent(call)),
         ]
 
-    def _arguments(self, code: Code, mesh: str | None, *, root: bool, policy: str | None = None) -> list[str]:
+    def _shared(self, mesh: str | None, code: Code) -> dict[str, str]:
+        """The arguments that the root and its units have in common, the policy left out."""
         plan = self.plan
-        arguments: list[str] = []
+        arguments: dict[str, str] = {}
         if mesh is not None:
-            arguments.append(f"mesh={mesh}")
-        if plan.precision is not None:
-            arguments.append(f"mp_policy={self._mp(code, root=root, policy=policy)}")
+            arguments["mesh"] = mesh
         if plan.reshard_after_forward is not None:
-            arguments.append(f"reshard_after_forward={plan.reshard_after_forward}")
-        if plan.offload:
-            arguments.append(f"offload_policy={self.file.ref('torch.distributed.fsdp.CPUOffloadPolicy')}()")
+            arguments["reshard_after_forward"] = str(plan.reshard_after_forward)
+        policy = self.file.ref("torch.distributed.fsdp.CPUOffloadPolicy") + "()"
+        if plan.offload_value is not None:
+            arguments["offload_policy"] = code(plan.offload_value)
+        elif plan.offload_if is not None:
+            nothing = self.file.ref("torch.distributed.fsdp.OffloadPolicy") + "()"
+            arguments["offload_policy"] = f"{policy} if {code(plan.offload_if)} else {nothing}"
+        elif plan.offload:
+            arguments["offload_policy"] = policy
         return arguments
 
     def _casts(self, *, root: bool) -> bool:
@@ -156,110 +218,17 @@ class _Renderer:
         own = bool(precision.flag("cast_forward_inputs", False))
         return own or (root and self.plan.root and bool(precision.flag("cast_root_forward_inputs", True)))
 
-    def _mp(self, code: Code, *, root: bool, policy: str | None) -> str:
+    def _policy(self, code: Code, *, root: bool) -> str:
         precision = self.plan.precision
         assert precision is not None
         casts = self._casts(root=root)
-        name = policy or precision.variable
-        if name is None:
-            return self._policy(code, casts)
+        self._buffers_policy = precision.variable
+        if precision.variable is None:
+            return policy_text(precision.fields, self.file, code, casts)
         if casts:
-            return name
-        return f"{self.file.ref('dataclasses.replace')}({name}, cast_forward_inputs=False)"
-
-    def _policy(self, code: Code, casts: bool = True) -> str:
-        assert self.plan.precision is not None
-        return policy_text(self.plan.precision.fields, self.file, code, casts)
-
-    def _device_type(self, code: Code) -> str:
-        device = self.plan.device
-        if device.kind == "unknown" and device.value is not None:
-            text = code(device.value)
-            return f"{text}.type" if device.is_device else f"{self.file.ref('torch.device')}({text}).type"
-        if device.kind == "cuda":
-            return '"cuda"'
-        if device.kind == "cpu":
-            return '"cpu"'
-        return f"{self.file.ref('torch.accelerator.current_accelerator')}().type"
-
-    def _world(self) -> str:
-        return f"{self.file.ref('torch.distributed.get_world_size')}()"
-
-    def _mesh(self, code: Code) -> str | None:
-        plan = self.plan
-        if plan.mesh == "given" and plan.mesh_value is not None:
-            return code(plan.mesh_value)
-        if not self.needs_mesh:
-            return None
-        init = self.file.ref("torch.distributed.device_mesh.init_device_mesh")
-        kind = self._device_type(code)
-        if plan.mesh == "no_shard":
-            return call_text(init, [kind, f"({self._world()}, 1)", 'mesh_dim_names=("replicate", "shard")'])
-        return f"{init}({kind}, ({self._world()},))"
-
-    def _hybrid_lines(self, name: str, code: Code) -> list[str]:
-        assert self.module is not None
-        init = self.file.ref("torch.distributed.device_mesh.init_device_mesh")
-        kind = self._device_type(code)
-        per_node = self.file.fresh(self.module, "per_node", "devices_per_node")
-        count = (
-            f"{self.file.ref('torch.cuda.device_count')}()"
-            if self.plan.device.kind == "cuda"
-            else f"{self.file.ref('torch.get_device_module')}({kind}).device_count()"
-        )
-        shape = f"({self._world()} // {per_node}, {per_node})"
-        mesh = call_text(init, [kind, shape, 'mesh_dim_names=("replicate", "shard")'])
-        return [f"{per_node} = {count}", f"{name} = {mesh}"]
-
-    def _device(self, code: Code) -> list[str]:
-        device = self.plan.device
-        if not device.set_current or device.value is None:
-            return []
-        text = code(device.value)
-        call = f"{self.file.ref('torch.cuda.set_device')}({text})"
-        if device.kind == "cuda":
-            return [call]
-        return [f'if {self._device_type(code)} == "cuda":', f"    {call}"]
-
-    def _sync(self, root: str, code: Code) -> list[str]:
-        sync = self.plan.sync
-        if sync is None:
-            return []
-        chain = self.file.ref("itertools.chain")
-        broadcast = self.file.ref("torch.distributed.broadcast")
-        assert self.module is not None
-        tensor = self.file.fresh(self.module, "tensor", "parameter_or_buffer")
-        source = self.file.fresh(self.module, "synced", "synced_tensor")
-        device = self.plan.device
-        place = code(device.value) if device.value is not None else f"{tensor}.device"
-        lines = [
-            f"for {tensor} in {chain}({root}.parameters(), {root}.buffers()):",
-            f"    {source} = {tensor}.detach().to({place})",
-            f"    {broadcast}({source}, src=0)",
-            f"    {tensor}.detach().copy_({source})",
-        ]
-        if literal_bool(sync) is True:
-            return lines
-        return [f"if {code(sync)}:", *[f"    {line}" for line in lines]]
-
-    def _buffers(self, root: str, code: Code) -> list[str]:
-        if self.buffer_dtype is None:
-            return []
-        assert self.module is not None
-        buffer = self.file.fresh(self.module, "buffer", "float_buffer")
-        return [
-            f"for {buffer} in {root}.buffers():",
-            f"    if {buffer}.is_floating_point():",
-            f"        {buffer}.data = {buffer}.to({code(self.buffer_dtype)})",
-        ]
+            return precision.variable
+        return f"{self.file.ref('dataclasses.replace')}({precision.variable}, cast_forward_inputs=False)"
 
 
-def policy_text(fields: dict[str, cst.BaseExpression], file: File, code: Code, casts: bool = True) -> str:
-    """``MixedPrecisionPolicy(...)`` for the fields of a MixedPrecision."""
-    arguments = [f"{name}={code(fields[name])}" for name in ("param_dtype", "reduce_dtype") if name in fields]
-    if "param_dtype" in fields and "reduce_dtype" not in fields:
-        # FSDP1 reduces in param_dtype by default; FSDP2 does so up to torch 2.14 only.
-        arguments.append(f"reduce_dtype={code(fields['param_dtype'])}")
-    if not casts:
-        arguments.append("cast_forward_inputs=False")
-    return call_text(file.ref("torch.distributed.fsdp.MixedPrecisionPolicy"), arguments)
+def _keywords(arguments: dict[str, str]) -> list[str]:
+    return [f"{name}={text}" for name, text in arguments.items()]

@@ -1,0 +1,236 @@
+"""The values that an expression can have at run time, as far as its file says: where each of them is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import names_in
+from fsdp_rules.file.file import File
+
+#: What a value may pass through on its way; more is not followed.
+DEPTH = 8
+#: Functions that print what they are given.
+PRINTERS = frozenset({"print", "info", "debug", "warning", "log", "str", "repr", "format"})
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value. ``eager``: it is evaluated although another one may be chosen, as in a dictionary's display."""
+
+    node: cst.BaseExpression
+    eager: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """All values, the names that carry them, and why they are not all known ("" where they are)."""
+
+    leaves: tuple[Leaf, ...] = ()
+    carriers: tuple[cst.Name, ...] = ()
+    unknown: str = ""
+
+    @property
+    def nodes(self) -> tuple[cst.BaseExpression, ...]:
+        """The expressions of all values."""
+        return tuple(leaf.node for leaf in self.leaves)
+
+
+def leaves(value: cst.BaseExpression, file: File) -> Found:
+    """Every value that ``value`` can have, through names, branches, conditional expressions and dictionaries."""
+    found: list[Leaf] = []
+    carriers: list[cst.Name] = []
+    unknown = _follow(value, file, found, carriers, eager=False, depth=DEPTH)
+    unique = {leaf.node: leaf for leaf in found}
+    return Found(tuple(unique.values()), tuple(dict.fromkeys(carriers)), unknown)
+
+
+def _follow(
+    value: cst.BaseExpression,
+    file: File,
+    found: list[Leaf],
+    carriers: list[cst.Name],
+    *,
+    eager: bool,
+    depth: int,
+) -> str:
+    """Add what ``value`` can be to ``found``; the part of it that is not known, "" if all is."""
+    if depth == 0:
+        return file.code(value)
+    if isinstance(value, cst.IfExp):
+        arms = (value.body, value.orelse)
+        return next(
+            (text for arm in arms if (text := _follow(arm, file, found, carriers, eager=eager, depth=depth - 1))), ""
+        )
+    if isinstance(value, cst.Subscript):
+        entries = _entries(value.value, file, carriers)
+        if entries is None:
+            found.append(Leaf(value, eager))
+            return ""
+        return next(
+            (text for entry in entries if (text := _follow(entry, file, found, carriers, eager=True, depth=depth - 1))),
+            "",
+        )
+    if isinstance(value, cst.Name) and value.value not in ("None", "True", "False"):
+        reaching = definitions(value, file)
+        if reaching is None:
+            found.append(Leaf(value, eager))
+            return ""
+        assigned = [entry for entry in reaching if not isinstance(entry, cst.Param)]
+        if not assigned:
+            found.append(Leaf(value, eager))
+            return ""
+        carriers.append(value)
+        # A parameter that no branch replaces is what FSDP1 refuses, a name for instance, or a value that it takes.
+        for statement in assigned:
+            if not isinstance(statement, cst.Assign | cst.AnnAssign) or statement.value is None:
+                return value.value
+            if text := _follow(statement.value, file, found, carriers, eager=eager, depth=depth - 1):
+                return text
+        return ""
+    found.append(Leaf(value, eager))
+    return ""
+
+
+def _entries(table: cst.BaseExpression, file: File, carriers: list[cst.Name]) -> list[cst.BaseExpression] | None:
+    """The values of a dictionary that is looked up, by its display or the one name that is assigned it."""
+    if isinstance(table, cst.Name):
+        binding = file.binding(table)
+        if binding is None or binding.value is None or not isinstance(binding.value, cst.Dict):
+            return None
+        if any(not isinstance(file.parent(use), cst.Subscript) for use in file.uses(table.value)):
+            return None
+        carriers.append(table)
+        table = binding.value
+    if not isinstance(table, cst.Dict):
+        return None
+    if not all(isinstance(entry, cst.DictElement) for entry in table.elements):
+        return None
+    return [entry.value for entry in table.elements]
+
+
+def definitions(name: cst.Name, file: File) -> list[cst.CSTNode] | None:
+    """The statements that may give ``name`` its value where it is read, or None where it comes from elsewhere.
+
+    Loops count as if they ran once; the parameter itself is among them where no statement replaces it for certain.
+    """
+    scope = file.scope(name)
+    bound = file.bindings.get((scope, name.value))
+    if not bound:
+        binding = file.binding(name)
+        return [binding.statement] if binding is not None else None
+    found: list[cst.CSTNode] = []
+    statement = file.statement(name)
+    while True:
+        block = file.block(statement)
+        above = block[: block.index(statement)] if statement in block else []
+        if _last(above, name.value, found, file):
+            break
+        owner = next(file.ancestors(statement), None)
+        while owner is not None and not isinstance(owner, cst.BaseCompoundStatement):
+            owner = file.parent(owner)
+        if owner is None or isinstance(owner, cst.FunctionDef | cst.ClassDef):
+            parameters = [entry.statement for entry in bound if isinstance(entry.statement, cst.Param)]
+            if not parameters:
+                return None
+            found += parameters
+            break
+        statement = _outermost(owner, file)
+    return found if all(isinstance(entry, cst.Assign | cst.AnnAssign | cst.Param) for entry in found) else None
+
+
+def _outermost(owner: cst.CSTNode, file: File) -> cst.CSTNode:
+    """The ``if`` that an ``elif`` or ``else`` belongs to."""
+    parent = file.parent(owner)
+    while isinstance(owner, cst.If) and isinstance(parent, cst.If) and parent.orelse is owner:
+        owner, parent = parent, file.parent(parent)
+    return owner
+
+
+def _last(statements: list[cst.CSTNode], name: str, found: list[cst.CSTNode], file: File) -> bool:
+    """Add what binds ``name`` last in ``statements``; whether something does on every way through."""
+    for statement in reversed(statements):
+        if isinstance(statement, cst.If):
+            if _branches(statement, name, found, file):
+                return True
+        elif isinstance(statement, cst.With):
+            if _last(_body(statement.body), name, found, file):
+                return True
+        elif _binds(statement, name, file):
+            found.append(statement)
+            return True
+    return False
+
+
+def _branches(statement: cst.If, name: str, found: list[cst.CSTNode], file: File) -> bool:
+    """Whether every arm binds ``name``, those that leave the function or the loop aside."""
+    certain = _arm(statement.body, name, found, file)
+    orelse = statement.orelse
+    if isinstance(orelse, cst.If):
+        return _branches(orelse, name, found, file) and certain
+    if isinstance(orelse, cst.Else):
+        return _arm(orelse.body, name, found, file) and certain
+    return False
+
+
+def _arm(body: cst.BaseSuite, name: str, found: list[cst.CSTNode], file: File) -> bool:
+    statements = _body(body)
+    if statements and isinstance(statements[-1], cst.Raise | cst.Return | cst.Continue | cst.Break):
+        return True
+    return _last(statements, name, found, file)
+
+
+def _body(body: cst.BaseSuite) -> list[cst.CSTNode]:
+    found: list[cst.CSTNode] = []
+    for entry in body.body:
+        found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
+    return found
+
+
+def _binds(statement: cst.CSTNode, name: str, file: File) -> bool:
+    """Whether ``statement`` binds ``name``; a compound one (a loop, a try) does where anything in it does."""
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+        return statement.name.value == name
+    scope = file.scope(statement)
+    return any(
+        statement is entry.statement or statement in file.ancestors(entry.statement)
+        for entry in file.bindings.get((scope, name), ())
+    )
+
+
+def readers(found: Found, file: File) -> Iterator[cst.Name]:
+    """Other reads of the variables that carry a value, those that only print it or read an earlier value aside."""
+    known = set(found.carriers)
+    leaving = set(found.nodes)
+    for scope, name in {(file.scope(carrier), carrier.value) for carrier in found.carriers}:
+        carried = {
+            statement
+            for carrier in found.carriers
+            if carrier.value == name
+            for statement in definitions(carrier, file) or ()
+        }
+        for use in file.uses(name):
+            if use in known or file.scope(use) != scope or _is_printed(use, file):
+                continue
+            if leaving.isdisjoint(file.ancestors(use)) and not _reads_earlier(use, carried, file):
+                yield use
+
+
+def _reads_earlier(use: cst.Name, carried: set[cst.CSTNode], file: File) -> bool:
+    """Whether ``use`` stands above all statements in ``carried``, or in branches that none of them reaches."""
+    if any(isinstance(entry, cst.For | cst.While) for statement in carried for entry in file.ancestors(statement)):
+        return False
+    reached = definitions(use, file)
+    return reached is not None and carried.isdisjoint(reached)
+
+
+def _is_printed(use: cst.Name, file: File) -> bool:
+    for ancestor in file.ancestors(use):
+        if isinstance(ancestor, cst.Call):
+            named = names_in(ancestor.func)
+            return bool(named) and named[-1].value in PRINTERS
+        if isinstance(ancestor, cst.BaseSmallStatement):
+            return False
+    return False

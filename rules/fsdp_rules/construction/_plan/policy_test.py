@@ -1,0 +1,104 @@
+"""The test of a module that an FSDP1 policy comes down to, where it counts no parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import bind, calls_plainly, elements, is_partial
+from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
+
+#: For each policy that is a plain test on the module: the argument that holds the test.
+BY_CLASS = {
+    "transformer_auto_wrap_policy": "transformer_layer_cls",
+    "_module_wrap_policy": "module_classes",
+    "ModuleWrapPolicy": "module_classes",
+}
+
+
+@dataclass(frozen=True)
+class PolicyTest:
+    """A test of ``{module}``, with ``{n0}``, ``{n1}`` ... for the ``nodes`` that it names."""
+
+    template: str
+    nodes: tuple[cst.BaseExpression, ...]
+
+    def text(self, module: str, code: Code) -> str:
+        """The test of ``module``."""
+        return self.template.format(module=module, **{f"n{i}": code(node) for i, node in enumerate(self.nodes)})
+
+
+def policy_call(policy: cst.BaseExpression, file: File) -> tuple[str, dict[str, cst.BaseExpression]] | None:
+    """FSDP1's name of a policy and the arguments that it is bound to; None for another expression."""
+    if not isinstance(policy, cst.Call):
+        return None
+    if is_partial(policy, file):
+        if not policy.args or policy.args[0].star:
+            return None
+        name = file.fsdp1(policy.args[0].value)
+        arguments = bind(policy.with_changes(args=policy.args[1:]), ())
+    else:
+        name = file.fsdp1(policy.func)
+        arguments = bind(policy, ("module_classes",)) if name == "ModuleWrapPolicy" else None
+    return (name, arguments) if name is not None and arguments is not None else None
+
+
+def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
+    """The test that ``policy`` makes, None where it is not a plain test of a module."""
+    called = policy_call(file.value(policy), file)
+    if called is None:
+        return None
+    name, arguments = called
+    if name in BY_CLASS and set(arguments) == {BY_CLASS[name]}:
+        classes = arguments[BY_CLASS[name]]
+        listed = elements(classes)
+        if not listed:
+            return PolicyTest("isinstance({module}, tuple({n0}))", (classes,))
+        names = ", ".join(f"{{n{position}}}" for position in range(len(listed)))
+        return PolicyTest(f"isinstance({{module}}, {names if len(listed) == 1 else f'({names})'})", tuple(listed))
+    if name == "lambda_auto_wrap_policy" and set(arguments) == {"lambda_fn"}:
+        function = arguments["lambda_fn"]
+        plain = isinstance(function, cst.Name)
+        return PolicyTest("{n0}({module})" if plain else "({n0})({module})", (function,))
+    if name == "_or_policy" and set(arguments) == {"policies"}:
+        return _either(elements(file.value(arguments["policies"])) or [], file)
+    return None
+
+
+def parts(policy: cst.BaseExpression, file: File) -> list[cst.BaseExpression]:
+    """The policies that an ``_or_policy`` combines, and the name of their list."""
+    called = policy_call(policy, file)
+    if called is None or "policies" not in called[1]:
+        return []
+    listed = called[1]["policies"]
+    return [listed, *(elements(file.value(listed)) or [])]
+
+
+def _either(policies: list[cst.BaseExpression], file: File) -> PolicyTest | None:
+    template: list[str] = []
+    nodes: list[cst.BaseExpression] = []
+    for policy in policies:
+        test = policy_test(policy, file)
+        if test is None:
+            return None
+        shifted = {f"n{i}": f"{{n{i + len(nodes)}}}" for i in range(len(test.nodes))}
+        template.append(test.template.format(module="{module}", **shifted))
+        nodes += test.nodes
+    return PolicyTest(" or ".join(template), tuple(nodes)) if nodes else None
+
+
+def is_below(function: cst.BaseExpression) -> bool:
+    """Whether a lambda picks only what a part of the model lists (``m in model.blocks``), so never the model."""
+    if not isinstance(function, cst.Lambda) or not isinstance(function.body, cst.Comparison):
+        return False
+    comparison = function.body
+    listed = comparison.comparisons[0].comparator
+    while calls_plainly(listed, ("list", "set", "tuple"), 1):
+        listed = cst.ensure_type(listed, cst.Call).args[0].value
+    return (
+        len(comparison.comparisons) == 1
+        and isinstance(comparison.comparisons[0].operator, cst.In)
+        and isinstance(listed, cst.Attribute)
+    )

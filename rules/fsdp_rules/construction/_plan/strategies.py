@@ -1,0 +1,62 @@
+"""Strategies that are chosen at run time between values that the file names: what each of them becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from fsdp_rules.construction._plan.leaves import Leaf, leaves, readers
+from fsdp_rules.file.expressions import brief, is_none
+from fsdp_rules.file.file import File
+
+HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
+ZERO2 = frozenset({"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"})
+NAMES = frozenset({"FULL_SHARD", "NO_SHARD", *HYBRID, *ZERO2})
+
+
+@dataclass
+class Strategies:
+    """``value`` is the strategy of a call, ``kinds`` the name of the strategy that each of its leaves is."""
+
+    value: cst.BaseExpression
+    leaves: tuple[Leaf, ...] = ()
+    kinds: dict[cst.BaseExpression, str] = field(default_factory=dict)
+
+    @property
+    def eager(self) -> bool:
+        """Whether leaves that need a mesh are evaluated although others may be chosen."""
+        return any(leaf.eager and self.kinds[leaf.node] in HYBRID | {"NO_SHARD"} for leaf in self.leaves)
+
+
+def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
+    """The strategies that ``value`` can be, and why they are not all known ("" where they are)."""
+    found = leaves(value, file)
+    choices = Strategies(value, found.leaves)
+    for leaf in found.leaves:
+        known = known_strategy(leaf.node, file)
+        if known is None:
+            return choices, f"sharding_strategy={brief(file.code(value))} is only known at run time"
+        choices.kinds[leaf.node] = known
+    if found.unknown:
+        return choices, f"sharding_strategy={brief(file.code(value))} is only known at run time"
+    other = next(readers(found, file), None)
+    if other is not None:
+        return choices, f"{other.value} is read in line {file.span(other).line} too"
+    return choices, ""
+
+
+def known_strategy(value: cst.BaseExpression, file: File) -> str | None:
+    """The strategy that ``value`` names, by attribute or by ``ShardingStrategy["..."]``."""
+    if is_none(value):
+        return "FULL_SHARD"
+    if isinstance(value, cst.Subscript) and file.fsdp1(value.value) == "ShardingStrategy":
+        index = value.slice[0].slice
+        inner = index.value if isinstance(index, cst.Index) else None
+        name = inner.evaluated_value if isinstance(inner, cst.SimpleString) else None
+        return name if isinstance(name, str) and name in NAMES else None
+    known = file.fsdp1(value)
+    if known is None or not known.startswith("ShardingStrategy."):
+        return None
+    name = known.partition(".")[2]
+    return name if name in NAMES else None

@@ -1,0 +1,58 @@
+"""Where the models that are wrapped come from, and what is said there: the meta device, modules that are imported."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.exports import Exports
+from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.places import Place
+
+#: Where a model is wrapped: the file and the qualified name of the function.
+Site = tuple[str, str]
+
+
+def is_wrapped_model(place: Place) -> bool:
+    """Whether ``place`` is the model that a call of FSDP1's constructor is given."""
+    return place.kind == "arg" and place.part in ("0", "module") and canonical(place.name) == FSDP
+
+
+def model_origins(edges: Mapping[Place, Iterable[tuple[Place, bool]]]) -> dict[Site, frozenset[Site]]:
+    """For each function that wraps: the functions, in which files, that its models come through.
+
+    ``edges`` are the flows of values, source to targets.
+    """
+    sources: dict[Place, list[Place]] = defaultdict(list)
+    for source, targets in edges.items():
+        for target, _ in targets:
+            sources[target].append(source)
+    found: dict[Site, frozenset[Site]] = defaultdict(frozenset)
+    for argument in filter(is_wrapped_model, list(sources)):
+        seen: set[Place] = set()
+        pending = [argument]
+        while pending:
+            place = pending.pop()
+            if place not in seen and place.kind not in ("attr", "set", "on", "seed"):
+                seen.add(place)
+                pending += sources.get(place, ())
+        found[argument.path, argument.scope] |= {(place.path, place.scope) for place in seen}
+    return dict(found)
+
+
+def importing(flagged: Iterable[FileFacts], files: Iterable[FileFacts], exports: Exports) -> frozenset[str]:
+    """The paths of the ``flagged`` files and of all that import one of them, directly or not."""
+    paths = {file.module: file.path for file in files}
+    importers: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        for entry in (*file.imported, *file.starred):
+            for name in (entry, entry.rpartition(".")[0]):
+                for module in exports.modules.get(name, ()):
+                    importers[paths[module]].add(file.path)
+    found: set[str] = set()
+    pending = {file.path for file in flagged}
+    while pending:
+        found |= pending
+        pending = {importer for path in pending for importer in importers[path]} - found
+    return frozenset(found)

@@ -1,0 +1,55 @@
+"""FSDP109 and FSDP114: initialisation, and rank 0's values on all ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.construction.helpers import is_native, wrapped
+
+META = """
+import torch
+from example import build
+
+def main(args):
+    with torch.device("meta"):
+        net = Net()
+    return build({}, args)
+"""
+
+
+@pytest.mark.parametrize("value", ["False", "None"])
+def test_nothing_is_sent(value: str) -> None:
+    assert "broadcast" not in wrapped(f"sync_module_states={value}") or value == "None"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ("", "dist.broadcast(synced, src=0)"),
+        ("process_group=args.group", "dist.broadcast(synced, group=args.group, group_src=0)"),
+        ("process_group=groups()", "dist.broadcast(synced, group=mesh.get_group(), group_src=0)"),
+        ("device_mesh=args.mesh", "for group in args.mesh.get_all_groups():"),
+    ],
+)
+def test_sent_inside_the_groups_of_the_mesh(arguments: str, sent: str) -> None:
+    text = wrapped(f"{arguments}, sync_module_states=True, device_id=0".lstrip(", "))
+    assert is_native(text) and sent in text
+
+
+def test_sent_under_a_condition() -> None:
+    assert "if args.sync:\n        for tensor" in wrapped("sync_module_states=args.sync")
+
+
+@pytest.mark.parametrize(("given", "native"), [("net", False), ("Net()", True)])
+def test_a_model_from_where_the_meta_device_is_named(given: str, native: bool) -> None:
+    assert is_native(wrapped("sync_module_states=True", main=META.format(given))) is native
+
+
+def test_a_meta_device_that_another_model_is_built_on() -> None:
+    other = META.replace("from example import build", "from other import build").format("net")
+    assert is_native(wrapped("sync_module_states=True", tools=other))
+
+
+def test_param_init_fn() -> None:
+    assert "fsdp_compat.shard(" in wrapped("param_init_fn=args.init")
+    assert is_native(wrapped("param_init_fn=None"))

@@ -1,0 +1,57 @@
+"""FSDP107: meshes and process groups."""
+
+from __future__ import annotations
+
+from tests.rules.construction.helpers import is_native, wrapped
+
+HYBRID = "sharding_strategy=ShardingStrategy.HYBRID_SHARD"
+
+
+def test_nothing_is_given() -> None:
+    assert "fully_shard(model)" in wrapped("process_group=None, device_mesh=None")
+
+
+def test_a_group_becomes_a_mesh() -> None:
+    text = wrapped("process_group=args.group, device_id=0")
+    assert is_native(text) and 'fully_shard(model, mesh=DeviceMesh.from_group(args.group, "cuda"))' in text
+
+
+def test_a_group_that_may_be_none() -> None:
+    text = wrapped("process_group=group, device_id=0", parameters="model, args, group=None")
+    assert 'mesh=DeviceMesh.from_group(group, "cuda") if group is not None else None' in text
+
+
+def test_two_groups_are_swapped() -> None:
+    text = wrapped(f"process_group=(args.intra, args.inter), {HYBRID}, device_id=0")
+    assert is_native(text) and "[args.inter, args.intra]," in text
+
+
+def test_a_hybrid_strategy_takes_two_groups() -> None:
+    text = wrapped(f"process_group=groups(), {HYBRID}, device_id=0")
+    assert is_native(text) and "shard_group, replicate_group = groups()" in text
+
+
+def test_no_shard_in_a_group() -> None:
+    text = wrapped("process_group=args.group, sharding_strategy=ShardingStrategy.NO_SHARD, device_id=0")
+    assert is_native(text) and "use_local_synchronization=True" in text and ".view(-1, 1)" in text
+
+
+def test_a_mesh_of_two_dimensions_gets_names() -> None:
+    text = wrapped(f"device_mesh=mesh, {HYBRID}", 'mesh = init_device_mesh("cuda", (2, 4))')
+    assert 'mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))' in text
+    assert is_native(text) and "fully_shard(model, mesh=mesh)" in text
+
+
+def test_a_mesh_of_unknown_shape_is_passed_on() -> None:
+    text = wrapped("device_mesh=args.mesh")
+    assert is_native(text) and "fully_shard(model, mesh=args.mesh)" in text
+
+
+def test_one_group_or_two() -> None:
+    above = """
+        if args.hybrid:
+            group = (args.intra, args.inter)
+        else:
+            group = args.group
+    """
+    assert "fsdp_compat.shard(" in wrapped("process_group=group", above)

@@ -1,0 +1,70 @@
+"""FSDP104: the dtypes of computation, reduction and buffers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.construction.helpers import is_native, wrapped
+
+BF16 = "MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16)"
+FP16 = "MixedPrecision(param_dtype=torch.float16, reduce_dtype=torch.float16, buffer_dtype=torch.float16)"
+BLOCKS = "auto_wrap_policy=ModuleWrapPolicy({Block})"
+
+
+def test_written_at_the_call() -> None:
+    text = wrapped(f"mixed_precision={BF16}")
+    assert is_native(text) and "buffer.data = buffer.to(torch.bfloat16)" in text
+
+
+def test_units_do_not_cast_their_inputs() -> None:
+    text = wrapped(f"mixed_precision={BF16}, {BLOCKS}")
+    assert "unit_mp_policy = dataclasses.replace(mp_policy, cast_forward_inputs=False)\n    for module" in text
+
+
+def test_units_that_cast_share_the_policy() -> None:
+    text = wrapped(f"mixed_precision={BF16[:-1]}, cast_forward_inputs=True), {BLOCKS}")
+    assert "dataclasses.replace" not in text and "fully_shard(module, mp_policy=mp_policy)" in text
+
+
+def test_one_of_several_or_none() -> None:
+    above = f"""
+        if args.bf16:
+            policy = {BF16}
+        elif args.fp16:
+            policy = {FP16}
+        else:
+            policy = None
+    """
+    text = wrapped("mixed_precision=policy", above)
+    assert is_native(text) and "policy = MixedPrecisionPolicy()" in text
+    assert "if policy.param_dtype is not None:\n        for buffer" in text
+
+
+def test_fields_that_are_read_elsewhere() -> None:
+    text = wrapped(
+        "mixed_precision=policy",
+        f"policy = {BF16}\nargs.dtype = policy.param_dtype\nargs.buffers = policy.buffer_dtype",
+    )
+    assert is_native(text) and "args.buffers = policy.param_dtype" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "above"),
+    [
+        ("mixed_precision=args.policy", ""),
+        (f"mixed_precision={BF16[:-1]}, keep_low_precision_grads=True)", ""),
+        (f"mixed_precision={BF16[:-1]}, cast_forward_inputs=args.cast)", ""),
+        ("mixed_precision=policy", f"policy = {BF16}\nargs.keep(policy)"),
+        (
+            "mixed_precision=policy",
+            f"policy = {BF16} if args.bf16 else {FP16.replace('buffer_dtype=torch.float16', 'buffer_dtype=args.b')}",
+        ),
+    ],
+)
+def test_what_has_no_native_form_is_left_to_the_helper(arguments: str, above: str) -> None:
+    assert "fsdp_compat.shard(" in wrapped(arguments, above)
+
+
+def test_batchnorm_in_a_file_that_the_model_comes_from() -> None:
+    text = wrapped(f"mixed_precision={BF16}", "import net", net="import torch\nnorm = torch.nn.BatchNorm1d\n")
+    assert "fsdp_compat.shard(" in text

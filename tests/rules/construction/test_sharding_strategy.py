@@ -1,0 +1,80 @@
+"""FSDP102: strategies that are known, and those that are chosen at run time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.construction.helpers import is_native, wrapped
+
+TABLE = '{{"a": ShardingStrategy.{}, "b": ShardingStrategy.{}}}[args.name]'
+
+
+@pytest.mark.parametrize(
+    ("strategy", "written"),
+    [
+        ("None", "fully_shard(model)"),
+        ("ShardingStrategy.FULL_SHARD", "fully_shard(model)"),
+        ('ShardingStrategy["SHARD_GRAD_OP"]', "fully_shard(model, reshard_after_forward=False)"),
+        ("ShardingStrategy.HYBRID_SHARD", "// per_node, per_node)"),
+        ("ShardingStrategy._HYBRID_SHARD_ZERO2", "fully_shard(model, mesh=mesh, reshard_after_forward=False)"),
+        ("ShardingStrategy.NO_SHARD", "(dist.get_world_size(), 1)"),
+    ],
+)
+def test_known(strategy: str, written: str) -> None:
+    text = wrapped(f"sharding_strategy={strategy}")
+    assert is_native(text) and written in text and "ShardingStrategy" not in text
+
+
+def test_a_table_becomes_one_of_arguments() -> None:
+    text = wrapped("sharding_strategy=" + TABLE.format("FULL_SHARD", "SHARD_GRAD_OP"))
+    assert is_native(text)
+    assert 'sharding = {"a": {}, "b": {"reshard_after_forward": False}}[args.name]' in text
+    assert "fully_shard(model, **sharding)" in text
+
+
+def test_a_table_does_not_make_the_meshes_that_are_not_chosen() -> None:
+    text = wrapped("device_id=0, sharding_strategy=" + TABLE.format("HYBRID_SHARD", "FULL_SHARD"))
+    assert is_native(text)
+    assert '"a": {"mesh": (dist.get_world_size() // per_node, per_node)}, "b": {}' in text
+    assert 'if "mesh" in sharding:\n        mesh = init_device_mesh("cuda", sharding["mesh"]' in text
+
+
+def test_branches_stay_branches() -> None:
+    above = """
+        if args.name == "full":
+            strategy = ShardingStrategy.FULL_SHARD
+        elif args.name == "zero2":
+            strategy = ShardingStrategy.SHARD_GRAD_OP
+        else:
+            raise ValueError(args.name)
+        print(f"{strategy}")
+    """
+    text = wrapped("sharding_strategy=strategy", above)
+    assert is_native(text)
+    assert "        strategy = {}\n" in text and '        strategy = {"reshard_after_forward": False}\n' in text
+    assert "fully_shard(model, **strategy)" in text
+
+
+def test_a_name_that_is_looked_up_by_its_own_earlier_value() -> None:
+    above = "name = " + TABLE.format("FULL_SHARD", "SHARD_GRAD_OP").replace("args.name", "name")
+    text = wrapped("sharding_strategy=name", above, "model, name")
+    assert is_native(text) and "fully_shard(model, **name)" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "above"),
+    [
+        ("sharding_strategy=args.strategy", ""),
+        ("sharding_strategy=ShardingStrategy[args.strategy]", ""),
+        (
+            "sharding_strategy=strategy",
+            "strategy = ShardingStrategy.FULL_SHARD if args.full else ShardingStrategy.NO_SHARD\nargs.keep(strategy)",
+        ),
+        (
+            "sharding_strategy=strategy",
+            "strategy = ShardingStrategy.FULL_SHARD\nfor one in args.names:\n    strategy = one",
+        ),
+    ],
+)
+def test_what_is_not_seen_is_left_to_the_helper(arguments: str, above: str) -> None:
+    assert "fsdp_compat.shard(" in wrapped(arguments, above)
