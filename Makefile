@@ -3,11 +3,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-gpu matrix old-checkpoints parity lint docs bench-shim clean help
+.PHONY: demo test test-gpu verify-matrix matrix old-checkpoints parity lint docs bench-shim clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the losses"
 	@echo "make test        run the tests"
+	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
 	@echo "make old-checkpoints  write checkpoints with torch 2.2 and 2.4, and read and convert them"
@@ -27,6 +28,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests
+
+verify-matrix: $(STAMP)
+	$(BIN)/python scripts/verify_matrix.py
 
 test-gpu: $(STAMP)
 	FSDP_COMPAT_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/shim

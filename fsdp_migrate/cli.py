@@ -12,6 +12,7 @@ from fsdp_migrate.commands.check import check
 from fsdp_migrate.commands.checkpoint import checkpoint
 from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
+from fsdp_migrate.commands.verify import verify
 
 OK, FAILURE, INTERRUPTED = 0, 2, 130
 
@@ -23,6 +24,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate check src/ checkpoints/ fail where FSDP1 is left, for CI
   fsdp-migrate rules                   list what is known about FSDP1
   fsdp-migrate rules FSDP102           explain one rule, with an example
+  fsdp-migrate verify -- torchrun ...  prove on your own run that it trains the same
   fsdp-migrate checkpoint inspect DIR  say what a checkpoint holds and how it loads
 """
 
@@ -37,6 +39,7 @@ cli.add_command(check)
 cli.add_command(checkpoint)
 cli.add_command(rewrite)
 cli.add_command(rules)
+cli.add_command(verify)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

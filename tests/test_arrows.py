@@ -37,10 +37,12 @@ ALLOWED = {
 
 #: Two formats that torch alone writes; the modules are imported only when one of them is asked for.
 WRITERS = {"to_dcp.py", "to_full.py"}
+#: Runs inside the user's program alone, where torch is.
+RECORDER = PACKAGES["fsdp_migrate"] / "verify/recorder"
 
 
 def _alone(path: Path) -> set[str]:
-    return {"torch"} if path.name in WRITERS else set()
+    return {"torch"} if path.name in WRITERS or path.is_relative_to(RECORDER) else set()
 
 
 def _roots(path: Path) -> set[str]:

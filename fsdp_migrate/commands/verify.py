@@ -1,0 +1,220 @@
+"""The command ``verify``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from fsdp_migrate.verify.verdict import Verdict
+
+_HELP = """Prove on your own training run that the migrated code trains the same, bit for bit.
+
+COMMAND is how you start a few steps of training, torchrun included. It runs as it is, with a recorder in each rank that
+only the environment brings in: nothing of the program changes, and torch is needed where the program runs, not here.
+
+\b
+  fsdp-migrate verify -- torchrun --nproc-per-node 2 train.py       HEAD's code against what rewrite makes of it
+  fsdp-migrate verify --to shim -- torchrun ...                     the same against fsdp_compat
+  fsdp-migrate verify --before 'CMD1' --after 'CMD2'                two ways to start one program
+  fsdp-migrate verify --before-dir OLD --after-dir NEW -- CMD       two checkouts
+  fsdp-migrate verify --before-ref v1.2 -- CMD                      a commit against the working tree
+  fsdp-migrate verify record OUT -- CMD                             only record, with any launcher
+  fsdp-migrate verify compare OUT1 OUT2                             only compare
+
+The program stops after --steps optimizer steps. Recorded are each rank's data, losses and norms, and each parameter's
+gradient, weight and optimizer state, as digests that do not depend on the sharding.
+
+\b
+Exit code:
+  0  equal: bit for bit, or within the noise that was measured
+  1  different
+  2  it could not be run or compared
+"""
+
+_REPORTS = (".json", ".md")
+
+
+class _Group(click.Group):
+    """``record`` and ``compare`` are commands; everything else is a comparison itself."""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in self.commands:
+            return super().resolve_command(context, args)
+        return "run", self.commands["run"], args
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(context, args)
+
+
+def _recording_options(function: Any) -> Any:
+    for option in (
+        click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Steps to record."),
+        click.option("--seed", type=int, metavar="N", help="Seed all generators when torch is imported."),
+        click.option("--deep", is_flag=False, flag_value=1, default=0, type=click.IntRange(min=0), metavar="[N]",
+                     help="Also record what goes in and out of every module, in the first step or the first N."),
+        click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a run that takes longer."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.group(cls=_Group, help=_HELP, short_help="Prove that the migrated code trains the same.")
+def verify() -> None:
+    return
+
+
+@verify.command(hidden=True, context_settings={"ignore_unknown_options": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What rewrite moves to.")
+@click.option("--before", metavar="CMD", help="How to start the run before.")
+@click.option("--after", metavar="CMD", help="How to start the run after.")
+@click.option("--before-dir", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--after-dir", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
+@click.option("--repeat/--no-repeat", default=True, help="Run before twice, to measure noise (default: yes).")
+@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .json or .md; may be repeated.")
+@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep copies, recordings and logs there.")
+@click.option("--link", metavar="PATH", multiple=True, help="Show what git does not have (data) in the copies.")
+@click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
+@_recording_options
+def run(
+    command: tuple[str, ...],
+    to: str,
+    before: str | None,
+    after: str | None,
+    before_dir: Path | None,
+    after_dir: Path | None,
+    before_ref: str | None,
+    repeat: bool,
+    report: tuple[str, ...],
+    keep: Path | None,
+    link: tuple[str, ...],
+    tolerance: float | None,
+    steps: int,
+    seed: int | None,
+    deep: int,
+    timeout: float | None,
+) -> int:
+    """Run before and after, and compare."""
+    from fsdp_migrate.verify.recording.recording import BadRecording
+    from fsdp_migrate.verify.report.progress import shown
+    from fsdp_migrate.verify.runs.launch import CannotRun
+    from fsdp_migrate.verify.session import Recorded, Wanted, verify
+
+    files = [_report_file(name) for name in report]
+    if (before is None) != (after is None) or (before_dir is None) != (after_dir is None):
+        raise click.UsageError("--before and --after, and --before-dir and --after-dir, come in pairs")
+    if before is None and not command:
+        raise click.UsageError("name the command that starts the training, after --")
+    if before is not None and command:
+        raise click.UsageError("give the command once: after --, or as --before and --after")
+    commands = tuple(tuple(shlex.split(c)) for c in (before, after) if c is not None) or (command, command)
+    wanted = Wanted(
+        before=commands[0], after=commands[1], in_place=before is not None and before_dir is None, to=to,
+        before_dir=before_dir, after_dir=after_dir, before_ref=before_ref, link=link, repeat=repeat,
+        recorded=Recorded(steps, deep, seed), timeout=timeout, keep=keep, tolerance=tolerance,
+    )  # fmt: skip
+    with shown() as progress:
+        try:
+            verdict = verify(wanted, progress)
+        except (CannotRun, BadRecording) as error:
+            raise click.ClickException(str(error)) from error
+    _show(verdict, files)
+    return verdict.exit_code
+
+
+@verify.command(short_help="Run a training and record it in OUT.")
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
+@_recording_options
+def record(
+    out: Path,
+    command: tuple[str, ...],
+    stop: bool,
+    steps: int,
+    seed: int | None,
+    deep: int,
+    timeout: float | None,
+) -> int:
+    """Run COMMAND with the recorder in each rank; one file a rank goes to OUT, which must be new or empty."""
+    from fsdp_migrate.verify.recorder.orders import Orders
+    from fsdp_migrate.verify.recording.read import read
+    from fsdp_migrate.verify.recording.recording import BadRecording
+    from fsdp_migrate.verify.report.progress import shown
+    from fsdp_migrate.verify.runs.launch import CannotRun, Run
+    from fsdp_migrate.verify.runs.launch import run as launch
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise click.UsageError(f"{out} is not an empty folder: recordings are not mixed")
+    out.mkdir(parents=True, exist_ok=True)
+    orders = Orders(str(out.resolve()), steps, stop, deep, seed)
+    with shown() as progress:
+        try:
+            launch(Run("", command, Path.cwd(), out / "output.log", orders), timeout, progress.begin("record", steps))
+            recording = read(out)
+        except (CannotRun, BadRecording) as error:
+            raise click.ClickException(str(error)) from error
+    click.echo(f"{len(recording.steps)} steps on {recording.world} ranks recorded in {out}")
+    return 0
+
+
+@verify.command(short_help="Compare two recordings.")
+@click.argument("before", metavar="BEFORE", type=click.Path(path_type=Path))
+@click.argument("after", metavar="AFTER", type=click.Path(path_type=Path))
+@click.option("--again", metavar="DIR", type=click.Path(path_type=Path), help="A second recording of the same code.")
+@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .json or .md; may be repeated.")
+@click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
+def compare(before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None) -> int:
+    """Compare two recordings, whatever wrote them."""
+    from fsdp_migrate.verify.recording.read import read
+    from fsdp_migrate.verify.recording.recording import BadRecording
+    from fsdp_migrate.verify.runs.launch import CannotRun
+    from fsdp_migrate.verify.session import verdict_of
+
+    files = [_report_file(name) for name in report]
+    try:
+        repeated = read(again) if again is not None else None
+        verdict = verdict_of(read(before), read(after), repeated, tolerance)
+    except (BadRecording, CannotRun) as error:
+        raise click.ClickException(str(error)) from error
+    _show(verdict, files)
+    return verdict.exit_code
+
+
+def _report_file(name: str) -> Path:
+    file = Path(name)
+    if file.suffix not in _REPORTS:
+        raise click.UsageError(f"--report {name}: the name must end in {', '.join(_REPORTS[:-1])} or {_REPORTS[-1]}")
+    if not file.absolute().parent.is_dir() or file.is_dir():
+        raise click.UsageError(f"--report {name}: there is no directory {file.parent} to write it to")
+    return file
+
+
+def _show(verdict: Verdict, files: list[Path]) -> None:
+    from fsdp_migrate.tree import writing
+    from fsdp_migrate.verify.report import render, text
+
+    for file in files:
+        try:
+            writing.replace(file.resolve(), render(file.suffix, verdict).encode("utf-8", errors="backslashreplace"))
+        except OSError as error:
+            raise click.ClickException(f"could not write {file}: {error.strerror or error}") from error
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        from fsdp_migrate.verify.report import terminal
+
+        terminal.show(verdict, Console())
+        return
+    for line in text.lines(verdict):
+        click.echo(line)

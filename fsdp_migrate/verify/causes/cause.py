@@ -1,0 +1,37 @@
+"""What a cause is: something that a pattern of differences can only come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fsdp_migrate.verify.compare.compare import Comparison
+from fsdp_migrate.verify.compare.difference import Difference
+
+
+@dataclass(frozen=True)
+class Named:
+    """A cause that was told: ``rule`` explains it with ``fsdp-migrate rules``, and may be empty."""
+
+    cause: str
+    message: str
+    rule: str
+    cure: str
+
+
+class Cause(ABC):
+    """``name`` is short and stable, ``rule`` the id of the rule that explains it, ``cure`` one imperative sentence."""
+
+    name: ClassVar[str]
+    rule: ClassVar[str] = ""
+    cure: ClassVar[str]
+
+    @abstractmethod
+    def message(self, comparison: Comparison, first: Difference) -> str | None:
+        """One sentence if ``first``, the difference that decides, comes from this cause; None otherwise."""
+
+    def named(self, comparison: Comparison, first: Difference) -> Named | None:
+        """The cause, where it is this one."""
+        text = self.message(comparison, first)
+        return None if text is None else Named(self.name, text, self.rule, self.cure)

@@ -1,0 +1,57 @@
+"""All causes, in the order in which they are asked: the first that fits is named."""
+
+from __future__ import annotations
+
+from fsdp_migrate.verify.causes.cause import Cause, Named
+from fsdp_migrate.verify.causes.data import OtherData
+from fsdp_migrate.verify.causes.gradients import (
+    ClippedTwice,
+    LoggedNorm,
+    MissingGradients,
+    NotClipped,
+    NotReduced,
+    OrderOfNorm,
+    OrderOfSummation,
+    OtherDivisor,
+    OtherLimit,
+    OtherReduceDtype,
+)
+from fsdp_migrate.verify.causes.optimizer import NotResumed, OtherGroups, OtherSetting, StaleOptimizer
+from fsdp_migrate.verify.causes.precision import BufferDtype, InputDtype, ParamDtype
+from fsdp_migrate.verify.causes.structure import MissingUnit, OtherMesh, OtherReshard, Untied
+from fsdp_migrate.verify.causes.weights import InitialisedLater, NotLoaded, ReplicasApart
+from fsdp_migrate.verify.compare.compare import Comparison
+from fsdp_migrate.verify.compare.difference import Difference
+
+CAUSES: tuple[Cause, ...] = (
+    OtherData(),
+    Untied(),
+    NotResumed(),
+    ReplicasApart(),
+    NotLoaded(),
+    InitialisedLater(),
+    BufferDtype(),
+    ParamDtype(),
+    InputDtype(),
+    StaleOptimizer(),
+    NotReduced(),
+    MissingGradients(),
+    OtherDivisor(),
+    OtherReduceDtype(),
+    OrderOfSummation(),
+    OtherLimit(),
+    ClippedTwice(),
+    LoggedNorm(),
+    NotClipped(),
+    OrderOfNorm(),
+    OtherGroups(),
+    OtherSetting(),
+    MissingUnit(),
+    OtherReshard(),
+    OtherMesh(),
+)
+
+
+def name_cause(comparison: Comparison, first: Difference) -> Named | None:
+    """The cause of the difference that decides, or None where it cannot be told."""
+    return next((named for cause in CAUSES if (named := cause.named(comparison, first)) is not None), None)

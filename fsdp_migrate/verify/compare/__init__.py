@@ -1,0 +1,1 @@
+"""Two recordings in, a verdict out; nothing here runs a program or reads a file."""

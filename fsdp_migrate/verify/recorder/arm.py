@@ -1,0 +1,39 @@
+"""Sets the recorder up in a process that has just imported torch."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from .orders import Orders, from_environment
+from .session import Session
+
+_session: Session | None = None
+
+
+@contextlib.contextmanager
+def recorded(orders: Orders) -> Iterator[None]:
+    """Record what is trained inside."""
+    session = Session(orders)
+    session.listen()
+    try:
+        yield
+    finally:
+        session.close()
+
+
+def arm() -> None:
+    """Seed if asked to, and listen. Until an optimizer steps nothing is written."""
+    global _session
+    orders = from_environment()
+    if orders.seed is not None:
+        random.seed(orders.seed)
+        torch.manual_seed(orders.seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(orders.seed)
+    _session = Session(orders)
+    _session.listen()

@@ -1,0 +1,52 @@
+"""Which files a run opened that an earlier run of the same comparison has written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from .orders import from_environment
+
+#: Code and caches: what one run leaves there is no state of its training.
+_CODE = (".py", ".pyc", ".so", ".pyd", ".lock")
+_MOST = 20
+_began = 0.0
+_found: dict[str, None] = {}
+
+
+def watch() -> None:
+    """Note from now on each file that is opened to be read, and was written after the first run began."""
+    global _began
+    orders = from_environment()
+    if orders.since is None:
+        return
+    _began = _now()
+    since, ours = orders.since, str(Path(orders.out).absolute()) + os.sep
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event != "open" or len(_found) >= _MOST:
+            return
+        path, mode = arguments[0], arguments[1]
+        if not isinstance(path, str) or not isinstance(mode, str) or not mode.startswith("r") or path.endswith(_CODE):
+            return
+        full = str(Path(path).absolute())
+        if full.startswith((ours, "/proc/", "/sys/", "/dev/")) or f"{os.sep}.cache{os.sep}" in full:
+            return
+        with contextlib.suppress(OSError):
+            if since <= Path(full).stat().st_mtime < _began:
+                _found[full] = None
+
+    sys.addaudithook(hook)
+
+
+def from_an_earlier_run() -> list[str]:
+    """Absolute paths, in the order in which they were opened; 20 at most."""
+    return list(_found)
+
+
+def _now() -> float:
+    import time
+
+    return time.time()

@@ -1,0 +1,38 @@
+"""What the command asks of the recorder, handed over in one environment variable."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+VARIABLE = "FSDP_MIGRATE_RECORD"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """``steps``: optimizer steps to record. ``stop``: end the program after them, or let it run on unrecorded.
+
+    ``deep``: for so many steps also record every module's inputs, outputs and gradients. ``seed``: seed all generators
+    when torch is imported. ``since``: seconds since the epoch at which the first run of a comparison began.
+    ``nudge``: scale clipped gradients, or else every other element of gradients, by one plus this, to measure what
+    rounding does. ``preflight``: look at the model before the first optimizer step, and stop there.
+    """
+
+    out: str
+    steps: int = 20
+    stop: bool = True
+    deep: int = 0
+    seed: int | None = None
+    since: float | None = None
+    nudge: float = 0.0
+    preflight: bool = False
+
+    def environment(self) -> dict[str, str]:
+        """The variable, as :func:`from_environment` reads it."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+
+def from_environment() -> Orders:
+    """What this process was told to do."""
+    return Orders(**json.loads(os.environ[VARIABLE]))

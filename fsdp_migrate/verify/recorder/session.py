@@ -1,0 +1,296 @@
+"""Records what happens between two optimizer steps, for every optimizer of the program."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from .calls import Calls
+from .deep import Deep
+from .digest import Range
+from .leave import leave
+from .models import Named, named_parameters
+from .opened import from_an_earlier_run
+from .orders import Orders
+from .parts import local_of, rank
+from .states import Optimizers
+from .surroundings import environment, layout, loaded_files
+from .values import Values
+from .writer import FORMAT, VERSION, Writer
+
+#: Forwards and backwards between two steps that are kept; an evaluation in between may have thousands.
+_MOST = 256
+
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def _guarded(hook: Hook) -> Hook:
+    """A failure of the recorder must not pass for one of the program: it is written down, and recording ends."""
+
+    @functools.wraps(hook)
+    def guarded(self: Session, *args: Any) -> None:
+        if not self.is_on or torch.compiler.is_compiling():
+            return
+        began = time.perf_counter()
+        try:
+            hook(self, *args)
+        except Exception:
+            self.fail(traceback.format_exc())
+        self.spent += time.perf_counter() - began
+
+    return guarded  # type: ignore[return-value]
+
+
+class Session:
+    """One process of the program; see :class:`~.orders.Orders` for what it records."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._writer = Writer(orders.out)
+        self._values = Values()
+        self._calls = Calls(self)
+        self._optimizers = Optimizers(self._values)
+        self._roots: list[nn.Module] = []
+        self._known: set[int] = set()
+        self._deep: list[Deep] = []
+        self._handles: list[Any] = []
+        self._pid = os.getpid()
+        self._last = time.perf_counter()
+        self._pending: dict[str, Any] = {}
+        self._grads: dict[str, Any] = {}
+        self.spent = 0.0
+        self.is_on = True
+        self._clear()
+
+    def listen(self) -> None:
+        """Put all hooks in place."""
+        self._calls.replace()
+        self._handles = [
+            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self.before_step(optimizer)),
+            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self.after_step(optimizer)),
+        ]
+        self._finder = nn.modules.module.register_module_forward_pre_hook(self._find_root)
+        os.register_at_fork(after_in_child=self._off)
+        atexit.register(self.close)
+
+    def _off(self) -> None:
+        self.is_on = False
+
+    def _find_root(self, module: nn.Module, args: Any) -> None:
+        if id(module) not in self._known:
+            self._on_new_root(module, args)
+
+    @_guarded
+    def _on_new_root(self, module: nn.Module, args: Any) -> None:
+        inside = {id(inner) for inner in module.modules()}
+        self._known |= inside
+        if not any(True for _ in module.parameters()):
+            return
+        self._roots = [root for root in self._roots if id(root) not in inside] + [module]
+        number = self._roots.index(module)
+        self._calls.replace_methods(module)
+        buffers = self._pending.setdefault("first buffers", {})
+        for name, buffer in module.named_buffers():
+            local = local_of(buffer)
+            self._values.put(buffers, f"{number}:{name}", local, Range(0, local.numel(), local.numel()))
+        handle = module.register_forward_pre_hook(
+            lambda root, args, kwargs: self.on_forward(root, args, kwargs), prepend=True, with_kwargs=True
+        )
+        self._handles.append(handle)
+        if self._orders.deep:
+            self._deep.append(Deep(module, number, self._values))
+        # Hooks that are added while a module is called see its next call; keywords are only with the caller.
+        caller = sys._getframe(3).f_locals
+        self.on_forward(module, args, caller.get("kwargs") or {})
+
+    @_guarded
+    def on_forward(self, root: nn.Module, args: Any, kwargs: Any) -> None:
+        """A model's forward begins: the data."""
+        if len(self._pending["inputs"]) >= _MOST or root not in self._roots:
+            return
+        entry: dict[str, Any] = {}
+        number = self._roots.index(root)
+        self._pending["inputs"].append({"root": number, "tensors": entry})
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        for position, leaf in enumerate(leaves):
+            local = local_of(leaf)
+            self._values.put(entry, str(position), local, Range(0, local.numel(), local.numel()))
+
+    @_guarded
+    def on_backward(self, tensors: list[torch.Tensor]) -> None:
+        """Values that are about to be differentiated: the losses."""
+        for tensor in tensors:
+            if len(self._pending["losses"]) < _MOST:
+                entry: dict[str, Any] = {}
+                local = local_of(tensor)
+                self._pending["losses"].append(entry)
+                # A copy: programs add to their losses in place.
+                self._values.put(entry, "value", local.clone(), Range(0, local.numel(), local.numel()))
+
+    @_guarded
+    def before_clip(self, parameters: list[torch.Tensor] | None) -> None:
+        """Gradients as they are before the first call that clips them."""
+        if self._pending["unclipped"]:
+            return
+        wanted = None if parameters is None else {id(parameter) for parameter in parameters}
+        self._optimizers.gradients(self._named(), self._pending["unclipped"], wanted)
+
+    @_guarded
+    def after_clip(self, limit: object, norm: object) -> None:
+        """What clipping returned, as this rank reads it with ``.item()``."""
+        if self._orders.nudge and not self._pending["clips"]:
+            self._optimizers.nudge(self._named(), self._orders.nudge, every=1)
+        entry: dict[str, Any] = {"limit": float(limit) if isinstance(limit, (int, float)) else None}
+        self._pending["clips"].append(entry)
+        if isinstance(norm, torch.Tensor):
+            entry["partial"] = any(p.is_partial() for p in getattr(norm, "placements", ()))
+            local = local_of(norm)
+            self._values.put(entry, "value", local, Range(0, local.numel(), local.numel()))
+
+    def _named(self) -> list[Named]:
+        return [each for number, root in enumerate(self._roots) for each in named_parameters(root, number)]
+
+    @_guarded
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Gradients, and before the first step the weights."""
+        trace = self._optimizers.trace(optimizer)
+        if trace.depth == 0 and trace.step == 0 and not self._begin(optimizer):
+            return
+        trace.depth += 1
+        if trace.depth > 1:
+            return
+        if trace.step >= self._orders.steps:
+            self._finish()
+            return
+        if trace.step == 1:
+            self._finder.remove()
+        if self._orders.nudge and not self._pending["clips"]:
+            self._optimizers.nudge(self._named(), self._orders.nudge, every=2)
+        self._grads = {}
+        trace.tell(self._grads)
+
+    def _begin(self, optimizer: Optimizer) -> bool:
+        """The first step of an optimizer: write what the models are made of."""
+        if not self._writer.is_open:
+            self._writer.open(rank())
+            self._writer.write(
+                "start",
+                format=FORMAT,
+                version=VERSION,
+                rank=rank(),
+                argv=sys.argv,
+                cwd=str(Path.cwd()),
+                steps=self._orders.steps,
+                deep=self._orders.deep,
+                environment=environment(),
+            )
+            first = self._pending.pop("first buffers", {})
+            self._values.write()
+            self._writer.write("buffers", values=first)
+        named = self._named()
+        trace = self._optimizers.trace(optimizer)
+        trace.attach(named)
+        models = [
+            layout(root, number, [each for each in named if each.root == number])
+            for number, root in enumerate(self._roots)
+        ]
+        weights: dict[str, Any] = {}
+        self._optimizers.weights(named, weights)
+        self._values.write()
+        self._writer.write(
+            "optimizer", number=trace.number, optimizer=type(optimizer).__name__, models=models, weights=weights,
+            groups=trace.group_names(), missing=trace.missing(named),
+        )  # fmt: skip
+        return True
+
+    @_guarded
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Weights and optimizer state after the step; then everything since the last one is written."""
+        trace = self._optimizers.trace(optimizer)
+        trace.depth -= 1
+        if trace.depth > 0:
+            return
+        event = self._pending
+        event["grads"] = self._grads
+        event["weights"], event["state"] = {}, {}
+        trace.tell_after(event["weights"], event["state"])
+        event["calls"] = [call for deep in self._deep for call in deep.take()]
+        event["buffers"] = {}
+        for number, root in enumerate(self._roots):
+            for name, buffer in root.named_buffers():
+                local = local_of(buffer)
+                self._values.put(event["buffers"], f"{number}:{name}", local, Range(0, local.numel(), local.numel()))
+        self._values.write()
+        now = time.perf_counter()
+        self._writer.write(
+            "step", optimizer=trace.number, step=trace.step, seconds=max(0.0, now - self._last - self.spent),
+            settings=trace.settings(), peak=_peak(), collectives=dict(self._calls.collectives), **event,
+        )  # fmt: skip
+        trace.step += 1
+        self._last, self.spent = now, 0.0
+        self._clear()
+        if trace.step >= self._orders.deep and self._deep:
+            for deep in self._deep:
+                deep.remove()
+            self._deep.clear()
+        if self._orders.steps > 1 and all(t.step >= self._orders.steps for t in self._optimizers.traces):
+            self._finish()
+
+    def _clear(self) -> None:
+        kept = {name: self._pending[name] for name in ("first buffers",) if name in self._pending}
+        self._pending = kept | {"inputs": [], "losses": [], "clips": [], "unclipped": {}}
+        self._calls.collectives.clear()
+
+    def _finish(self) -> None:
+        """Enough is recorded."""
+        self._end("enough")
+        if self._orders.stop:
+            leave()
+
+    def fail(self, reason: str) -> None:
+        """Give up recording, and write why."""
+        if not self._writer.is_open:
+            self._writer.open(rank())
+        self._writer.write("failed", reason=reason)
+        self._remove()
+
+    def close(self) -> None:
+        """The program is over."""
+        atexit.unregister(self.close)
+        if self.is_on and os.getpid() == self._pid:
+            self._end("over")
+
+    def _end(self, why: str) -> None:
+        if self._writer.is_open:
+            self._writer.write("end", why=why, files=loaded_files(), earlier=from_an_earlier_run())
+        self._remove()
+
+    def _remove(self) -> None:
+        self.is_on = False
+        self._calls.give_back()
+        self._finder.remove()
+        for handle in self._handles:
+            handle.remove()
+        for deep in self._deep:
+            deep.remove()
+
+
+def _peak() -> dict[str, int]:
+    """Most bytes that this rank has had: by the allocator of its GPU, else of the process in memory."""
+    if torch.cuda.is_available():
+        return {"cuda": torch.cuda.max_memory_allocated()}
+    return {"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)}

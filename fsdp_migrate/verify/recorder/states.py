@@ -1,0 +1,152 @@
+"""The optimizers of the program: which parameters each steps, with which settings, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .digest import Place, Range
+from .models import Named
+from .parts import Part, local_of, plain_part
+from .values import Values
+
+
+class Trace:
+    """One optimizer. ``step`` counts from 0; ``depth`` is more than 0 inside its step."""
+
+    def __init__(self, optimizer: Optimizer, number: int, values: Values) -> None:
+        self.optimizer, self.number, self._values = optimizer, number, values
+        self.step = 0
+        self.depth = 0
+        self._parts: dict[int, list[tuple[str, Part]]] = {}
+
+    def attach(self, named: Sequence[Named]) -> None:
+        """Settle what each parameter of the optimizer is called."""
+        by_tensor: dict[int, list[tuple[str, Part]]] = {}
+        for each in named:
+            by_tensor.setdefault(id(each.tensor), []).append((each.key, each.part))
+        for group_number, group in enumerate(self.optimizer.param_groups):
+            for position, parameter in enumerate(group["params"]):
+                unknown = [(f"-:optimizer{self.number}.{group_number}.{position}", plain_part(parameter))]
+                self._parts[id(parameter)] = by_tensor.get(id(parameter), unknown)
+
+    def missing(self, named: Sequence[Named]) -> list[str]:
+        """Trained parameters of the models that this optimizer does not have."""
+        return [each.key for each in named if each.tensor.requires_grad and id(each.tensor) not in self._parts]
+
+    def group_names(self) -> list[list[str]]:
+        """The parameters of each group."""
+        groups = self.optimizer.param_groups
+        return [[key for p in group["params"] for key, _ in self._parts[id(p)]] for group in groups]
+
+    def settings(self) -> list[dict[str, Any]]:
+        """The settings of each group, without its parameters."""
+        return [
+            {name: plain for name, value in group.items() if name != "params" and (plain := _plain(value)) is not None}
+            for group in self.optimizer.param_groups
+        ]
+
+    def tell(self, grads: dict[str, Any]) -> None:
+        """Digest every gradient. A parameter without one is in ``grads`` with None."""
+        for parameter, key, part in self._each():
+            put_gradient(self._values, grads, key, part, parameter)
+
+    def tell_after(self, weights: dict[str, Any], state: dict[str, Any]) -> None:
+        """Digest every parameter and its state."""
+        for parameter, key, part in self._each():
+            put(self._values, weights, key, part, parameter)
+            own = self.optimizer.state.get(parameter, {})
+            found: dict[str, Any] = {}
+            for name, value in own.items():
+                self._put_state(found, str(name), value, parameter, part)
+            if found:
+                state[key] = found
+
+    def _put_state(self, found: dict[str, Any], name: str, value: Any, parameter: torch.Tensor, part: Part) -> None:
+        if not isinstance(value, torch.Tensor):
+            if (plain := _plain(value)) is not None:
+                found[name] = plain
+        elif value.is_complex():
+            found[name] = None
+        elif local_of(value).numel() == local_of(parameter).numel() and value.dim():
+            put(self._values, found, name, part, value, samples=False)
+        else:
+            local = local_of(value)
+            self._values.put(found, name, local, Range(0, local.numel(), local.numel()), samples=False)
+
+    def _each(self) -> list[tuple[torch.Tensor, str, Part]]:
+        return [
+            (parameter, key, part)
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            for key, part in self._parts.get(id(parameter), ())
+        ]
+
+
+class Optimizers:
+    """All optimizers that have stepped, in that order."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self.traces: list[Trace] = []
+
+    def trace(self, optimizer: Optimizer) -> Trace:
+        """That of ``optimizer``, a new one when it steps for the first time."""
+        for trace in self.traces:
+            if trace.optimizer is optimizer:
+                return trace
+        self.traces.append(Trace(optimizer, len(self.traces), self._values))
+        return self.traces[-1]
+
+    def weights(self, named: Sequence[Named], into: dict[str, Any]) -> None:
+        """Digest all parameters of all models, trained or not."""
+        for each in named:
+            put(self._values, into, each.key, each.part, each.tensor)
+
+    def gradients(self, named: Sequence[Named], into: dict[str, Any], wanted: set[int] | None) -> None:
+        """Digest the gradients of these tensors, by identity; None: of all."""
+        for each in named:
+            if wanted is None or id(each.tensor) in wanted:
+                put_gradient(self._values, into, each.key, each.part, each.tensor)
+
+    def nudge(self, named: Sequence[Named], by: float, every: int) -> None:
+        """Scale every so-manieth element of each gradient on this rank by ``1 + by``."""
+        seen: set[int] = set()
+        for each in named:
+            if each.tensor.grad is not None and id(each.tensor) not in seen:
+                seen.add(id(each.tensor))
+                local = local_of(each.tensor.grad)
+                epsilon = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
+                local.reshape(-1)[::every].mul_(1 + max(by, epsilon))
+
+
+def put_gradient(values: Values, into: dict[str, Any], key: str, part: Part, parameter: torch.Tensor) -> None:
+    if parameter.grad is None:
+        into[key] = None
+    else:
+        put(values, into, key, part, parameter.grad)
+
+
+def put(values: Values, into: dict[str, Any], key: str, part: Part, tensor: torch.Tensor, samples: bool = True) -> None:
+    """Digest one rank's part of ``tensor``, or all of it where it is whole at the moment."""
+    local = local_of(tensor)
+    place: Place = part.place
+    whole = int(torch.Size(part.shape).numel())
+    if part.cut is not None:
+        local = part.of(tensor)
+    elif local.numel() == whole != part.numel:
+        place = Range(0, whole, whole)
+    values.put(into, key, local, place, samples)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 and not value.is_meta else None
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value):
+        return list(value)
+    return None

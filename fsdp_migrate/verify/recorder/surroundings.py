@@ -1,0 +1,138 @@
+"""Where the program runs, how its models are sharded, and which files its code came from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from .models import Named, fsdp2_groups, is_fsdp1, is_fsdp2, module_names, named_parameters, plain_class
+
+_FLAGS = ("CUBLAS_", "CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "PYTHONHASHSEED", "GLOO_")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, devices and the settings that decide whether a run repeats itself."""
+    dist = torch.distributed
+    started = dist.is_available() and dist.is_initialized()
+    cuda = torch.cuda.is_available()
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "world size": dist.get_world_size() if started else 1,
+        "backend": str(dist.get_backend()) if started else None,
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "tf32 matmul": torch.backends.cuda.matmul.allow_tf32,
+        "default dtype": _dtype(torch.get_default_dtype()),
+        "threads": torch.get_num_threads(),
+        "flags": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_FLAGS)},
+    }
+
+
+def loaded_files() -> list[str]:
+    """The files of all modules that are no library's: absolute, links resolved."""
+    libraries = os.path.realpath(os.__file__).rpartition(os.sep)[0] + os.sep
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    real = {os.path.realpath(file) for file in files if file}
+    return sorted(f for f in real if not f.startswith(libraries) and f"{os.sep}site-packages{os.sep}" not in f)
+
+
+def layout(root: nn.Module, number: int, named: list[Named]) -> dict[str, Any]:
+    """What one model consists of, on this rank."""
+    return {
+        "root": number,
+        "class": plain_class(root),
+        "parameters": [
+            {
+                "key": each.key,
+                "names": list(each.names),
+                "shape": list(each.part.shape),
+                "dtype": _dtype(each.tensor.dtype),
+                "replica": each.part.replica,
+                "numel": each.part.numel,
+                "trained": each.tensor.requires_grad,
+            }
+            for each in named
+        ],
+        "units": units(root),
+    }
+
+
+def units(root: nn.Module) -> list[dict[str, Any]]:
+    """One dictionary for each FSDP1 wrapper or FSDP2 unit, outermost first, with the same keys for both."""
+    modules = module_names(root)
+    found = []
+    for module in root.modules():
+        if is_fsdp1(module):
+            found.append({"module": modules[id(module)], **_fsdp1(module)})
+        elif is_fsdp2(module):
+            found += [{"module": modules[id(module)], **_fsdp2(group)} for group in fsdp2_groups(module)]
+    return found
+
+
+def _fsdp1(module: Any) -> dict[str, Any]:
+    strategy, mp = module.sharding_strategy.name, module.mixed_precision
+    handle = module._handle
+    replicas = getattr(module, "_inter_node_pg", None)
+    return {
+        "kind": "fsdp1",
+        "strategy": strategy,
+        "reshard": strategy in ("FULL_SHARD", "HYBRID_SHARD"),
+        "shards": module.process_group.size() if strategy != "NO_SHARD" else 1,
+        "replicas": replicas.size() if replicas is not None else 1,
+        "param dtype": _dtype(mp.param_dtype),
+        "reduce dtype": _dtype(mp.reduce_dtype or mp.param_dtype),
+        "offload": bool(module.cpu_offload and module.cpu_offload.offload_params),
+        "parameters": list(handle.flat_param._fqns) if handle is not None else [],
+        "numel": sum(handle.flat_param._numels) if handle is not None else 0,
+        "local": handle.flat_param.numel() if handle is not None else 0,
+        "itemsize": handle.flat_param.element_size() if handle is not None else 0,
+    }
+
+
+def _fsdp2(group: Any) -> dict[str, Any]:
+    mesh, post, params = group.mesh_info, group.post_forward_mesh_info, group.fsdp_params
+    sizes = {"shards": getattr(mesh, "shard_mesh_size", 1), "replicas": getattr(mesh, "replicate_mesh_size", 1)}
+    policy = group.mp_policy
+    return {
+        "kind": "fsdp2",
+        "strategy": None,
+        "reshard": post is not None,
+        "reshard to": getattr(post, "shard_mesh_size", None),
+        **sizes,
+        "param dtype": _dtype(policy.param_dtype),
+        "reduce dtype": _dtype(policy.reduce_dtype or policy.param_dtype),
+        "output dtype": _dtype(policy.output_dtype),
+        "offload": type(group.offload_policy).__name__ == "CPUOffloadPolicy",
+        "parameters": [_inner_name(group, param) for param in params],
+        "numel": sum(param.sharded_param.numel() for param in params),
+        "local": sum(param.sharded_param._local_tensor.numel() for param in params),
+        "itemsize": max((param.sharded_param.element_size() for param in params), default=0),
+    }
+
+
+def _inner_name(group: Any, param: Any) -> str:
+    owner = param._module_info.module
+    for module in group.modules:
+        for name, inner in module.named_modules():
+            if inner is owner:
+                return f"{name}.{param._module_info.param_name}" if name else str(param._module_info.param_name)
+    return str(param._module_info.param_name)
+
+
+def _dtype(dtype: torch.dtype | None) -> str | None:
+    return None if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def named_of(roots: list[nn.Module]) -> list[list[Named]]:
+    """The parameters of each model."""
+    return [named_parameters(root, number) for number, root in enumerate(roots)]

@@ -1,0 +1,141 @@
+"""A whole recording: what all ranks of one run wrote, by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fsdp_migrate.verify.recording.value import Copies, Value
+
+
+class BadRecording(Exception):
+    """What, where, and what to do, in one sentence or two."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """``key`` is the number of the model and the first of ``names``; ``numel`` counts all elements."""
+
+    key: str
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    trained: bool
+    #: The copy to which each rank's part belongs, and how many elements that part has.
+    replicas: Mapping[int, int]
+    parts: Mapping[int, int]
+
+    @property
+    def numel(self) -> int:
+        total = 1
+        for size in self.shape:
+            total *= size
+        return total
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of the program; ``units`` as rank 0 has them."""
+
+    class_name: str
+    parameters: tuple[Parameter, ...]
+    units: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """An input, output or gradient of one module; ``tensor`` is None where it could not be digested."""
+
+    module: str
+    what: str
+    value: Value | None
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One call that clips gradients; ``value`` is what ``.item()`` gives on this rank."""
+
+    limit: float | None
+    value: Value | None
+    partial: bool
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The tensors that one forward of the model ``root`` got."""
+
+    root: int
+    tensors: tuple[Value | None, ...]
+
+
+@dataclass(frozen=True)
+class OfRank:
+    """What belongs to one rank in one step, with what led to it since the step before."""
+
+    inputs: tuple[Forward, ...]
+    losses: tuple[Value | None, ...]
+    clips: tuple[Clip, ...]
+    calls: tuple[Call, ...]
+    buffers: Mapping[str, Value | None]
+    seconds: float
+    peak: Mapping[str, int]
+    collectives: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the optimizer ``optimizer``; both count from 0."""
+
+    optimizer: int
+    step: int
+    ranks: tuple[OfRank, ...]
+    unclipped: Mapping[str, Copies]
+    grads: Mapping[str, Copies]
+    weights: Mapping[str, Copies]
+    state: Mapping[str, Mapping[str, Copies | float | str | None]]
+    settings: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class OptimizerStart:
+    """An optimizer before its first step. ``weights`` are those of all models, trained or not."""
+
+    name: str
+    groups: tuple[tuple[str, ...], ...]
+    missing: tuple[str, ...]
+    weights: Mapping[str, Copies]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """``environments`` by rank; ``files``: code of the program; ``earlier``: read, and written by an earlier run."""
+
+    environments: tuple[Mapping[str, Any], ...]
+    models: tuple[Model, ...]
+    optimizers: tuple[OptimizerStart, ...]
+    first_buffers: tuple[Mapping[str, Value | None], ...]
+    steps: tuple[Step, ...]
+    files: tuple[str, ...]
+    earlier: tuple[str, ...]
+    finished: bool
+    asked: int
+    deep: int
+    failures: tuple[str, ...] = field(default=())
+
+    @property
+    def world(self) -> int:
+        return len(self.environments)
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        return {parameter.key: parameter for model in self.models for parameter in model.parameters}
+
+    def losses(self) -> list[tuple[int, float]]:
+        """Of each step of the first optimizer, what was handed to backward: its sum, as a mean over the ranks."""
+        found = []
+        for step in self.steps:
+            values = [sum(v.total for v in rank.losses if v is not None) for rank in step.ranks]
+            if step.optimizer == 0 and any(rank.losses for rank in step.ranks):
+                found.append((step.step, sum(values) / len(values)))
+        return found

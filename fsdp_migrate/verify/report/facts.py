@@ -1,0 +1,106 @@
+"""What every report says, in plain values: computed once from a verdict."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from fsdp_migrate.verify.compare.difference import Difference, Question
+from fsdp_migrate.verify.compare.gap import Gap
+from fsdp_migrate.verify.compare.pairs import shown
+from fsdp_migrate.verify.recording.recording import Recording
+from fsdp_migrate.verify.verdict import Verdict
+
+_WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one run cost: medians per step after warm-up, in seconds, bytes and calls, of the rank with most."""
+
+    seconds: float | None
+    peak: int
+    peak_of: str
+    collectives: int
+    nbytes: int
+
+
+def side(recording: Recording) -> Side:
+    """The cost of one run."""
+    times = [max(rank.seconds for rank in step.ranks) for step in recording.steps[_WARM_UP:]]
+    last = recording.steps[-1] if recording.steps else None
+    kind = next(iter(last.ranks[0].peak)) if last is not None else "rss"
+    middle = recording.steps[min(_WARM_UP, len(recording.steps) - 1)].ranks[0].collectives if last is not None else {}
+    return Side(
+        statistics.median(times) if times else None,
+        max(rank.peak[kind] for rank in last.ranks) if last is not None else 0,
+        "GPU memory" if kind == "cuda" else "memory of the process",
+        sum(count for name, count in middle.items() if not name.endswith("bytes")),
+        sum(count for name, count in middle.items() if name.endswith("bytes")),
+    )
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one line."""
+    comparison = verdict.comparison
+    before, after = comparison.before.world, comparison.after.world
+    ranks = f"{before} ranks" if before == after else f"{before} and {after} ranks"
+    over = f"over {verdict.steps} steps on {ranks}"
+    first = verdict.first
+    if first is None and verdict.noise:
+        same = verdict.compared - verdict.differing
+        return f"equal within {verdict.noise}: {same} of {verdict.compared} values {over}"
+    if first is None:
+        return f"equal: {verdict.compared} of {verdict.compared} values {over}, bit for bit"
+    if first.question is Question.UNITS:
+        return f"different: all {verdict.compared} values are equal {over}, but the models are not sharded alike"
+    return f"different: {verdict.differing} of {verdict.compared} values {over}"
+
+
+def place(verdict: Verdict, difference: Difference) -> str:
+    """Where a difference is: step, rank, phase, name."""
+    several = len(verdict.comparison.before.models) > 1
+    parts = ["before the first step" if difference.step < 0 else f"step {difference.step}"]
+    if len(verdict.comparison.before.optimizers) > 1 and difference.step >= 0:
+        parts.append(f"optimizer {difference.optimizer}")
+    if difference.rank is not None:
+        parts.append(f"rank {difference.rank}")
+    parts.append(difference.question.text)
+    if difference.name:
+        named = difference.question is Question.ENVIRONMENT
+        parts.append(difference.name if named else shown(difference.name, several))
+    if difference.what:
+        parts.append(difference.what)
+    return ", ".join(parts)
+
+
+def size(gap: Gap | None) -> str:
+    """How large a difference is, in words; empty where it cannot be told."""
+    if gap is None or gap.relative == float("inf"):
+        return ""
+    text = f"{gap.relative:.3g} relative" if gap.relative > 2.0**-53 else "in elements that are not sampled"
+    if gap.ulps is not None:
+        text += f", {gap.ulps} ulps" if gap.ulps != 1 else ", 1 ulp"
+    if gap.ratio is not None and abs(gap.ratio - 1) > 1e-3:
+        text += f", {gap.ratio:.4g} times"
+    return text
+
+
+def spread(verdict: Verdict) -> list[tuple[str, int, int]]:
+    """For each question: its text, how many values were compared, how many differ."""
+    tally = verdict.comparison.tally
+    return [
+        (question.text, tally.compared.get(question, 0), len(tally.of(question)))
+        for question in Question
+        if question is not Question.ENVIRONMENT and (tally.compared.get(question) or tally.of(question))
+    ]
+
+
+def readable(number: int) -> str:
+    """Bytes, in the largest unit that gives at least one."""
+    amount, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

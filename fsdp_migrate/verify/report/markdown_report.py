@@ -1,0 +1,31 @@
+"""The verdict as Markdown, for a pull request."""
+
+from __future__ import annotations
+
+from fsdp_migrate.verify.report.facts import headline, place, readable, side, size, spread
+from fsdp_migrate.verify.verdict import Verdict
+
+
+def render(verdict: Verdict) -> str:
+    """A heading, what differs, a table of the questions, a table of the cost."""
+    parts = ["## fsdp-migrate verify", "", f"**{headline(verdict)}**", ""]
+    first = verdict.first
+    if first is not None:
+        told = size(first.gap)
+        parts += [f"- First difference: {place(verdict, first)}{f' ({told})' if told else ''}"]
+        parts += [f"- Before: `{first.before}`", f"- After: `{first.after}`"]
+        if verdict.cause is not None:
+            rule = f" ({verdict.cause.rule})" if verdict.cause.rule else ""
+            parts += [f"- Cause: {verdict.cause.message}{rule}", f"- What to do: {verdict.cause.cure}"]
+        parts.append("")
+    parts += ["| question | compared | different |", "|---|---:|---:|"]
+    parts += [f"| {text} | {compared or ''} | {differing or ''} |" for text, compared, differing in spread(verdict)]
+    before, after = side(verdict.comparison.before), side(verdict.comparison.after)
+    parts += ["", "| cost | before | after |", "|---|---:|---:|"]
+    if before.seconds is not None and after.seconds is not None:
+        parts.append(f"| seconds per step | {before.seconds:.3f} | {after.seconds:.3f} |")
+    parts.append(f"| peak {before.peak_of} | {readable(before.peak)} | {readable(after.peak)} |")
+    parts.append(f"| collectives per step | {before.collectives} | {after.collectives} |")
+    parts.append(f"| their bytes | {readable(before.nbytes)} | {readable(after.nbytes)} |")
+    parts += ["", *(f"- {note}" for note in verdict.notes)]
+    return "\n".join(parts).rstrip() + "\n"

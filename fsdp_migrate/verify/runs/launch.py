@@ -1,0 +1,136 @@
+"""Starts one run of the program and waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdp_migrate.verify.recorder.orders import Orders
+
+INJECTED = Path(__file__).resolve().parents[1] / "recorder" / "inject"
+_SECONDS_BETWEEN_LOOKS = 0.2
+_RANK = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)
+#: What is called while a run goes: seconds, steps so far, and the last line that it printed.
+Watch = Callable[[float, int, str], None]
+
+
+class CannotRun(Exception):
+    """A run could not be started, or did not come to its end; the message shows what it printed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: ``command`` in ``directory``; ``remap``: a tree on PYTHONPATH, and its copy to be taken instead."""
+
+    side: str
+    command: tuple[str, ...]
+    directory: Path
+    log: Path
+    orders: Orders
+    remap: tuple[Path, Path] | None = None
+
+
+def run(wanted: Run, timeout: float | None, watch: Watch) -> float:
+    """Run it; the seconds that it took. Raises :class:`CannotRun` with the program's own traceback."""
+    environment = os.environ | wanted.orders.environment() | {"PYTHONPATH": _python_path(wanted)}
+    environment |= {"FSDP_MIGRATE_HELPERS": _helpers()}
+    wanted.log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with wanted.log.open("wb") as stream:
+        try:
+            process = subprocess.Popen(
+                wanted.command,
+                cwd=wanted.directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CannotRun(f"the run {wanted.side} could not be started: {error}") from error
+        try:
+            code = _wait(process, wanted, began, timeout, watch)
+        except BaseException:
+            _end(process)
+            raise
+    if code != 0:
+        told = own_traceback(wanted.log)
+        raise CannotRun(f"the run {wanted.side} failed with exit code {code}:\n{told}")
+    return time.monotonic() - began
+
+
+def _wait(process: subprocess.Popen[bytes], wanted: Run, began: float, timeout: float | None, watch: Watch) -> int:
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_SECONDS_BETWEEN_LOOKS)
+        seconds = time.monotonic() - began
+        watch(seconds, _steps(Path(wanted.orders.out)), _last_line(wanted.log))
+        if timeout is not None and seconds > timeout:
+            _end(process)
+            told = own_traceback(wanted.log)
+            raise CannotRun(f"the run {wanted.side} did not end within {timeout:g} seconds; it printed last:\n{told}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The launcher and all ranks: they are a session of their own."""
+    for sign, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+            return
+
+
+def _python_path(wanted: Run) -> str:
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if wanted.remap is not None:
+        original, copy = wanted.remap
+        entries = [_remapped(entry, original, copy) for entry in entries]
+    return os.pathsep.join([str(INJECTED), *entries])
+
+
+def _remapped(entry: str, original: Path, copy: Path) -> str:
+    path = Path(entry)
+    if path.is_absolute() and path.resolve().is_relative_to(original):
+        return str(copy / path.resolve().relative_to(original))
+    return entry
+
+
+def _helpers() -> str:
+    spec = importlib.util.find_spec("fsdp_compat")
+    return str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else ""
+
+
+def _steps(recording: Path) -> int:
+    try:
+        return (recording / "rank-0.jsonl").read_bytes().count(b'\n{"kind":"step"')
+    except FileNotFoundError:
+        return 0
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - 2000))
+        lines = stream.read().decode("utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def own_traceback(log: Path, longest: int = 60) -> str:
+    """The first traceback that the program printed, else its last lines."""
+    lines = _RANK.sub("", log.read_text(encoding="utf-8", errors="replace")).splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    for start in starts:
+        end = next((n for n in range(start + 1, len(lines)) if lines[n] and not lines[n].startswith(" ")), start)
+        block = lines[start : end + 1]
+        if not any("torch/distributed/elastic" in line or "torch/distributed/run.py" in line for line in block):
+            return "\n".join(block[-longest:])
+    return "\n".join(lines[-longest:])

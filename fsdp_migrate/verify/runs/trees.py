@@ -1,0 +1,107 @@
+"""Copies of the repository to run in, so that nothing of the user's own tree changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdp_migrate.tree.git import repository
+from fsdp_migrate.verify.runs.launch import CannotRun
+
+
+@dataclass(frozen=True)
+class Source:
+    """A repository, and the folder in it (relative) where the command was given."""
+
+    root: Path
+    inside: Path
+
+
+def source(here: Path) -> Source:
+    """The repository around ``here``. Raises :class:`CannotRun` where there is none."""
+    root = repository(here.resolve())
+    if root is None:
+        raise CannotRun(
+            f"{here} is not in a git repository; pass --before-dir and --after-dir, or --before and --after"
+        )
+    return Source(root, here.resolve().relative_to(root))
+
+
+def export(repo: Path, reference: str, target: Path) -> None:
+    """Write the files of the commit ``reference`` to the new folder ``target``, through an index of its own."""
+    target.mkdir(parents=True)
+    index = target.parent / f".{target.name}.index"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_INDEX_FILE"] = str(index)
+    for arguments in (("read-tree", reference), ("checkout-index", "--all", f"--prefix={target}{os.sep}")):
+        done = subprocess.run(
+            ["git", *arguments], cwd=repo, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise CannotRun(f"git could not give {reference}: {done.stderr.strip()}")
+    index.unlink(missing_ok=True)
+
+
+def has_uncommitted(repo: Path) -> bool:
+    """Whether the tree has changes of tracked files that HEAD does not have."""
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no"], cwd=repo, capture_output=True, text=True, check=False
+    )
+    return bool(done.stdout.strip())
+
+
+def copy(tree: Path, target: Path) -> None:
+    """A copy of a tree, links kept as links."""
+    shutil.copytree(tree, target, symlinks=True)
+
+
+def link(root: Path, tree: Path, names: tuple[str, ...]) -> None:
+    """Show files or folders that git does not have (a data set) in a copy, by links to those of the repository."""
+    for name in names:
+        original, there = root / name, tree / name
+        if not original.exists():
+            raise CannotRun(f"--link {name}: there is no {original}")
+        if there.exists():
+            raise CannotRun(f"--link {name}: git has it already, so that it is in the copy")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.symlink_to(original.resolve())
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """``changed``: files, absolute; ``left``: places that are left to do by hand, as "path:line rule message"."""
+
+    changed: tuple[Path, ...]
+    left: tuple[str, ...]
+
+
+def rewrite(tree: Path, to: str) -> Rewritten:
+    """Rewrite a copy in place. Raises :class:`CannotRun` where there is nothing to rewrite."""
+    from fsdp_migrate.pipeline import run
+    from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.report.progress import NoProgress
+    from fsdp_migrate.tree import settings
+    from fsdp_rules.verdict.finding import Changed, Level, Settings
+
+    defaults = settings.load(tree)
+    wanted = Settings(
+        to=to,
+        helpers=True if defaults.helpers is None else defaults.helpers,
+        select=settings.split_names(defaults.select or ()),
+        ignore=settings.split_names(defaults.ignore or ()),
+    )
+    result = run.rewrite(run.Request((str(tree),), wanted, False, None, True), RulesEngine(), NoProgress())
+    for path, reason in result.errors:
+        raise CannotRun(f"{path} could not be rewritten: {reason}")
+    changed = tuple(file.real for file in result.changed if isinstance(file.result, Changed))
+    if not changed:
+        raise CannotRun("rewrite changes nothing here: there is no FSDP1 code that it knows how to move")
+    left = tuple(
+        f"{os.path.relpath(f.path, tree)}:{f.line} {f.rule} {f.message}"
+        for f in result.findings
+        if f.level is Level.MANUAL
+    )
+    return Rewritten(changed, left)

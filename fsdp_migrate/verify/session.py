@@ -1,0 +1,214 @@
+"""A whole comparison: the copies, the runs, the noise, the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsdp_migrate.verify.compare.compare import Comparison, nothing_allowed
+from fsdp_migrate.verify.compare.noise import measured, tolerated
+from fsdp_migrate.verify.compare.traps import Origin, trap, wrong_origin
+from fsdp_migrate.verify.recorder.orders import Orders
+from fsdp_migrate.verify.recording.read import read
+from fsdp_migrate.verify.recording.recording import Recording
+from fsdp_migrate.verify.runs import trees
+from fsdp_migrate.verify.runs.launch import CannotRun, Run, run
+from fsdp_migrate.verify.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    from fsdp_migrate.verify.report.progress import Progress
+
+#: Causes that are no defect, and whose effect is measured by giving the run before the same last digit.
+_ROUNDING = ("order-of-norm", "order-of-summation")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What every run records; see :class:`Orders`."""
+
+    steps: int
+    deep: int
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for on the command line. ``in_place``: both commands run where they were given."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    recorded: Recorded
+    in_place: bool = False
+    to: str = "native"
+    before_dir: Path | None = None
+    after_dir: Path | None = None
+    before_ref: str | None = None
+    link: tuple[str, ...] = ()
+    repeat: bool = True
+    timeout: float | None = None
+    keep: Path | None = None
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Where one side runs: ``fresh`` makes a new copy of its tree for each run, or is None."""
+
+    command: tuple[str, ...]
+    directory: Path
+    origin: Origin | None
+    inside: Path = Path()
+    remap: tuple[Path, Path] | None = None
+    fresh: Path | None = None
+
+
+def verify(wanted: Wanted, progress: Progress) -> Verdict:
+    """Run both sides and compare them. Raises :class:`CannotRun` and ``BadRecording`` with the reason."""
+    with _workspace(wanted.keep) as work:
+        before, after, notes = _sides(wanted, work)
+        runner = _Runner(wanted, work, progress, time.time())
+        first = runner.record("before", before)
+        again = runner.record("before-again", before) if wanted.repeat else None
+        second = runner.record("after", after)
+        for side, recording, name in ((before, first, "before"), (after, second, "after")):
+            problem = wrong_origin(recording, side.origin, name) if side.origin is not None else None
+            if problem:
+                raise CannotRun(problem)
+        verdict = verdict_of(first, second, again, wanted.tolerance)
+        if verdict.cause is not None and verdict.cause.cause in _ROUNDING and wanted.repeat:
+            nudged = runner.record("before-nudged", before, nudge=_nudge(verdict))
+            verdict = verdict_of(first, second, again, wanted.tolerance, nudged)
+        return replace(verdict, notes=(*verdict.notes, *notes))
+
+
+def verdict_of(
+    before: Recording,
+    after: Recording,
+    again: Recording | None = None,
+    tolerance: float | None = None,
+    nudged: Recording | None = None,
+) -> Verdict:
+    """Compare two recordings, with what ``again``, of the same code as ``before``, shows of its noise.
+
+    Raises :class:`CannotRun` if they cannot be compared.
+    """
+    problem = trap(before, after)
+    if problem is not None:
+        raise CannotRun(problem)
+    if tolerance is not None:
+        return judge(before, after, tolerated(tolerance), f"a tolerance of {tolerance:g}")
+    noisy = [Comparison(before, other) for other in (again, nudged) if other is not None]
+    notes = []
+    noise = ""
+    if again is not None and len(again.steps) == len(before.steps) and not again.earlier:
+        itself = judge(before, again)
+        if itself.first is not None:
+            noise = "the measured noise of the program"
+            notes.append(_not_repeatable(itself))
+    elif again is not None:
+        notes.append(
+            "the noise of the program was not measured: its second run read what the first wrote, or ended early"
+        )
+        noisy = [Comparison(before, other) for other in (nudged,) if other is not None]
+    if nudged is not None and not noise:
+        noise = "the measured effect of the last digit of a sum"
+    allowance = measured(noisy) if noise else nothing_allowed
+    return judge(before, after, allowance, noise, notes)
+
+
+def _not_repeatable(itself: Verdict) -> str:
+    from fsdp_migrate.verify.report.facts import place
+
+    first = itself.first
+    assert first is not None
+    return (
+        f"the program does not repeat itself: {place(itself, first)} differs between two runs of the same code; "
+        "pass --seed, load data without workers, or call torch.use_deterministic_algorithms(True)"
+    )
+
+
+def _nudge(verdict: Verdict) -> float:
+    """The relative size of the rounding that the run before has to be given."""
+    first = verdict.first
+    assert first is not None
+    return max(first.relative if first.relative < 1e-3 else 0.0, 2.0**-23)
+
+
+class _Runner:
+    """Starts runs, one after the other, each with its own recording, log and, where there is one, copy."""
+
+    def __init__(self, wanted: Wanted, work: Path, progress: Progress, since: float) -> None:
+        self._wanted, self._work, self._progress, self._since = wanted, work, progress, since
+
+    def record(self, name: str, side: _Side, nudge: float = 0.0) -> Recording:
+        tree = side.directory
+        remap = side.remap
+        if side.fresh is not None:
+            tree = self._work / f"tree-{name}"
+            trees.copy(side.fresh, tree)
+            tree, remap = tree / side.inside, (side.remap[0], tree) if side.remap is not None else None
+        asked, out = self._wanted.recorded, self._work / name
+        orders = Orders(str(out), asked.steps, True, asked.deep, asked.seed, self._since, nudge=nudge)
+        log = self._work / f"{name}.log"
+        watch = self._progress.begin(name, asked.steps)
+        run(Run(name, side.command, tree, log, orders, remap), self._wanted.timeout, watch)
+        if not out.is_dir():
+            raise CannotRun(
+                f"the run {name} ended without an optimizer step that could be recorded: it does not train, or its "
+                "Python ignores PYTHONPATH (-I, -E, -S, or a launcher that clears the environment)"
+            )
+        return read(out)
+
+
+@contextlib.contextmanager
+def _workspace(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise CannotRun(f"--keep {keep}: the folder is not empty")
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.resolve()
+        return
+    directory = Path(tempfile.mkdtemp(prefix="fsdp-migrate-verify-")).resolve()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sides(wanted: Wanted, work: Path) -> tuple[_Side, _Side, list[str]]:
+    if wanted.in_place:
+        here = Path.cwd()
+        return _Side(wanted.before, here, None), _Side(wanted.after, here, None), []
+    if wanted.before_dir is not None and wanted.after_dir is not None:
+        old, new = wanted.before_dir.resolve(), wanted.after_dir.resolve()
+        before = _Side(wanted.before, old, Origin(old, (new,)))
+        return before, _Side(wanted.after, new, Origin(new, (old,))), []
+    source = trees.source(Path.cwd())
+    pristine = work / "source-before"
+    notes: list[str] = []
+    trees.export(source.root, wanted.before_ref or "HEAD", pristine)
+    trees.link(source.root, pristine, wanted.link)
+    others = (source.root,)
+    before = _Side(
+        wanted.before, pristine, Origin(work, others), source.inside, (source.root, pristine), fresh=pristine
+    )
+    if wanted.before_ref is not None:
+        current = _Side(wanted.after, source.root / source.inside, Origin(source.root, (work,)))
+        return before, current, notes
+    migrated = work / "source-after"
+    trees.copy(pristine, migrated)
+    done = trees.rewrite(migrated, wanted.to)
+    if trees.has_uncommitted(source.root):
+        notes.append("the repository has uncommitted changes, which are not in the comparison")
+    notes += [f"left to do by hand: {place}" for place in done.left]
+    changed = tuple(work / "tree-after" / file.relative_to(migrated) for file in done.changed)
+    after = _Side(
+        wanted.after, migrated, Origin(work, others, changed), source.inside, (source.root, migrated), fresh=migrated
+    )
+    return before, after, notes

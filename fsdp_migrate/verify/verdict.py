@@ -1,0 +1,65 @@
+"""The answer: equal, equal within noise, or different, with the first difference and its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fsdp_migrate.verify.causes.cause import Named
+from fsdp_migrate.verify.causes.causes import name_cause
+from fsdp_migrate.verify.compare.compare import Allowance, Comparison, first_differences, nothing_allowed
+from fsdp_migrate.verify.compare.difference import CONTEXT, Difference, Question
+from fsdp_migrate.verify.recording.recording import Recording
+
+EQUAL, DIFFERENT, NOT_COMPARED = 0, 1, 2
+_VALUES = [question for question in Question if question not in (*CONTEXT, Question.NORM)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``firsts``: the earliest difference of each question, in order. ``noise``: what was allowed for, in words."""
+
+    comparison: Comparison
+    firsts: tuple[Difference, ...]
+    cause: Named | None
+    noise: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def first(self) -> Difference | None:
+        """What decides: the earliest difference in values, else in how the models are sharded."""
+        deciding = [difference for difference in self.firsts if difference.question not in CONTEXT]
+        structural = [difference for difference in self.firsts if difference.question is Question.UNITS]
+        return next(iter([*deciding, *structural]), None)
+
+    @property
+    def exit_code(self) -> int:
+        return EQUAL if self.first is None else DIFFERENT
+
+    @property
+    def compared(self) -> int:
+        """Values that were compared bit for bit, those of each rank for themselves."""
+        return sum(self.comparison.tally.compared.get(question, 0) for question in _VALUES)
+
+    @property
+    def differing(self) -> int:
+        return sum(len(self.comparison.tally.of(question)) for question in _VALUES)
+
+    @property
+    def steps(self) -> int:
+        return len(self.comparison.before.steps)
+
+
+def judge(
+    before: Recording,
+    after: Recording,
+    allowance: Allowance = nothing_allowed,
+    noise: str = "",
+    notes: Sequence[str] = (),
+) -> Verdict:
+    """Compare two recordings that both hold what they were asked for."""
+    comparison = Comparison(before, after, allowance)
+    firsts = tuple(first_differences(comparison.tally))
+    verdict = Verdict(comparison, firsts, None, noise, tuple(notes))
+    cause = name_cause(comparison, verdict.first) if verdict.first is not None else None
+    return Verdict(comparison, firsts, cause, noise, tuple(notes))

@@ -1,0 +1,92 @@
+"""Digests do not depend on how a tensor is cut, and see every bit."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from fsdp_migrate.verify.recorder.digest import BLOCK, SAMPLES, Digested, Grid, Range, digest, sample_indices
+
+DTYPES = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
+
+
+def whole(tensor: torch.Tensor) -> Digested:
+    return digest(tensor, Range(0, tensor.numel(), tensor.numel()))
+
+
+def total(parts: list[Digested]) -> int:
+    return sum(int(part.digest) for part in parts) % 2**64
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_pieces_add_up_to_the_whole(dtype: torch.dtype) -> None:
+    tensor = (torch.randn(3, BLOCK + 77) * 100).to(dtype)
+    flat, numel = tensor.flatten(), tensor.numel()
+    cuts = [0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 9, numel, numel]
+    parts = [digest(flat[a:b], Range(a, b - a, numel)) for a, b in itertools.pairwise(cuts)]
+    assert total(parts) == int(whole(tensor).digest) % 2**64
+    samples = {
+        k: int(bits)
+        for part in parts
+        if part.samples is not None
+        for k, bits in zip(part.which, part.samples, strict=True)
+    }
+    expected = whole(tensor)
+    assert expected.samples is not None
+    assert samples == dict(enumerate(expected.samples.tolist()))
+
+
+def test_columns_and_blocks_add_up_to_the_whole() -> None:
+    tensor = torch.randn(7, 10, 3)
+    rows, columns, rest = torch.arange(7), torch.arange(10), torch.arange(3)
+    parts = [
+        digest(tensor[r][:, c], Grid((r, c, rest), tuple(tensor.shape)))
+        for r in (rows[:4], rows[4:])
+        for c in (columns[:3], columns[3:9], columns[9:], columns[:0])
+    ]
+    assert total(parts) == int(whole(tensor).digest) % 2**64
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
+def test_one_bit_is_seen_and_so_is_the_order(dtype: torch.dtype) -> None:
+    tensor = torch.randn(1000).to(dtype)
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    changed = tensor.clone()
+    changed.view(integers)[617] ^= 1
+    swapped = tensor.clone()
+    swapped[[3, 700]] = tensor[[700, 3]]
+    zeros, negative = torch.zeros(5, dtype=dtype), -torch.zeros(5, dtype=dtype)
+    digests = [int(whole(t).digest) for t in (tensor, changed, swapped, zeros, negative, torch.zeros(6, dtype=dtype))]
+    assert len(set(digests)) == len(digests)
+
+
+def test_numbers_quantify() -> None:
+    tensor = torch.tensor([3.0, -4.0, 0.0])
+    assert whole(tensor).numbers.tolist() == [25.0, -1.0, 4.0, 0.0]
+    assert whole(torch.tensor([1.0, float("inf"), float("nan")])).numbers[3] == 2
+
+
+def test_samples_have_the_first_and_the_last_element() -> None:
+    assert sample_indices(3) == [0, 1, 2]
+    found = sample_indices(1000)
+    assert (found[0], found[-1], len(set(found))) == (0, 999, SAMPLES)
+
+
+def test_nothing_is_changed_and_no_random_number_drawn() -> None:
+    tensors = [torch.randn(100, requires_grad=True), torch.arange(100), torch.randn(2 * BLOCK, dtype=torch.float64)]
+    before, state = [tensor.clone() for tensor in tensors], torch.get_rng_state()
+    for tensor in tensors:
+        whole(tensor)
+    assert all(map(torch.equal, tensors, before))
+    assert torch.equal(state, torch.get_rng_state())
