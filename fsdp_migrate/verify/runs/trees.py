@@ -84,7 +84,9 @@ def rewrite(tree: Path, to: str) -> Rewritten:
     from fsdp_migrate.pipeline.engine import RulesEngine
     from fsdp_migrate.report.progress import NoProgress
     from fsdp_migrate.tree import settings
-    from fsdp_rules.verdict.finding import Changed, Level, Settings
+    from fsdp_rules.settings import Settings
+    from fsdp_rules.verdict.finding import Level
+    from fsdp_rules.verdict.result import Changed
 
     defaults = settings.load(tree)
     wanted = Settings(
