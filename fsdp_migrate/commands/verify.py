@@ -36,7 +36,7 @@ Exit code:
   2  it could not be run or compared
 """
 
-_REPORTS = (".json", ".md")
+_REPORTS = (".html", ".json", ".md")
 
 
 class _Group(click.Group):
@@ -81,7 +81,7 @@ def verify() -> None:
 @click.option("--after-dir", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
 @click.option("--repeat/--no-repeat", default=True, help="Run before twice, to measure noise (default: yes).")
-@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .json or .md; may be repeated.")
+@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep copies, recordings and logs there.")
 @click.option("--link", metavar="PATH", multiple=True, help="Show what git does not have (data) in the copies.")
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
@@ -172,7 +172,7 @@ def record(
 @click.argument("before", metavar="BEFORE", type=click.Path(path_type=Path))
 @click.argument("after", metavar="AFTER", type=click.Path(path_type=Path))
 @click.option("--again", metavar="DIR", type=click.Path(path_type=Path), help="A second recording of the same code.")
-@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .json or .md; may be repeated.")
+@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 def compare(before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None) -> int:
     """Compare two recordings, whatever wrote them."""

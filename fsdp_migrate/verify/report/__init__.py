@@ -1,4 +1,4 @@
-"""A verdict as text, JSON and Markdown."""
+"""A verdict as text, JSON, Markdown and a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from fsdp_migrate.verify.verdict import Verdict
 
 
 def render(suffix: str, verdict: Verdict) -> str:
-    """The report of the kind that ``.json`` or ``.md`` asks for."""
-    from fsdp_migrate.verify.report import json_report, markdown_report
+    """The report of the kind that ``.json``, ``.md`` or ``.html`` asks for."""
+    match suffix:
+        case ".html":
+            from fsdp_migrate.verify.report import html_report
 
-    return json_report.render(verdict) if suffix == ".json" else markdown_report.render(verdict)
+            return html_report.render(verdict)
+        case ".json":
+            from fsdp_migrate.verify.report import json_report
+
+            return json_report.render(verdict)
+        case _:
+            from fsdp_migrate.verify.report import markdown_report
+
+            return markdown_report.render(verdict)

@@ -1,0 +1,138 @@
+"""The verdict as one page for a browser: it loads nothing and runs nothing, and follows the reader's light or dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fsdp_migrate.verify.compare.difference import Question
+from fsdp_migrate.verify.recording.recording import Recording
+from fsdp_migrate.verify.report.charts import Bar, Cell, Chart, Map, chart, level
+from fsdp_migrate.verify.report.facts import headline, place, readable, side, size, spread
+from fsdp_migrate.verify.verdict import Verdict
+
+#: Rows of the map; a larger model shows those of its parameters that differ first.
+LONGEST_MAP = 400
+
+
+def render(verdict: Verdict) -> str:
+    """A page of HTML that needs no other file and no network."""
+    environment = Environment(
+        loader=PackageLoader("fsdp_migrate.verify.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (resources.files("fsdp_migrate.verify.report") / "page" / "verify.css").read_text(encoding="utf-8")
+    first = verdict.first
+    return environment.get_template("verify.html").render(
+        verdict=verdict,
+        headline=headline(verdict),
+        first=first,
+        place=place(verdict, first) if first is not None else "",
+        size=size(first.gap) if first is not None else "",
+        others=[(place(verdict, other), other.before, other.after) for other in verdict.firsts if other is not first],
+        questions=spread(verdict),
+        charts=list(_charts(verdict)),
+        map=_map(verdict),
+        tree=list(_tree(verdict)),
+        bars=list(_bars(verdict)),
+        style=Markup(style),
+    )
+
+
+def _charts(verdict: Verdict) -> Iterator[Chart]:
+    before, after = verdict.comparison.before, verdict.comparison.after
+    losses = before.losses(), after.losses()
+    norms = _norms(before), _norms(after)
+    found = (
+        chart("loss: what was handed to backward, mean over ranks", {"before": losses[0], "after": losses[1]}),
+        chart("loss after minus loss before", {"apart": _minus(*losses)}),
+        chart("gradient norm", {"before": norms[0], "after": norms[1]}),
+        chart("gradient norm after minus before", {"apart": _minus(*norms)}),
+    )
+    yield from (each for each in found if each is not None)
+
+
+def _minus(before: list[tuple[int, float]], after: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [(step, two - one) for (step, one), (_, two) in zip(before, after, strict=False)]
+
+
+def _norms(recording: Recording) -> list[tuple[int, float]]:
+    found = []
+    for step in recording.steps:
+        clips = step.ranks[0].clips
+        if step.optimizer == 0 and clips and clips[0].value is not None and clips[0].value.scalar is not None:
+            found.append((step.step, clips[0].value.scalar))
+    return found
+
+
+def _map(verdict: Verdict) -> Map | None:
+    """How far gradients, state and weights are apart, for each parameter and step."""
+    comparison = verdict.comparison
+    worst: dict[tuple[str, int], float] = {}
+    for question in (Question.GRADIENTS, Question.CLIPPED_GRADIENTS, Question.STATE, Question.WEIGHTS):
+        for found in comparison.tally.of(question):
+            at = found.name, found.step
+            worst[at] = max(worst.get(at, 0.0), found.relative)
+    several = len(comparison.before.models) > 1
+    differing = {name for name, _ in worst}
+    keys = list(comparison.pairs.keys)
+    if len(keys) > LONGEST_MAP:
+        keys = sorted(keys, key=lambda key: key not in differing)[:LONGEST_MAP]
+    steps = sorted({step.step for step in comparison.before.steps})
+    if not keys or not steps:
+        return None
+    cells = []
+    for y, key in enumerate(keys):
+        for x, step in enumerate(steps):
+            relative = worst.get((key, step), 0.0)
+            cells.append(Cell(x, y, level(relative), f"{_named(key, several)}, step {step}: {_told(relative)}"))
+    return Map(tuple(cells), tuple(_named(key, several) for key in keys), len(steps))
+
+
+def _named(key: str, several: bool) -> str:
+    root, _, name = key.partition(":")
+    return f"{root}: {name}" if several else name
+
+
+def _told(relative: float) -> str:
+    if not relative:
+        return "equal"
+    return "not comparable" if relative == float("inf") else f"{relative:.2g}"
+
+
+def _tree(verdict: Verdict) -> Iterator[tuple[int, str, str, bool]]:
+    """Depth, name and class of a row in the tree of units and modules, and whether the first difference is in it."""
+    first = verdict.first
+    where = first.name.partition(":")[2] if first is not None else None
+    for number, model in enumerate(verdict.comparison.before.models):
+        names: dict[str, None] = {"": None}
+        for parameter in model.parameters:
+            parts = parameter.names[0].split(".")[:-1]
+            for depth in range(len(parts)):
+                names[".".join(parts[: depth + 1])] = None
+        units = {unit["module"] for unit in model.units}
+        for name in names:
+            here = first is not None and where is not None and first.name.startswith(f"{number}:")
+            inside = here and bool(where) and (name == "" or f"{where}.".startswith(f"{name}."))
+            label = name.rpartition(".")[2] if name else model.class_name
+            yield name.count(".") + bool(name), label, "unit" if name in units else "", inside
+
+
+def _bars(verdict: Verdict) -> Iterator[tuple[str, list[Bar]]]:
+    before, after = side(verdict.comparison.before), side(verdict.comparison.after)
+    pairs: list[tuple[str, float, float, str, str]] = [
+        (f"peak {before.peak_of}", before.peak, after.peak, readable(before.peak), readable(after.peak)),
+        ("bytes in collectives per step", before.nbytes, after.nbytes, readable(before.nbytes), readable(after.nbytes)),
+    ]
+    if before.seconds is not None and after.seconds is not None:
+        told = f"{before.seconds:.3f}", f"{after.seconds:.3f}"
+        pairs.insert(0, ("seconds per step, median after warm-up", before.seconds, after.seconds, *told))
+    for title, one, two, first, second in pairs:
+        most = max(one, two) or 1
+        yield title, [Bar("before", "before", one / most, first), Bar("after", "after", two / most, second)]
