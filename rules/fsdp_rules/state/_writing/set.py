@@ -15,6 +15,7 @@ from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
 from fsdp_rules.state._writing.loading import find_load, result_is_read
 from fsdp_rules.state._writing.options import options_text, setting_text
 from fsdp_rules.state._writing.pickled import is_unpickled
+from fsdp_rules.state._writing.ranked import is_of_a_rank
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
 
@@ -35,9 +36,12 @@ class Putting(Writer):
         settings: dict[str, Build] = {}
         if self.full is not False:
             full = self._full_load()
-            settings = {"full_state_dict": full, "broadcast_from_rank0": full}
-            self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
-            if "own_group" in self.file.project.flags:
+            settings = {"full_state_dict": full}
+            own = "ignored" in self.file.project.flags or is_of_a_rank(state, self.file)
+            if not own:
+                settings["broadcast_from_rank0"] = full
+                self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
+            if not own and "own_group" in self.file.project.flags:
                 self.notes.append("assumes the model's process_group contains every rank, since rank 0 sends to all")
             if "offload" in self.file.project.flags:
                 self.notes.append("assumes the model's saved buffers are on the CPU like its offloaded parameters")
