@@ -15,7 +15,9 @@ def follow(findings: Iterable[Finding], before: bytes, after: bytes) -> tuple[Fi
 
     A line that was replaced is found at the start of what replaced it. Columns are kept.
     """
-    matcher = LineMatcher(before.split(b"\n"), after.split(b"\n"))
+    # Some files have carriage returns alone.
+    end = b"\n" if b"\n" in before else b"\r"
+    matcher = LineMatcher(before.split(end), after.split(end))
     blocks = [(old_start, new_start, new_end, tag) for tag, old_start, _, new_start, new_end in matcher.get_opcodes()]
     # Before the line that an insertion stands in front of comes the insertion: the last block of a start is wanted.
     starts = [block[0] for block in blocks]

@@ -95,6 +95,15 @@ def parse(data: bytes, path: str, has_marker: Callable[[bytes], bool]) -> Notebo
         raise NotebookError(f"could not parse: not UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
         raise NotebookError(f"could not parse: broken JSON at line {error.lineno}: {error.msg}") from error
+    except ValueError as error:
+        raise NotebookError("could not parse: a number of more digits than Python reads") from error
+    except RecursionError as error:
+        raise NotebookError("could not parse: objects nested too deeply") from error
+    try:
+        # Half of a character can be written in JSON, and in no source file.
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise NotebookError("could not parse: half of a surrogate pair, which is not a character") from error
     if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
         raise NotebookError("could not parse: no list of cells (only notebook format 4 is understood)")
     for number, cell in enumerate(content["cells"], start=1):

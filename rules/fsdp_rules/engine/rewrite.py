@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import codecs
-import io
-import tokenize
 from collections import defaultdict
 
 import libcst as cst
@@ -16,6 +13,7 @@ from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.registry import all_rules, speaker
 from fsdp_rules.engine.relevance import is_relevant
+from fsdp_rules.engine.source_text import decode
 from fsdp_rules.engine.todos import new_todos, with_standing_todos
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
@@ -35,10 +33,11 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     under which the file was indexed. Never raises for bad input: a file that does not parse is ``Failed``.
     """
     try:
-        text, encoding, bom = _decode(data)
+        source = decode(data)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         return Failed(f"cannot be decoded: {error}")
     try:
+        text = source.text
         tree = ast.parse(text)
         if not is_relevant(text, path, project, settings.traps):
             return Unchanged()
@@ -79,11 +78,23 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     )
     if output == text:
         return Unchanged(findings)
+    problem = _why_not_compiled(output, path)
+    if problem is not None:
+        before = _why_not_compiled(text, path)
+        if before is not None:
+            return Failed(f"does not compile: {before}")
+        return Failed(f"internal error: the rewritten file does not compile ({problem})")
+    return Changed(source.encode(output), findings)
+
+
+def _why_not_compiled(source: str, path: str) -> str | None:
+    # IPython runs a cell's await outside of functions.
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if path.endswith(".ipynb") else 0
     try:
-        compile(output, path, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        return Failed(f"internal error: the rewritten file does not compile (line {error.lineno}: {error.msg})")
-    return Changed(bom + output.encode(encoding), findings)
+        compile(source, path, "exec", flags, dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+    return None
 
 
 def _imports(file: File, said: str) -> list[tuple[Rule, Diagnosis]]:
@@ -132,14 +143,6 @@ def _names_read(tree: ast.Module) -> dict[str, set[str]]:
 def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:
     gone = set(dead)
     return [edit for edit in edits if edit.node not in gone and not gone.intersection(file.ancestors(edit.node))]
-
-
-def _decode(data: bytes) -> tuple[str, str, bytes]:
-    bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    if encoding == "utf-8-sig":
-        encoding = "utf-8"
-    return data[len(bom) :].decode(encoding), encoding, bom
 
 
 def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:

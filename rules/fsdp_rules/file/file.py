@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import io
-import re
 import textwrap
-import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 import libcst as cst
 
+from fsdp_rules.file.ignore_comments import IgnoreComments, ignore_comments
+from fsdp_rules.file.shadowed import shadowed
 from fsdp_rules.file.tree import Layout, Printer, Span
 from fsdp_rules.fsdp1.names import canonical, expand
 from fsdp_rules.project.gates import gated_lines, statements
@@ -22,7 +21,6 @@ from fsdp_rules.project.project import Project
 from fsdp_rules.settings import Settings
 
 Node = TypeVar("Node", bound=cst.CSTNode)
-IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
 SCOPES = (cst.FunctionDef, cst.ClassDef)
 COMPOUND = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.With, cst.FunctionDef, cst.ClassDef, cst.Match)
 
@@ -179,7 +177,12 @@ class File:
         spelled = ""
         for local, target in self.aliases.items():
             rest = full[len(target) :]
-            if not (rest == "" or rest.startswith(".")) or not full.startswith(target) or len(target) <= len(best):
+            if (
+                local in self._shadowed
+                or not (rest == "" or rest.startswith("."))
+                or not full.startswith(target)
+                or len(target) <= len(best)
+            ):
                 continue
             if full.startswith("torch.distributed.") and full.count(".") > 2 and rest.count(".") > 1:
                 continue
@@ -187,19 +190,27 @@ class File:
         if spelled:
             self.wanted_imports.setdefault(spelled.partition(".")[0], "")
             return spelled
-        if full.startswith("torch.") and full.count(".") <= 3 and not full.startswith("torch.distributed."):
-            self.wanted_imports["torch"] = "import torch"
-            return full
-        module, _, name = full.rpartition(".")
-        if full.startswith("torch.distributed.") and full.count(".") == 2:
-            self.wanted_imports["dist"] = "import torch.distributed as dist"
-            return f"dist.{name}"
-        if not full.startswith("torch."):
-            package = full.partition(".")[0]
+        package = full.partition(".")[0]
+        near_torch = full.count(".") <= 3 and not full.startswith("torch.distributed.")
+        if not self._means_another(package, package) and (package != "torch" or near_torch):
             self.wanted_imports[package] = f"import {package}"
             return full
-        self.wanted_imports[name] = f"from {module} import {name}"
-        return name
+        module, _, name = full.rpartition(".")
+        if full.startswith("torch.distributed.") and full.count(".") == 2 and not self._means_another("dist", module):
+            self.wanted_imports["dist"] = "import torch.distributed as dist"
+            return f"dist.{name}"
+        local = name
+        while self._means_another(local, full):
+            local = f"torch_{local}" if package == "torch" and local == name else f"{local}_"
+        self.wanted_imports[local] = f"from {module} import {name}" + (f" as {local}" if local != name else "")
+        return local
+
+    def _means_another(self, local: str, full: str) -> bool:
+        return local in self._shadowed or self.aliases.get(local, full) != full
+
+    @cached_property
+    def _shadowed(self) -> frozenset[str]:
+        return shadowed(self.tree, self.aliases)
 
     def fresh(self, node: cst.CSTNode, *candidates: str) -> str:
         """The first of ``candidates`` that means nothing yet where ``node`` stands."""
@@ -314,22 +325,19 @@ class File:
         """Whether an ``# fsdp-migrate: ignore[...]`` comment on the lines of ``node``'s start silences ``rule``."""
         lines = {self.span(node).line, self.span(self.statement(node)).line}
         for line in lines:
-            rules = self._ignores.get(line)
+            rules = self._ignores.silenced.get(line)
             if rules is not None and (not rules or rule in rules):
                 return True
         return False
 
+    @property
+    def wrong_ignores(self) -> Mapping[int, str]:
+        """The comments that are meant to silence rules and do not, by line."""
+        return self._ignores.wrong
+
     @cached_property
-    def _ignores(self) -> dict[int, frozenset[str]]:
-        found: dict[int, frozenset[str]] = {}
-        if "fsdp-migrate" not in self.text:
-            return found
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            match = IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
-            if match:
-                names = match.group(1) or ""
-                found[token.start[0]] = frozenset(name.strip() for name in names.split(",") if name.strip())
-        return found
+    def _ignores(self) -> IgnoreComments:
+        return ignore_comments(self.text)
 
 
 def _identifiers(text: str) -> frozenset[str]:

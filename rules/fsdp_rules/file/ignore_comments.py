@@ -1,0 +1,42 @@
+"""Comments that silence rules on their line: ``# fsdp-migrate: ignore``, ``# fsdp-migrate: ignore[FSDP203]``."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_MEANT = re.compile(r"#\s*fsdp-migrate\s*:?\s*ignor\w*.*", re.IGNORECASE)
+_RULES = r"[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*"
+_EXACT = re.compile(rf"#\s*fsdp-migrate:\s*ignore(?:\[\s*(?P<rules>{_RULES})\s*\])?(?=\s*(?:$|#|[-:(,.;]))")
+
+
+@dataclass(frozen=True)
+class IgnoreComments:
+    """``silenced``: the rules that a comment names, by line; none of them means all. ``wrong``: lines of those that are
+    meant as one and are not written as one, which silence nothing."""
+
+    silenced: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    wrong: Mapping[int, str] = field(default_factory=dict)
+
+
+def ignore_comments(text: str) -> IgnoreComments:
+    """Those of a source that parses."""
+    if "fsdp-migrate" not in text:
+        return IgnoreComments()
+    silenced: dict[int, frozenset[str]] = {}
+    wrong: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        meant = _MEANT.search(token.string) if token.type == tokenize.COMMENT else None
+        if meant is None:
+            continue
+        exact = _EXACT.match(token.string, meant.start())
+        if exact is None:
+            wrong[token.start[0]] = meant[0].strip()
+        else:
+            silenced[token.start[0]] = frozenset(
+                name.strip() for name in (exact["rules"] or "").split(",") if name.strip()
+            )
+    return IgnoreComments(silenced, wrong)

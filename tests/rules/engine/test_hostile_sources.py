@@ -1,0 +1,162 @@
+"""Sources that clash with what the output needs, and sources that Python reads and few tools do."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from fsdp_migrate.cli import main
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+
+
+def _rewritten(tmp_path: Path, source: bytes, name: str = "train.py") -> tuple[int, bytes]:
+    (tmp_path / name).write_bytes(source)
+    return main(["rewrite", str(tmp_path / name)]), (tmp_path / name).read_bytes()
+
+
+def _calls_in(function: str, source: bytes) -> set[str]:
+    tree = ast.parse(source)
+    (found,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function)
+    return {ast.unparse(node.func) for node in ast.walk(found) if isinstance(node, ast.Call)}
+
+
+@pytest.mark.parametrize("mode", ["native", "shim"])
+def test_a_function_of_the_project_does_not_come_to_call_itself(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "train.py").write_text(
+        WRAP.replace("\n", ", StateDictType\n")
+        + dedent("""
+            import torch
+
+            def get_model_state_dict(model):
+                with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+                    return model.state_dict()
+
+            def fully_shard(model):
+                return FSDP(model, device_id=torch.cuda.current_device())
+        """)
+    )
+    assert main(["rewrite", "--to", mode, str(tmp_path / "train.py")]) == 0
+    output = (tmp_path / "train.py").read_bytes()
+    for name in ("get_model_state_dict", "fully_shard"):
+        assert name not in _calls_in(name, output)
+
+
+@pytest.mark.parametrize(
+    "clash",
+    [
+        "def build(model, fully_shard=None):\n    return FSDP(model)\n",
+        "def build(model):\n    fully_shard = FSDP(model)\n    return fully_shard\n",
+        "from mylib import fully_shard\n\ndef build(model):\n    return FSDP(fully_shard(model))\n",
+        "def build(model):\n    for fully_shard in range(3):\n        pass\n    return FSDP(model)\n",
+        "class fully_shard:\n    pass\n\ndef build(model):\n    return FSDP(model)\n",
+        "from .shard import fully_shard\n\ndef build(model):\n    fully_shard(1)\n    return FSDP(model)\n",
+    ],
+)
+def test_what_is_written_means_torch_s_function_where_it_is_written(tmp_path: Path, clash: str) -> None:
+    code, output = _rewritten(tmp_path, (WRAP + "\n" + clash).encode())
+    assert code == 0
+    assert b"from torch.distributed.fsdp import fully_shard as torch_fully_shard" in output
+    assert any(name == "torch_fully_shard" for name in _calls_in("build", output))
+
+
+def test_a_guarded_import_is_no_clash(tmp_path: Path) -> None:
+    guarded = "try:\n    from torch.distributed.fsdp import fully_shard\nexcept ImportError:\n    fully_shard = None\n"
+    _, output = _rewritten(tmp_path, (WRAP + guarded + "\ndef build(model):\n    return FSDP(model)\n").encode())
+    assert b"torch_fully_shard" not in output
+
+
+def test_carriage_returns_and_blanks_at_the_end_are_kept(tmp_path: Path) -> None:
+    source = (WRAP + "\ndef build(model):\n    return FSDP(model)\n").encode()
+    _, plain = _rewritten(tmp_path, source)
+    for before, after in (
+        (source.replace(b"\n", b"\r"), plain.replace(b"\n", b"\r")),
+        (source + b"\n  \t", plain + b"\n  \t"),
+        (source + b"    ", plain + b"    "),
+    ):
+        code, output = _rewritten(tmp_path, before, "other.py")
+        assert (code, output) == (0, after)
+
+
+def _notebook(path: Path, *lines: str, count: str = "1") -> None:
+    cell = {"cell_type": "code", "source": list(lines), "metadata": {}, "outputs": [], "execution_count": None}
+    text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    path.write_text(text.replace('"execution_count": null', f'"execution_count": {count}'))
+
+
+def test_a_cell_may_await(tmp_path: Path) -> None:
+    _notebook(tmp_path / "a.ipynb", WRAP, "model = FSDP(model)\n", "await run(model)\n")
+    assert main(["rewrite", str(tmp_path / "a.ipynb")]) == 0
+    assert "fully_shard(model)" in (tmp_path / "a.ipynb").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "count", "told"),
+    [
+        ((WRAP, 'x = "\ud800"\n'), "1", "half of a surrogate pair"),
+        ((WRAP, "model = FSDP(model)\n"), "9" * 5000, "more digits than Python reads"),
+    ],
+)
+def test_notebooks_that_cannot_be_read_say_why(
+    tmp_path: Path, lines: tuple[str, ...], count: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _notebook(tmp_path / "a.ipynb", *lines, count=count)
+    assert main(["rewrite", str(tmp_path / "a.ipynb")]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert "internal error" not in err
+
+
+def test_input_that_does_not_compile_is_not_our_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = _rewritten(tmp_path, (WRAP + "model = FSDP(model)\nreturn model\n").encode())
+    assert code == 2
+    assert output.endswith(b"return model\n")
+    assert "does not compile: line 3: 'return' outside function" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["ignore [FSDP101]", "ignore[fsdp101]", "ignored", "ignore[]", "ignore[FSDP101", "Ignore", "ignore FSDP101"],
+)
+def test_a_comment_that_is_not_exactly_the_form_silences_nothing_and_says_so(
+    tmp_path: Path, comment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = f"{WRAP}model = FSDP(model)  # fsdp-migrate: {comment}\n"
+    code, output = _rewritten(tmp_path, source.encode())
+    assert code == 0
+    assert b"fully_shard(model)" in output
+    assert "FSDP905 info" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("comment", ["ignore", "ignore[FSDP101,FSDP100, FSDP110]  # kept", "ignore: see the wiki"])
+def test_a_comment_of_the_form_silences(tmp_path: Path, comment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = f"{WRAP}model = FSDP(model)  # fsdp-migrate: {comment}\n"
+    _, output = _rewritten(tmp_path, source.encode())
+    assert b"FSDP(model)" in output
+    assert "FSDP905" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("indent", ["  ", "\t", "        "])
+def test_strings_and_comments_keep_their_bytes_under_any_indentation(tmp_path: Path, indent: str) -> None:
+    body = '''
+def step(model):
+@model = FSDP(model)
+@with model.no_sync():
+@@text = """first
+@@  second
+third"""  # a comment
+@@other = f"""
+@@ {model}
+  """
+@@model(text, other).backward()
+@return model
+'''.replace("@", indent)
+    strings = {node.value for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Constant)}
+    _, output = _rewritten(tmp_path, (WRAP + body).encode())
+    assert b"no_sync" not in output
+    assert b"# a comment" in output
+    assert strings <= {node.value for node in ast.walk(ast.parse(output)) if isinstance(node, ast.Constant)}
