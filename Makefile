@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-gpu verify-matrix matrix old-checkpoints parity lint docs bench-shim clean help
+.PHONY: demo test test-gpu verify-matrix matrix old-checkpoints frameworks parity lint docs bench-shim clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the losses"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
 	@echo "make old-checkpoints  write checkpoints with torch 2.2 and 2.4, and read and convert them"
+	@echo "make frameworks  compare the tables of configuration keys with the frameworks' own code, and train under it"
 	@echo "make parity      run the whole differential matrix and write docs/parity.md"
 	@echo "make lint        ruff and mypy --strict"
 	@echo "make docs        regenerate the pages under docs/ that come from the rules"
@@ -41,6 +42,12 @@ matrix: $(STAMP)
 old-checkpoints: $(STAMP)
 	$(BIN)/python scripts/old_checkpoints.py $(VERSIONS)
 
+frameworks:
+	test -x .frameworks/bin/python || $(PYTHON) -m venv .frameworks
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]'
+	.frameworks/bin/python -m pytest tests/configs/frameworks
+
 parity: $(STAMP)
 	$(BIN)/python scripts/parity.py
 
@@ -56,4 +63,4 @@ bench-shim: $(STAMP)
 	$(BIN)/python benchmarks/shim_overhead.py --output benchmarks/shim_overhead.json
 
 clean:
-	rm -rf $(VENV) .matrix out build dist
+	rm -rf $(VENV) .matrix .frameworks out build dist

@@ -1,0 +1,77 @@
+"""The table of the Trainer's keys, held against the installed transformers, and what it makes of a file."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from typing import Any
+
+import pytest
+
+from fsdp_rules.frameworks.table import table
+from tests.configs.helpers import migrated
+
+pytest.importorskip("transformers", reason="make frameworks installs transformers")
+pytestmark = pytest.mark.filterwarnings("default")
+KEYS = table("transformers").keys
+
+
+def _plugin(config: dict[str, Any], fsdp: object, folder: str) -> dict[str, Any]:
+    from transformers import TrainingArguments
+
+    arguments = TrainingArguments(folder, fsdp=fsdp, fsdp_config=config, use_cpu=True)
+    made: dict[str, Any] = arguments.fsdp_plugin_args
+    return made
+
+
+def test_the_table_has_the_keys_that_the_installed_code_reads() -> None:
+    from transformers import TrainingArguments
+
+    source = inspect.getsource(TrainingArguments._process_fsdp_args)
+    read = set(re.findall(r'self\.fsdp_config(?:\.get\(|\.setdefault\(|\[)\s*"(\w+)"', source))
+    read |= set(re.findall(r'"(\w+)" in self\.fsdp_config', source))
+    assert read == {name for name, key in KEYS.items() if key.verdict != "dead"}
+
+
+def test_the_default_version_is_two() -> None:
+    from transformers import TrainingArguments
+
+    assert 'get("version", 2)' in inspect.getsource(TrainingArguments._process_fsdp_args)
+
+
+@pytest.mark.parametrize("word", ["hybrid_shard", "hybrid_shard_zero2", "no_shard"])
+def test_refused_words(word: str, tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="only available with FSDP1"):
+        _plugin({}, word, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "config", "expected"),
+    [
+        ("full_shard auto_wrap", {}, {"reshard_after_forward": True}),
+        ("shard_grad_op auto_wrap", {}, {"reshard_after_forward": False}),
+        ("full_shard offload", {}, {"reshard_after_forward": True, "cpu_offload": True}),
+        ("full_shard", {"min_num_params": 2000}, {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 2000}),
+        ("full_shard", {"fsdp_transformer_layer_cls_to_wrap": "Block"}, {"transformer_cls_names_to_wrap": "Block"}),
+    ],
+)
+def test_a_migrated_file_says_the_same(
+    fsdp: str, config: dict[str, Any], expected: dict[str, Any], tmp_path: Any
+) -> None:
+    after = json.loads(migrated(json.dumps({"fsdp": fsdp, "fsdp_config": config}), "a.json")[0])
+    made = _plugin(after["fsdp_config"], after["fsdp"], str(tmp_path))
+    assert made["fsdp_version"] == 2
+    assert {name: made[name] for name in expected} == expected
+
+
+def test_a_size_alone_is_ignored_without_the_migration(tmp_path: Any) -> None:
+    made = _plugin({"min_num_params": 2000}, True, str(tmp_path))
+    assert made["auto_wrap_policy"] == "TRANSFORMER_BASED_WRAP"
+    assert "min_num_params" not in made
+
+
+@pytest.mark.parametrize("name", [key.name for key in KEYS.values() if key.verdict == "dead"])
+def test_dead_keys_reach_no_plugin(name: str, tmp_path: Any) -> None:
+    plain = _plugin({}, True, str(tmp_path))
+    assert _plugin({name: "true"}, True, str(tmp_path)) == plain
