@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Result
 
-_MARKERS = (b"fsdp", b"FSDP")
+_MARKERS = (b"fsdp", b"FSDP", b"actor_rollout_ref")
 
 
 def has_marker(data: bytes) -> bool:

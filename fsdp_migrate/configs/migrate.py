@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from fsdp_migrate.configs.block import Block, Change, Verdict, merged
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.dialect import Dialect
+from fsdp_migrate.configs.dialects.shell import shell_blocks
 from fsdp_migrate.configs.dialects.trainer import Trainer
 from fsdp_migrate.configs.dialects.verl import Verl
 from fsdp_migrate.configs.editing import json_nodes, yaml_nodes
@@ -17,6 +18,7 @@ from fsdp_migrate.configs.rules.config_registry import config_rules
 from fsdp_migrate.configs.rules.config_rule import ConfigRule
 from fsdp_migrate.configs.rules.config_unreadable import UNREADABLE, template_or_broken
 from fsdp_migrate.configs.rules.config_version import ConfigVersion
+from fsdp_migrate.tree.files import SHELL_SUFFIXES
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
@@ -37,12 +39,10 @@ def migrate(data: bytes, path: str, settings: Settings) -> Result:
         text = Text(data[len(bom) :].decode("utf-8"))
     except UnicodeDecodeError as error:
         return Failed(f"is not UTF-8 at byte {error.start}")
-    is_json = path.endswith(".json")
     try:
-        roots = _roots(text.text, is_json)
+        blocks = list(_blocks(text, path))
     except Unreadable as error:
         return Unchanged(tuple(_wanted([_unreadable(text, path, error)], text, settings)))
-    blocks = [block for root in roots for dialect in DIALECTS for block in dialect.blocks(text, root, path, is_json)]
     findings: list[Finding] = []
     edits: list[TextEdit] = []
     for block in blocks:
@@ -54,14 +54,22 @@ def migrate(data: bytes, path: str, settings: Settings) -> Result:
     if output == text.text:
         return Unchanged(tuple(findings))
     try:
-        _roots(output, is_json)
+        list(_blocks(Text(output), path))
     except Unreadable as error:
         return Failed(f"internal error: the changed file would not be readable (line {error.line}: {error})")
     return Changed(bom + output.encode("utf-8"), tuple(findings))
 
 
-def _roots(text: str, is_json: bool) -> list[Node]:
-    return [json_nodes.document(text)] if is_json else yaml_nodes.documents(text)
+def _blocks(text: Text, path: str) -> Iterator[Block]:
+    """The blocks of settings of a file, by its kind. Raises :class:`Unreadable`."""
+    if path.endswith(SHELL_SUFFIXES):
+        yield from shell_blocks(text.text)
+        return
+    is_json = path.endswith(".json")
+    roots: list[Node] = [json_nodes.document(text.text)] if is_json else yaml_nodes.documents(text.text)
+    for root in roots:
+        for dialect in DIALECTS:
+            yield from dialect.blocks(text, root, path, is_json)
 
 
 def _judge(block: Block, text: Text, settings: Settings) -> tuple[list[tuple[ConfigRule, Verdict]], Change]:
@@ -79,7 +87,7 @@ def _judge(block: Block, text: Text, settings: Settings) -> tuple[list[tuple[Con
     ]
     # Half of a block means something else than the whole: what a user leaves out keeps the rest.
     left_out = [one for one in every if one not in told and (one[1].keeps or one[1].change != Change())]
-    stays = [verdict.setting.written for _, verdict in told if verdict.keeps and verdict.setting]
+    stays = [verdict.setting.written if verdict.setting else rule.id for rule, verdict in told if verdict.keeps]
     stays += [rule.id for rule, _ in left_out]
     if not stays:
         return told, merged(verdict.change for _, verdict in told)

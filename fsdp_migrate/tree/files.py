@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 #: Sources, and configuration of frameworks.
 SUFFIXES = (".py", ".ipynb")
-CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json", *SHELL_SUFFIXES)
 _FOUND = (*SUFFIXES, *CONFIG_SUFFIXES)
 #: A path may have a million characters; a message shows its start.
 _SHOWN = 300

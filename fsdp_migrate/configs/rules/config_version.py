@@ -55,6 +55,14 @@ num_processes: 8
                 f"fsdp_config is not read: distributed_type is {kind}",
                 "Remove fsdp_config, or set distributed_type: FSDP and run this tool again.",
             )
+        elif block.form == "over a file":
+            yield Verdict(
+                None,
+                Level.MANUAL if is_fsdp1(block) else Level.INFO,
+                "these flags count more than the file of --config_file: the two have to say the same",
+                "Move the flags to the file, and run this tool on it.",
+                keeps=True,
+            )
         elif is_fsdp1(block):
             if version is None:
                 yield Verdict(None, Level.SAFE, "FSDP1 becomes FSDP2", change=Change(added={VERSION: 2}))

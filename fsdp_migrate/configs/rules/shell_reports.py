@@ -1,0 +1,68 @@
+"""Rule for what shell scripts tell frameworks in ways that are only reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_rules.verdict.finding import Level
+
+_GONE = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
+
+
+class ShellReports(ConfigRule):
+    """FSDP1 in shell scripts: flags of the Trainer, `FSDP_*` variables, accelerate's YAML in a heredoc.
+
+    `--fsdp "full_shard auto_wrap"` means FSDP1 before transformers 5.10 and FSDP2 from then on, and
+    `--fsdp_transformer_layer_cls_to_wrap` is an error from 5.0 on. How to write it depends on the version that runs, so
+    that the script is kept and the finding says what to write. `FSDP_*` variables without `FSDP_VERSION=2` mean FSDP1.
+    """
+
+    id = "FSDP513"
+    name = "shell-settings"
+    dialects = ("trainer flags", "variables", "heredoc")
+    file = "train.sh"
+    before = """
+torchrun --nproc_per_node 8 train.py \\
+    --fsdp "full_shard auto_wrap" \\
+    --fsdp_transformer_layer_cls_to_wrap LlamaDecoderLayer
+"""
+    after = before
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """One finding for the flags of a command, for a script's variables, and for each heredoc."""
+        if block.dialect == "trainer flags":
+            yield from self._flags(block)
+        elif block.dialect == "heredoc" and block.around["version"] != "2":
+            told = "this heredoc writes a configuration for FSDP1, which is not changed here"
+            yield Verdict(None, Level.MANUAL, told, "Move it to a file and run this tool on that file.")
+        elif block.dialect == "variables" and str(block.value("fsdp_version")) != "2":
+            told = "these variables have accelerate run FSDP1: FSDP_VERSION is 1 by default"
+            advice = "Set FSDP_VERSION=2 and FSDP_RESHARD_AFTER_FORWARD, and FSDP_STATE_DICT_TYPE if it is absent."
+            yield Verdict(None, Level.MANUAL, told, advice)
+
+    def _flags(self, block: Block) -> Iterable[Verdict]:
+        words, config = block.get("fsdp"), block.get("fsdp_config")
+        for name in _GONE:
+            setting = block.get(name)
+            if setting is not None:
+                advice = "Write --fsdp_config '{\"transformer_layer_cls_to_wrap\": [...]}', or a file."
+                told = f"--{name} is an error from transformers 5.0 on"
+                yield Verdict(setting, Level.MANUAL, told, advice)
+        for word in ("hybrid_shard", "no_shard"):
+            if words and word in str(words.value).lower():
+                told = f"transformers' FSDP2 refuses {word} with ValueError"
+                yield Verdict(words, Level.MANUAL, told, 'Set "version": 1 in fsdp_config, or use full_shard.')
+                return
+        if config and "version" in str(config.value):
+            return
+        if config and str(config.value).endswith(".json"):
+            told = f"the version of FSDP is that of {config.value}"
+            yield Verdict(config, Level.INFO, told, "Run this tool on that file, too.")
+            return
+        told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from then on"
+        advice = (
+            'Write --fsdp --fsdp_config \'{"version": 2, "reshard_after_forward": true, ...}\' for transformers 5.10.'
+        )
+        yield Verdict(words or config, Level.MANUAL, told, advice)

@@ -1,0 +1,143 @@
+"""Shell scripts: edited word by word, with continued lines kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_migrate.configs.editing.shell_words import commands
+from tests.configs.helpers import check_migrates, found, migrated
+
+NAME = "train.sh"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo fsdp\n",
+        "# accelerate launch --use_fsdp train.py\n",
+        "python train.py --fsdp ''\n",
+        "python train.py --fsdp --fsdp_sharding_strategy hybrid\n",
+        "accelerate launch --multi_gpu train.py --fsdp_thing 1\n",
+        "accelerate launch --use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward false train.py\n",
+        "python -m verl.trainer.main_ppo actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.actor.x=1\n",
+        "python -m verl.trainer.main_ppo --config-name megatron actor_rollout_ref.actor.x=1\n",
+        "echo 'open fsdp\n",
+        "echo $(fsdp\n",
+    ],
+)
+def test_what_is_not_fsdp1_is_not_touched(text: str) -> None:
+    assert migrated(text, NAME) == (text, ())
+
+
+def test_flags_of_the_launcher() -> None:
+    check_migrates(
+        """
+        set -e  # before
+        accelerate launch --num_processes $N --mixed_precision "no" \\
+            --use_fsdp \\
+            --fsdp_sharding_strategy 2 --fsdp_offload_params=true \\
+            --fsdp_transformer_layer_cls_to_wrap "Block" \\
+            --fsdp_use_orig_params true \\
+            train.py --name fsdp  # after
+        """,
+        """
+        set -e  # before
+        accelerate launch --num_processes $N --mixed_precision "no" \\
+            --use_fsdp \\
+            --fsdp_reshard_after_forward false --fsdp_offload_params=true \\
+            --fsdp_transformer_layer_cls_to_wrap "Block" \\
+            --fsdp_version 2 \\
+            --fsdp_state_dict_type FULL_STATE_DICT \\
+            train.py --name fsdp  # after
+        """,
+        NAME,
+    )
+
+
+def test_hybrid_flags() -> None:
+    output, _ = migrated(
+        "accelerate launch --num_machines=2 --num_processes=8 --mixed_precision=no --use_fsdp "
+        "--fsdp_sharding_strategy=HYBRID_SHARD --fsdp_state_dict_type=FULL_STATE_DICT train.py\n",
+        NAME,
+    )
+    assert output == (
+        "accelerate launch --num_machines=2 --num_processes=8 --mixed_precision=no --use_fsdp "
+        "--fsdp_reshard_after_forward=true --fsdp_state_dict_type=FULL_STATE_DICT --fsdp_version 2 "
+        "--parallelism_config_dp_replicate_size 2 --parallelism_config_dp_shard_size 4 --use_parallelism_config "
+        "train.py\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accelerate launch --use_fsdp --fsdp_sharding_strategy $STRATEGY train.py\n",
+        'accelerate launch --use_fsdp --fsdp_sharding_strategy "${STRATEGY}" train.py\n',
+        "accelerate launch --use_fsdp --fsdp_sharding_strategy NO_SHARD train.py\n",
+        "accelerate launch --use_fsdp --fsdp_sharding_strategy 4 --num_processes $N train.py\n",
+        "accelerate launch --config_file a.yaml --fsdp_sharding_strategy 2 train.py\n",
+    ],
+)
+def test_what_only_the_running_script_knows_is_reported(text: str) -> None:
+    output, findings = migrated(text, NAME)
+    assert output == text
+    assert "manual" in {one.level.value for one in findings}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torchrun train.py --fsdp 'full_shard auto_wrap'\n",
+        "torchrun train.py --fsdp=hybrid_shard\n",
+        "export FSDP_SHARDING_STRATEGY=1\n",
+        "cat << EOF > a.yaml\ndistributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: 1\nEOF\necho\n",
+    ],
+)
+def test_other_ways_are_reported(text: str) -> None:
+    assert migrated(text, NAME)[0] == text
+    assert found(text, NAME) == {("FSDP513", "manual")}
+
+
+def test_flags_that_are_gone_are_named() -> None:
+    text = "torchrun train.py --fsdp 'full_shard' --fsdp_transformer_layer_cls_to_wrap Block\n"
+    assert len(migrated(text, NAME)[1]) == 2
+
+
+def test_overrides_of_verl_in_every_form() -> None:
+    check_migrates(
+        """
+        ARGS=(
+          actor_rollout_ref.actor.strategy=fsdp
+          "+critic.strategy=fsdp"  # also
+        )
+        python3 -m verl.trainer.main_ppo "${ARGS[@]}" ++reward_model.strategy='fsdp' \\
+          actor_rollout_ref.actor.fsdp_config.param_offload=False
+        """,
+        """
+        ARGS=(
+          actor_rollout_ref.actor.strategy=fsdp2
+          "+critic.strategy=fsdp2"  # also
+        )
+        python3 -m verl.trainer.main_ppo "${ARGS[@]}" ++reward_model.strategy='fsdp2' \\
+          actor_rollout_ref.actor.fsdp_config.param_offload=False
+        """,
+        NAME,
+    )
+
+
+def test_verl_without_a_strategy_is_the_default() -> None:
+    text = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.fsdp_config.param_offload=False\n"
+    assert found(text, NAME) == {("FSDP521", "manual")}
+
+
+def test_an_ignored_line() -> None:
+    text = "torchrun a.py --fsdp full_shard  # fsdp-migrate: ignore[FSDP513]\n"
+    assert migrated(text, NAME) == (text, ())
+
+
+@pytest.mark.parametrize(
+    "text", ['a "b', "a 'b", "a `b", "a ${b", "a $(b $(c)", "a <<END\nb", "\\", "a\\", "((a)", "\\\n"]
+)
+def test_broken_scripts_end(text: str) -> None:
+    commands(text)
+    assert migrated(text + "\n# fsdp", NAME)[0] == text + "\n# fsdp"
