@@ -1,4 +1,4 @@
-"""Writes the pages under docs/ that come from the rules: one for each rule, their index, and the table of names.
+"""Writes what comes from the rules: a page under docs/ for each, their index, the table of names, and their words.
 
 With ``--check`` nothing is written; exits 1 if a page is missing, stale or without a rule.
 """
@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.report.rulebook import Page, explanation, pages
+from fsdp_rules.engine.catalogue import NAME, Catalogue
+from fsdp_rules.engine.registry import all_rules
 from fsdp_rules.fsdp1.api import KINDS, Entry, entries
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+CATALOGUE = DOCS.parent / "rules" / "fsdp_rules" / "engine" / NAME
 FEATURES = DOCS / "features.toml"
 CHAPTERS = {
     "1": "Construction",
@@ -59,6 +62,7 @@ def generated() -> dict[Path, str]:
         DOCS / "rules.md": _text(_index(known)),
         DOCS / "coverage.md": _text(_coverage(entries())),
         DOCS / "features.md": _text(_features()),
+        CATALOGUE: Catalogue.of(all_rules()).text(),
     }
 
 

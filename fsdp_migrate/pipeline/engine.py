@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Result
 
 if TYPE_CHECKING:
+    from fsdp_rules.engine.reach import Neighbours
     from fsdp_rules.project.project import FileFacts, Project
 
 
 class Engine(Protocol):
-    """Four pure steps. An engine crosses process boundaries, so it must be picklable."""
+    """Pure steps. An engine crosses process boundaries, so it must be picklable."""
+
+    def names_fsdp1(self, data: bytes) -> bool:
+        """Whether these bytes have a spelling of FSDP1's own; a plain search."""
 
     def has_marker(self, data: bytes) -> bool:
-        """Whether these bytes may concern FSDP at all; a plain search."""
+        """Whether these bytes may concern FSDP in a tree that holds FSDP1; a plain search."""
+
+    def is_migrating(self, project: Project) -> bool:
+        """Whether the tree wraps a model, so that files which do not speak of FSDP1 can be reached by it."""
+
+    def imports_of(self, path: str, data: bytes) -> frozenset[str]:
+        """What these bytes import, fully dotted; a plain search."""
+
+    def neighbours(self, imports: Mapping[str, frozenset[str]]) -> Neighbours:
+        """Which files of a tree import which; ``imports`` are those of each file."""
 
     def index(self, path: str, data: bytes) -> FileFacts | None:
         """The facts that one file gives to the others; None if it does not parse."""
 
-    def build(self, facts: Iterable[FileFacts]) -> Project:
-        """The facts of the whole tree."""
+    def flags_in(self, data: bytes) -> frozenset[str]:
+        """What these bytes change in what a rule may assume of the tree; a plain search."""
+
+    def build(self, facts: Iterable[FileFacts], flags: frozenset[str], batchnorm: frozenset[str]) -> Project:
+        """The facts of the whole tree.
+
+        ``flags`` are those of files that have no facts, ``batchnorm`` the files that bring BatchNorm into a model.
+        """
 
     def rewrite(self, data: bytes, path: str, project: Project, settings: Settings) -> Result:
         """What becomes of one file."""
@@ -31,20 +50,43 @@ class Engine(Protocol):
 class RulesEngine:
     """The real rules. Nothing is imported before it is needed: libcst alone costs a third of a second."""
 
+    def names_fsdp1(self, data: bytes) -> bool:
+        from fsdp_rules.engine.prefilter import names_fsdp1
+
+        return names_fsdp1(data)
+
     def has_marker(self, data: bytes) -> bool:
         from fsdp_rules.engine.prefilter import has_marker
 
         return has_marker(data)
+
+    def is_migrating(self, project: Project) -> bool:
+        return bool(project.flags & {"fsdp1", "gated", "fsdp2"} or project.held or project.gives_names)
+
+    def imports_of(self, path: str, data: bytes) -> frozenset[str]:
+        from fsdp_rules.engine.reach import imports_of
+
+        return imports_of(path, data)
+
+    def neighbours(self, imports: Mapping[str, frozenset[str]]) -> Neighbours:
+        from fsdp_rules.engine.reach import Neighbours
+
+        return Neighbours(imports)
 
     def index(self, path: str, data: bytes) -> FileFacts | None:
         from fsdp_rules.project.project import index_source
 
         return index_source(path, data)
 
-    def build(self, facts: Iterable[FileFacts]) -> Project:
+    def flags_in(self, data: bytes) -> frozenset[str]:
+        from fsdp_rules.project.flags import flags_in
+
+        return flags_in(data)
+
+    def build(self, facts: Iterable[FileFacts], flags: frozenset[str], batchnorm: frozenset[str]) -> Project:
         from fsdp_rules.project.project import Project
 
-        return Project.build(facts)
+        return Project.build(facts, flags, batchnorm)
 
     def rewrite(self, data: bytes, path: str, project: Project, settings: Settings) -> Result:
         from fsdp_rules.engine.rewrite import rewrite_source

@@ -6,10 +6,11 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.engine import Engine
+from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
@@ -19,9 +20,6 @@ from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import Source, discover, read_regular
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
-
-if TYPE_CHECKING:
-    from fsdp_rules.project.project import FileFacts
 
 Value = TypeVar("Value")
 OBJECTS_OF_A_FILE = 100_000
@@ -74,8 +72,9 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     written, :class:`Interrupted` between two files. Whatever goes wrong with one file is in its outcome.
     """
     sources = discover(request.paths)
-    files = _read(sources, engine, progress)
-    _analyse([file for file in files if not file.source.is_config], request, engine, progress)
+    files, rest = _read(sources, engine, progress)
+    files += _analyse([file for file in files if not file.source.is_config], rest, request, engine, progress)
+    files.sort(key=lambda file: file.source)
     _configure([file for file in files if file.source.is_config], request, progress)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []
@@ -91,10 +90,11 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused))
 
 
-def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> list[_File]:
-    """The files with a marker, and those that could not be read."""
+def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> tuple[list[_File], list[Source]]:
+    """The files with a marker and those that could not be read, and all others."""
     progress.start("Reading", len(sources))
     files: list[_File] = []
+    rest: list[Source] = []
     for source in sources:
         has_marker = configs.has_marker if source.is_config else engine.has_marker
         try:
@@ -105,8 +105,10 @@ def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> list
             data, result = b"", Failed("could not read: too large for the memory of this machine")
         if result is not PENDING or has_marker(data):
             files.append(_File(source, Candidate(source.shown, data, source.is_notebook), result))
+        elif not source.is_config:
+            rest.append(source)
         progress.step()
-    return files
+    return files, rest
 
 
 def _configure(files: Sequence[_File], request: Request, progress: Progress) -> None:
@@ -119,33 +121,40 @@ def _configure(files: Sequence[_File], request: Request, progress: Progress) -> 
         progress.step()
 
 
-def _analyse(files: Sequence[_File], request: Request, engine: Engine, progress: Progress) -> None:
-    """Give every readable file its result."""
-    readable = [file for file in files if not isinstance(file.result, Failed)]
-    facts: list[FileFacts] = []
-    parsed: list[_File] = []
-    indexed = _map(Indexer(engine), readable, request, progress, "Indexing")
-    for file, found in zip(readable, indexed, strict=True):
-        if isinstance(found, Skipped | Failed):
-            file.result = found
-        else:
-            facts.append(found)
-            parsed.append(file)
-    if not parsed:
-        return
-    rewriter = Rewriter(engine, engine.build(facts), request.settings)
-    for file, result in zip(parsed, _map(rewriter, parsed, request, progress, "Rewriting"), strict=True):
-        file.result = result
+def _analyse(
+    files: Sequence[_File], rest: Sequence[Source], request: Request, engine: Engine, progress: Progress
+) -> list[_File]:
+    """Give every readable file its result; also the files among ``rest`` that a wrapped model reaches."""
+    readable = {file.source.shown: file for file in files if not isinstance(file.result, Failed)}
+    index = Index(engine, lambda candidates: _map(Indexer(engine), candidates, request, progress, "Indexing"))
+    project = index.build([file.candidate for file in readable.values()], rest)
+    reached = [_File(source, index.candidates[source.shown], PENDING) for source in index.found]
+    indexed = {**readable, **{file.source.shown: file for file in reached}}
+    for path, why in index.results.items():
+        if why is not None:
+            indexed[path].result = why
+    for file in reached:
+        if isinstance(file.result, Failed):
+            # Only a guess led to it, so that it does not fail a run that it may have nothing to do with.
+            file.result = Skipped(f"a wrapped model may reach it, but it {file.result.error}")
+    if project is not None:
+        parsed = [indexed[path] for path, why in index.results.items() if why is None]
+        rewriter = Rewriter(engine, project, request.settings)
+        candidates = [file.candidate for file in parsed]
+        for file, result in zip(parsed, _map(rewriter, candidates, request, progress, "Rewriting"), strict=True):
+            file.result = result
+    return reached
 
 
 def _map(
     task: Callable[[Candidate], Value],
-    files: Sequence[_File],
+    candidates: Sequence[Candidate],
     request: Request,
     progress: Progress,
     phase: str,
 ) -> list[Value | Failed]:
-    candidates = [file.candidate for file in files]
+    if not candidates:
+        return []
     sizes = [len(candidate.data) for candidate in candidates]
     progress.start(phase, len(candidates))
     pool: Pool[Candidate, Value | Failed] = Pool(task, _died, worker_count(request.jobs, sizes))

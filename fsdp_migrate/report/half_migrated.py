@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp_migrate.pipeline.outcome import RunResult
-from fsdp_rules.engine.together import TOGETHER
+from fsdp_rules.engine.catalogue import catalogue
 from fsdp_rules.verdict.finding import Finding, Level
 
 SHIM = "fsdp-migrate rewrite --to shim"
@@ -11,7 +11,8 @@ SHIM = "fsdp-migrate rewrite --to shim"
 
 def left_behind(result: RunResult) -> list[Finding]:
     """The FSDP1 calls that could not move although others, which do not work with them, have; [] where none did."""
-    concerned = [finding for finding in result.findings if finding.rule in TOGETHER]
+    together = catalogue().moves_together
+    concerned = [finding for finding in result.findings if finding.rule in together]
     if not any(finding.level in (Level.SAFE, Level.REVIEW) for finding in concerned):
         return []
     return [finding for finding in concerned if finding.level is Level.MANUAL]

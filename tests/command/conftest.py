@@ -18,6 +18,12 @@ from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 class WordEngine:
     """Replaces ``FSDP(`` by ``fully_shard(``; some words in a source make it do what real rules must not do."""
 
+    def names_fsdp1(self, data: bytes) -> bool:
+        return b"FSDP" in data
+
+    def is_migrating(self, project: list[str]) -> bool:
+        return False
+
     def has_marker(self, data: bytes) -> bool:
         return b"FSDP" in data
 
@@ -28,7 +34,7 @@ class WordEngine:
             return None
         return path
 
-    def build(self, facts: Iterable[str]) -> list[str]:
+    def build(self, facts: Iterable[str], flags: frozenset[str], batchnorm: frozenset[str]) -> list[str]:
         return sorted(facts)
 
     def rewrite(self, data: bytes, path: str, project: list[str], settings: Settings) -> Result:

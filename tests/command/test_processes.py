@@ -25,9 +25,11 @@ from fsdp_rules.verdict.result import Unchanged
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Blocking:
+    def names_fsdp1(self, data): return True
+    def is_migrating(self, project): return False
     def has_marker(self, data): return True
     def index(self, path, data): return path
-    def build(self, facts): return list(facts)
+    def build(self, facts, flags, batchnorm): return list(facts)
     def rewrite(self, data, path, project, settings):
         os.write(1, b"ready\\n")
         os.read(int(sys.argv[1]), 1)

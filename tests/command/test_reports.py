@@ -18,7 +18,7 @@ from fsdp_migrate.report.rewrite import markdown_report as markdown
 from fsdp_migrate.report.rewrite import terminal_report as terminal
 from fsdp_migrate.report.rewrite import text_report as text
 from fsdp_migrate.report.rulebook import pages
-from fsdp_rules.engine.checks import what_to_test
+from fsdp_migrate.report.what_to_test import what_to_test
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import os
+import tempfile
 import textwrap
+from collections.abc import Mapping
+from pathlib import Path
 
-from fsdp_rules.engine.rewrite import rewrite_source
-from fsdp_rules.project.project import Project, index_source
+from fsdp_migrate.pipeline import run
+from fsdp_migrate.pipeline.engine import RulesEngine
+from fsdp_migrate.pipeline.run import Request
+from fsdp_migrate.report.progress import NoProgress
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
@@ -16,9 +22,24 @@ def rewrite(source: str | bytes, settings: Settings | None = None, **others: str
     """The result of rewriting ``source`` as ``example.py`` beside the files ``others`` (module name → source)."""
     data = source if isinstance(source, bytes) else textwrap.dedent(source).encode()
     files = {"example.py": data, **{f"{name}.py": textwrap.dedent(text).encode() for name, text in others.items()}}
-    facts = [index_source(path, content) for path, content in files.items()]
-    project = Project.build(fact for fact in facts if fact is not None)
-    return rewrite_source(data, "example.py", project, settings or Settings())
+    return rewrite_tree(files, settings).get("example.py", Unchanged())
+
+
+def rewrite_tree(files: Mapping[str, bytes], settings: Settings | None = None) -> dict[str, Result]:
+    """The result of every file that the command looks at closely, in a directory with these ``files``."""
+    with tempfile.TemporaryDirectory() as directory:
+        for path, data in files.items():
+            file = Path(directory, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        before = Path.cwd()
+        os.chdir(directory)
+        try:
+            request = Request((".",), settings or Settings(), diff=True, jobs=1)
+            outcomes = run.rewrite(request, RulesEngine(), NoProgress()).outcomes
+        finally:
+            os.chdir(before)
+    return {outcome.path: outcome.result for outcome in outcomes}
 
 
 def findings(source: str, settings: Settings | None = None, **others: str) -> tuple[Finding, ...]:

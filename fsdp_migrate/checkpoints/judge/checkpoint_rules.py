@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from fsdp_rules.verdict.what_to_test import RESUME
+
+#: What shows that a checkpoint was dealt with as it should be.
+WHAT_TO_TEST = RESUME
+
 #: The names of the rules, by id.
 NAMES = {
     "FSDP401": "sharded-tensor-files",

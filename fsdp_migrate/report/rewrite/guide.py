@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.summary import count, printable
-from fsdp_rules.engine.checks import what_to_test
+from fsdp_migrate.report.what_to_test import what_to_test
 from fsdp_rules.verdict.finding import Finding, Level
 
 #: What the levels mean, the one that needs most attention first.

@@ -24,7 +24,7 @@ from fsdp_migrate.report.rewrite.changes import Change, Hunk, Reader
 from fsdp_migrate.report.rewrite.guide import MEANINGS, assumptions, checks, next_steps
 from fsdp_migrate.report.rulebook import Page, pages
 from fsdp_migrate.report.summary import by_level, by_rule, count, paragraph, printable
-from fsdp_rules.engine.checks import what_to_test
+from fsdp_migrate.report.what_to_test import what_to_test
 from fsdp_rules.verdict.finding import Finding
 
 #: Lines of a change that are shown beside its findings; the whole diff of the file has them all.

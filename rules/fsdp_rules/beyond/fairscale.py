@@ -11,6 +11,7 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import UNCHECKED
 
 
 class Fairscale(Rule):
@@ -22,6 +23,8 @@ class Fairscale(Rule):
 
     id = "FSDP903"
     name = "fairscale"
+    spelled = ("fairscale",)
+    what_to_test = UNCHECKED
     visits = (cst.ImportFrom,)
     shim = True
     before = """

@@ -15,6 +15,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import UNCHECKED
 
 PARAMETERS = (
     "iterate model.parameters(): each is a DTensor, its shard is p.to_local() and its full value p.full_tensor()"
@@ -87,6 +88,14 @@ class PrivateApi(Rule):
 
     id = "FSDP902"
     name = "private-api"
+    spelled = ("flat_param",)
+    words = (
+        r"\._handles?\b",
+        r"\.process_group\b",
+        r"\b_(all_handles|all_fsdp_states|exec_order_data|fully_sharded_module_to_handle|shard_param_infos)\b",
+        r"\b_(post_backward|unshard)_stream\b",
+    )
+    what_to_test = UNCHECKED
     visits = (cst.Attribute, cst.Name, cst.Call)
     shim = True
     before = """

@@ -13,6 +13,7 @@ from fsdp_rules.fsdp1.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODUL
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import UNCHECKED
 
 #: How a string of interest starts, which is cheap to ask of every string of a file.
 STARTS = (FSDP_PACKAGE, FSDP)
@@ -29,6 +30,7 @@ class NamesInStrings(Rule):
 
     id = "FSDP904"
     name = "name-in-string"
+    what_to_test = UNCHECKED
     visits = (cst.SimpleString, cst.Attribute)
     shim = True
     before = """

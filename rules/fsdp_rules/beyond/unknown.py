@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import UNCHECKED
 
 
 class UnknownUse(Rule):
@@ -15,6 +16,7 @@ class UnknownUse(Rule):
 
     id = "FSDP901"
     name = "unknown-fsdp1-use"
+    what_to_test = UNCHECKED
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

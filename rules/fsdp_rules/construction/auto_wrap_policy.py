@@ -28,6 +28,11 @@ class AutoWrapPolicy(ArgumentRule):
 
     id = "FSDP103"
     name = "auto-wrap-policy"
+    moves_together = True
+    what_to_test = (
+        "List the sharded modules (`[n for n, m in model.named_modules() if isinstance(m, FSDPModule)]`) and compare "
+        "them with the modules that FSDP1 wrapped."
+    )
     arguments = ("auto_wrap_policy",)
     before = """
 import functools

@@ -50,6 +50,8 @@ class ConstructorCall(Rule):
 
     id = "FSDP101"
     name = "constructor-call"
+    moves_together = True
+    spelled = ("fsdp", "FSDP", "FullyShardedDataParallel")
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -31,6 +31,7 @@ class ActivationCheckpointing(Rule):
 
     id = "FSDP118"
     name = "activation-checkpointing"
+    words = ("checkpoint_wrapper", r"_checkpointing\(")
     visits = (cst.Call,)
     before = """
 from functools import partial

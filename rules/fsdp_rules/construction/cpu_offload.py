@@ -26,6 +26,8 @@ class CpuOffload(ArgumentRule):
 
     id = "FSDP105"
     name = "cpu-offload"
+    moves_together = True
+    what_to_test = "After a step, check the device of parameters and optimizer state (`p.device`): it is the CPU."
     arguments = ("cpu_offload",)
     before = """
 from torch.distributed.fsdp import CPUOffload

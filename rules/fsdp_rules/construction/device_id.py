@@ -28,6 +28,8 @@ class DeviceId(ArgumentRule):
 
     id = "FSDP106"
     name = "device-id"
+    moves_together = True
+    what_to_test = "Start on every type of device that the project runs on, with more than one process per machine."
     arguments = ("device_id",)
     before = """
 import torch

@@ -24,6 +24,7 @@ class EnableWrap(Rule):
 
     id = "FSDP116"
     name = "enable-wrap"
+    moves_together = True
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

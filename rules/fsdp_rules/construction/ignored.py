@@ -24,6 +24,7 @@ class Ignored(ArgumentRule):
 
     id = "FSDP108"
     name = "ignored-modules"
+    moves_together = True
     arguments = ("ignored_modules", "ignored_states", "ignored_parameters")
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -12,6 +12,7 @@ from fsdp_rules.file.expressions import brief, is_none, is_repeatable, literal_b
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.what_to_test import WEIGHTS
 
 
 class ParamInitFn(ArgumentRule):
@@ -24,6 +25,8 @@ class ParamInitFn(ArgumentRule):
 
     id = "FSDP109"
     name = "param-init-fn"
+    moves_together = True
+    what_to_test = WEIGHTS
     arguments = ("param_init_fn",)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -58,6 +61,7 @@ class SyncModuleStates(ArgumentRule):
 
     id = "FSDP114"
     name = "sync-module-states"
+    what_to_test = WEIGHTS
     arguments = ("sync_module_states",)
     before = """
 import torch

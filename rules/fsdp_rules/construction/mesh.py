@@ -30,6 +30,10 @@ class Mesh(ArgumentRule):
 
     id = "FSDP107"
     name = "process-group-and-mesh"
+    moves_together = True
+    what_to_test = (
+        "Run on as many machines as in production, or at least two: the mesh decides which ranks share shards."
+    )
     arguments = ("process_group", "device_mesh")
     before = """
 from torch.distributed.device_mesh import init_device_mesh

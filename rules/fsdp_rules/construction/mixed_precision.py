@@ -39,6 +39,11 @@ class MixedPrecisionArgument(ArgumentRule):
 
     id = "FSDP104"
     name = "mixed-precision"
+    moves_together = True
+    what_to_test = (
+        "Compare the dtypes of the model's output, its buffers and its parameters, and the losses of the first steps "
+        "in low precision."
+    )
     arguments = ("mixed_precision",)
     before = """
 import torch

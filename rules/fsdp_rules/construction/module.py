@@ -25,6 +25,7 @@ class ModuleArgument(ArgumentRule):
 
     id = "FSDP110"
     name = "module"
+    moves_together = True
     arguments = ("module",)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel

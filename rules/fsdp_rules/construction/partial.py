@@ -23,6 +23,7 @@ class PartialConstructor(Rule):
 
     id = "FSDP115"
     name = "partial-constructor"
+    moves_together = True
     visits = (cst.Call,)
     before = """
 from functools import partial

@@ -28,6 +28,8 @@ class Strategy(ArgumentRule):
 
     id = "FSDP102"
     name = "sharding-strategy"
+    moves_together = True
+    what_to_test = "Compare the peak memory of each GPU after a few steps: it shows if the same parameters are sharded."
     arguments = ("sharding_strategy",)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

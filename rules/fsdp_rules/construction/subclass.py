@@ -22,6 +22,7 @@ class Subclass(Rule):
 
     id = "FSDP119"
     name = "subclass"
+    moves_together = True
     visits = (cst.ClassDef,)
     shim = True
     before = """

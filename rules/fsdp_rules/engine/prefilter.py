@@ -1,36 +1,32 @@
-"""The cheapest question: do a file's bytes mention anything that a migration could touch?"""
+"""The cheapest questions: what a file's bytes say of FSDP1."""
 
 from __future__ import annotations
 
-MARKERS: tuple[bytes, ...] = (
-    b"fsdp",
-    b"FSDP",
-    b"FullyShardedDataParallel",
-    b"clip_grad_norm_",
-    b".zero_grad(",
-    b".parameters()",
-    b"configure_optimizers",
-    b"no_sync",
-    b"summon_full_params",
-    b"_fpw_module",
-    b"ShardedGradScaler",
-    b"ShardedTensor",
-    b".module",
-    b"state_dict(",
-    b"model.forward(",
-    b"model.generate(",
-    b".data = ",
-    b"flat_param",
-    b"register_comm_hook",
-)
-#: What a file has that reduces norms of gradients over ranks; either alone is in too many files.
-REDUCED = (b".grad", b"reduce")
+from functools import cache
+
+from fsdp_rules.engine.catalogue import catalogue
+
+
+def names_fsdp1(data: bytes) -> bool:
+    """Whether ``data`` (a source or a notebook, any ASCII-compatible encoding) has a spelling of FSDP1's own."""
+    return any(word in data for word in _spelled())
 
 
 def has_marker(data: bytes) -> bool:
-    """Whether ``data`` (a source or a notebook, any ASCII-compatible encoding) may need a closer look.
+    """Whether ``data`` may need a closer look in a tree that holds FSDP1, though no model is seen to reach it.
 
     Loop markers such as ``clip_grad_norm_`` are in the list because a train loop that gets the wrapped model as a
     parameter often imports no FSDP name at all.
     """
-    return any(marker in data for marker in MARKERS) or all(marker in data for marker in REDUCED)
+    return names_fsdp1(data) or any(all(word in data for word in together) for together in _markers())
+
+
+@cache
+def _spelled() -> tuple[bytes, ...]:
+    words = catalogue().spelled
+    return tuple(word.encode() for word in words if not any(other != word and other in word for other in words))
+
+
+@cache
+def _markers() -> tuple[tuple[bytes, ...], ...]:
+    return tuple(tuple(word.encode() for word in together) for together in catalogue().markers)

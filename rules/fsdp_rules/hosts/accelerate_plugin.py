@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import HOSTED
 
 PLUGIN = "FullyShardedDataParallelPlugin"
 #: What becomes of an argument where FSDP2 takes it differently.
@@ -39,6 +40,7 @@ class AcceleratePlugin(Rule):
 
     id = "FSDP551"
     name = "accelerate-plugin"
+    what_to_test = HOSTED
     visits = (cst.Call,)
     shim = True
     before = """

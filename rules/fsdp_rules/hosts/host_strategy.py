@@ -11,6 +11,7 @@ from fsdp_rules.hosts.host_table import host_of
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import HOSTED
 
 
 class HostStrategy(Rule):
@@ -24,6 +25,8 @@ class HostStrategy(Rule):
 
     id = "FSDP553"
     name = "host-strategy"
+    alone = (r"FSDPStrategy|FSDPConfig|FSDPModelingHook|FSDPWrapper|build_fsdp|torch\.sagemaker|DDPFullyShardedNative",)
+    what_to_test = HOSTED
     visits = (cst.Call,)
     shim = True
     before = """

@@ -10,6 +10,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import HOSTED
 
 _LIGHTNING = ("fsdp", "fsdp_cpu_offload", "fsdp_native", "fsdp_native_full_shard_offload")
 _TRAINERS = ("Trainer", "Fabric")
@@ -23,6 +24,8 @@ class HostWords(Rule):
 
     id = "FSDP554"
     name = "host-words"
+    alone = (r"[\"']fsdp(_native|_cpu_offload)?\w*[\"']",)
+    what_to_test = HOSTED
     visits = (cst.Call,)
     shim = True
     before = """

@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import HOSTED
 
 ARGUMENTS = ("fsdp", "fsdp_config", "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
 _GONE = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
@@ -27,6 +28,8 @@ class TrainingArgumentsFsdp(Rule):
 
     id = "FSDP552"
     name = "training-arguments"
+    alone = (r"\bfsdp(_config|_min_num_params|_transformer_layer_cls_to_wrap)?\s*=",)
+    what_to_test = HOSTED
     visits = (cst.Call,)
     shim = True
     before = """

@@ -17,6 +17,7 @@ from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
+from fsdp_rules.verdict.what_to_test import CLIPPING
 
 
 class ClipGradNorm(Rule):
@@ -32,6 +33,9 @@ class ClipGradNorm(Rule):
 
     id = "FSDP201"
     name = "clip-grad-norm"
+    moves_together = True
+    markers = ("clip_grad_norm_",)
+    what_to_test = CLIPPING
     visits = (cst.Call, cst.Attribute)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

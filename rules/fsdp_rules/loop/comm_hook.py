@@ -34,6 +34,7 @@ class CommHook(Rule):
 
     id = "FSDP209"
     name = "comm-hook"
+    markers = ("register_comm_hook",)
     visits = (cst.Call,)
     shim = True
     before = """

@@ -36,6 +36,15 @@ class ForwardMethods(Rule):
 
     id = "FSDP210"
     name = "forward-methods"
+    markers = ("model.forward(", "model.generate(")
+    words = (
+        r"\.forward\b",
+        r"\.\w*(generate|sample|rollout|encode|decode|predict|infer|embed|score|logits|loss|logprobs?)\w*\(",
+        r"\.(forward|compute)_\w+\(",
+        r"\.get_\w+\(",
+        r"\.\w+_(forward|step)\(",
+    )
+    what_to_test = "Call each of these methods (`generate`, for example) on a sharded model, on several processes."
     visits = (cst.Attribute,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -31,6 +31,8 @@ class FrozenLater(Rule):
 
     id = "FSDP218"
     name = "frozen-later"
+    words = ("requires_grad|freeze|set_trainable",)
+    what_to_test = "Evaluate, freeze or unfreeze, and train for two steps: the second must change what the first did."
     visits = (cst.AssignTarget, cst.Call)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -17,6 +17,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
 
 
 class FsdpModules(Rule):
@@ -29,6 +30,9 @@ class FsdpModules(Rule):
 
     id = "FSDP208"
     name = "fsdp-modules"
+    moves_together = True
+    words = (r"\.apply\(",)
+    what_to_test = EFFECT
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

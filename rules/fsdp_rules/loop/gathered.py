@@ -38,6 +38,9 @@ class GatheredParameters(Rule):
 
     id = "FSDP220"
     name = "gathered-parameters"
+    markers = (".zero_grad(", ".parameters()")
+    words = (r"\.(named_)?parameters\(",)
+    what_to_test = "Evaluate between two steps, and compare the losses after it with those of the old code."
     visits = (cst.Module,)
     before = """
 import torch

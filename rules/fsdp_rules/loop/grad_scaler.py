@@ -30,6 +30,8 @@ class GradScaler(Rule):
 
     id = "FSDP204"
     name = "sharded-grad-scaler"
+    spelled = ("ShardedGradScaler",)
+    what_to_test = "Train in fp16 past the first skipped step and compare the loss scale with that of the old code."
     visits = (cst.Call, cst.Name, cst.Attribute)
     before = """
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler

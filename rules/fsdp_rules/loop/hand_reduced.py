@@ -14,6 +14,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import CLIPPING
 
 NORMS = frozenset({"_foreach_norm", "norm", "vector_norm"})
 REDUCTIONS = frozenset({"all_reduce", "reduce"})
@@ -40,6 +41,9 @@ class HandReducedNorms(Rule):
 
     id = "FSDP216"
     name = "hand-reduced-norm"
+    markers = ((".grad", "reduce"),)
+    words = (r"\.grad\b",)
+    what_to_test = CLIPPING
     visits = (cst.Module,)
     shim = True
     before = """

@@ -17,6 +17,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
 
 PRIVATE = "_fsdp_wrapped_module"
 DDP = re.compile(r"DistributedDataParallel|\bDDP\b")
@@ -32,6 +33,9 @@ class ModuleAccess(Rule):
 
     id = "FSDP206"
     name = "module-access"
+    markers = (".module",)
+    words = (r"\.module\b",)
+    what_to_test = EFFECT
     visits = (cst.Attribute, cst.While)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
 
 PREFIX = re.compile(r"_fsdp_wrapped_module|_fpw_module|_flat_param\b|_flat_param_")
 #: Calls that take a part out of a name, and leave a name without it alone.
@@ -30,6 +31,8 @@ class NameSurgery(Rule):
 
     id = "FSDP207"
     name = "name-surgery"
+    spelled = ("_fsdp_wrapped_module", "_fpw_module")
+    what_to_test = EFFECT
     visits = (cst.SimpleString, cst.FormattedStringText)
     shim = True
     before = """

@@ -14,6 +14,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import CLIPPING
 
 CLIP = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_")
 
@@ -29,6 +30,8 @@ class NativeClip(Rule):
 
     id = "FSDP215"
     name = "native-clip"
+    words = ("clip_grad_norm_",)
+    what_to_test = CLIPPING
     visits = (cst.Call,)
     shim = True
     before = """

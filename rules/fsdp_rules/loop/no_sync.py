@@ -65,6 +65,11 @@ class NoSync(Rule):
 
     id = "FSDP202"
     name = "no-sync"
+    moves_together = True
+    markers = ("no_sync",)
+    what_to_test = (
+        "Train with gradient accumulation over several micro-batches and compare the losses, number for number."
+    )
     visits = (cst.Attribute, cst.Call)
     before = """
 import contextlib

@@ -13,6 +13,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
 
 MESSAGES = {
     "register_hook": "a hook on a sharded parameter never runs under FSDP2",
@@ -40,6 +41,8 @@ class ParameterHooks(Rule):
 
     id = "FSDP212"
     name = "parameter-hooks"
+    words = ("register_hook",)
+    what_to_test = EFFECT
     visits = (cst.Call,)
     shim = True
     before = """

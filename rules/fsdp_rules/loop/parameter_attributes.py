@@ -33,6 +33,7 @@ class ParameterAttributes(Rule):
 
     id = "FSDP219"
     name = "parameter-attributes"
+    what_to_test = "Print the parameter groups and compare them with those of the old code."
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

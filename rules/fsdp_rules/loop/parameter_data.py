@@ -14,6 +14,7 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
 
 
 class ParameterData(Rule):
@@ -26,6 +27,9 @@ class ParameterData(Rule):
 
     id = "FSDP217"
     name = "parameter-data"
+    markers = (".data = ",)
+    words = (r"\.data\s*=[^=]",)
+    what_to_test = EFFECT
     visits = (cst.AssignTarget,)
     shim = True
     before = """

@@ -33,6 +33,8 @@ class RankGuards(Rule):
 
     id = "FSDP214"
     name = "rank-guards"
+    words = (r"\.numel\(",)
+    what_to_test = "Run what only one rank does (logging, evaluation) with several processes: it must not hang."
     visits = (cst.Call,)
     shim = True
     before = """

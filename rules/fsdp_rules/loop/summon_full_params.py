@@ -30,6 +30,8 @@ class SummonFullParams(Rule):
 
     id = "FSDP203"
     name = "summon-full-params"
+    moves_together = True
+    spelled = ("summon_full_params",)
     visits = (cst.Attribute,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -16,6 +16,7 @@ from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
 
 MODULE = "torch.distributed.fsdp.FSDPModule"
 #: Classes that wrap a model or a block, and so are never the class of a sharded module itself.
@@ -36,6 +37,8 @@ class TypeChecks(Rule):
 
     id = "FSDP205"
     name = "type-check"
+    words = (r"\bFSDP\b",)
+    what_to_test = EFFECT
     visits = (cst.Name, cst.Attribute, cst.Comparison, cst.SimpleString)
     shim = True
     before = """

@@ -36,6 +36,8 @@ class FileFacts:
     supers: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The functions that return a ``functools.partial(FSDP, ...)``.
     makers: frozenset[str] = field(default=frozenset())
+    #: The classes that extend FSDP1's.
+    wrappers: frozenset[str] = field(default=frozenset())
     #: The context managers that set the kind of state for the code that runs inside them.
     switchers: frozenset[str] = field(default=frozenset())
     #: The functions in which the meta device is named.
@@ -76,6 +78,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         classes=indexer.classes,
         supers=indexer.supers,
         makers=frozenset(indexer.makers),
+        wrappers=frozenset(indexer.wrappers),
         switchers=frozenset(indexer.switchers),
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
         source=data if b"fsdp" in data.lower() else b"",

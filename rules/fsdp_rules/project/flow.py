@@ -7,7 +7,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.places import SEED, Flow, Place
@@ -77,11 +76,7 @@ def wrapped_later(edges: Edges, functions: Functions) -> frozenset[Place]:
         for target, _ in targets:
             back[target].append(source)
     pending = [
-        place
-        for place in back
-        if place.kind == "arg"
-        and place.part in ("0", "module")
-        and canonical(functions.exports.resolve(place.name)) in (FSDP, "wrap")
+        place for place in back if place.kind == "arg" and place.part in ("0", "module") and functions.wraps(place)
     ]
     found: set[Place] = set()
     while pending:
@@ -99,8 +94,7 @@ def wrapped_later(edges: Edges, functions: Functions) -> frozenset[Place]:
 def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
     source = flow.source
     if source.kind == "call":
-        # A class, or a function, that a file of the tree gives FSDP1's name to.
-        if not source.part and canonical(functions.exports.resolve(source.name)) in (FSDP, "wrap"):
+        if not source.part and functions.wraps(source):
             yield Place("seed", source.path, source.scope), flow.sure
         for place, sure in functions.returns(source):
             yield place, sure and flow.sure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, module_name, scopes
@@ -26,6 +27,15 @@ class Functions:
                 self._by_name[qualified.rpartition(".")[2]].append((file, qualified))
             for qualified in file.classes:
                 self._classes[qualified.rpartition(".")[2]].append((file, qualified))
+
+    def wraps(self, place: Place) -> bool:
+        """Whether what is called at ``place`` is FSDP1's class under a name of the tree's own, or a subclass of it."""
+        full = self.exports.resolve(place.name)
+        if canonical(full) in (FSDP, "wrap"):
+            return True
+        name = full.rpartition(".")[2]
+        here = [entry for entry in self._classes.get(name, ()) if entry[0].path == place.path and "." not in full]
+        return any(qualified in file.wrappers for file, qualified in here or self._classes_at(place.path, full))
 
     def returns(self, place: Place) -> Iterator[tuple[Place, bool]]:
         """What the ``call`` at ``place`` may give, each with whether no guess was made."""
@@ -49,13 +59,21 @@ class Functions:
             for name in found:
                 yield Place("param", file.path, qualified, name), sure
 
+    def is_exact(self, place: Place) -> bool:
+        """Whether the function that the call at ``place`` runs is known by its dotted path."""
+        return bool(self._exact(place.path, place.scope, place.name))
+
+    def is_imported(self, place: Place) -> bool:
+        """Whether what is called at ``place`` starts with a name that its file imports."""
+        return place.name.partition(".")[0] in self._imports.get(place.path, ())
+
     def of(self, place: Place) -> list[tuple[FileFacts, str, bool]]:
         """The functions that the call at ``place`` may run, each with whether no guess was made."""
         exact = self._exact(place.path, place.scope, place.name)
         if exact:
             return [(file, qualified, len(exact) == 1) for file, qualified in exact]
         head, _, name = place.name.rpartition(".")
-        if not head or head.partition(".")[0] in self._imports.get(place.path, ()):
+        if not head or self.is_imported(place):
             return []
         return [(file, qualified, False) for file, qualified in self._by_name.get(name, ()) if "." in qualified]
 
@@ -99,6 +117,10 @@ class Functions:
                 found += self._method(owner, name, set())
             return found
         return _nearest(path, full, found)
+
+    def _classes_at(self, path: str, full: str) -> list[Found]:
+        owners = [entry for entry in self._classes.get(full.rpartition(".")[2], ()) if _is_at(entry, full)]
+        return _nearest(path, full, owners) if "." in full else []
 
     def _constructor(self, owner: Found) -> list[Found]:
         return self._method(owner, "__init__", set())

@@ -32,6 +32,7 @@ class Indexer(Values):
         self.supers: dict[str, frozenset[str]] = {}
         self.bases: dict[str, list[str]] = {}
         self.makers: set[str] = set()
+        self.wrappers: set[str] = set()
         self.switchers: set[str] = set()
 
     def run(self, tree: ast.Module) -> None:
@@ -108,6 +109,7 @@ class Indexer(Values):
         for base in node.bases:
             if self.aliases.known(base) == FSDP:
                 self.found(base)
+                self.wrappers.add(inner)
         names = fields(node)
         if names:
             initializer = f"{inner}.__init__"

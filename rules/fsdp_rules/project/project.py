@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty, Held, joined, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.leaving import Exit, exits
 from fsdp_rules.project.origins import Site, importing, model_origins
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 
@@ -33,7 +35,7 @@ class Project:
     of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
     come through, ``meta`` the functions in which the meta device is named, ``batchnorm`` the files that name BatchNorm
     or import such a file, ``sources`` the files that speak of FSDP. ``unwrapped`` are the places of models that some
-    wrap is given.
+    wrap is given, ``exits`` the ways on which a model may reach files that are not indexed.
     """
 
     flags: frozenset[str]
@@ -49,10 +51,16 @@ class Project:
     batchnorm: frozenset[str] = field(default=frozenset())
     sources: dict[str, bytes] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
+    exits: frozenset[Exit] = field(default=frozenset())
 
     @classmethod
-    def build(cls, facts: Iterable[FileFacts]) -> Project:
-        """Join the facts of all files."""
+    def build(
+        cls,
+        facts: Iterable[FileFacts],
+        flags: frozenset[str] = frozenset(),
+        batchnorm: frozenset[str] = frozenset(),
+    ) -> Project:
+        """Join the facts of all files. ``flags`` and ``batchnorm`` are what files say that no model reaches."""
         files = sorted(facts, key=lambda fact: fact.path)
         names = Exports.build(
             {file.module: dict(file.aliases) for file in files},
@@ -60,10 +68,15 @@ class Project:
         )
         functions = Functions(files, names)
         edges = joined(files, functions)
+        held, unwrapped = spread(edges), wrapped_later(edges, functions)
+        flags = flags.union(*(file.flags for file in files))
+        # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
+        renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
         return cls(
-            flags=frozenset().union(*(file.flags for file in files)),
+            flags=flags | {"fsdp1"} if renamed else flags,
             names=names,
-            held=spread(edges),
+            held=held,
+            exits=exits(files, held, unwrapped, functions),
             imported=frozenset().union(*(file.imported for file in files)),
             methods=frozenset(
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
@@ -73,9 +86,9 @@ class Project:
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
             origins=model_origins(edges),
             meta=frozenset((file.path, scope) for file in files for scope in file.meta),
-            batchnorm=importing([file for file in files if "own_batchnorm" in file.flags], files, names),
+            batchnorm=batchnorm | importing([file for file in files if "own_batchnorm" in file.flags], files, names),
             sources={file.path: file.source for file in files if file.source},
-            unwrapped=wrapped_later(edges, functions),
+            unwrapped=unwrapped,
         )
 
     def aliases(self, path: str) -> dict[str, str]:
@@ -153,6 +166,11 @@ class Project:
     def touches(self, path: str) -> bool:
         """Whether some name in the file at ``path`` may hold a wrapped model."""
         return path in self._touched
+
+    @cached_property
+    def gives_names(self) -> bool:
+        """Whether a file has a name of its own for FSDP1's class, under which another may wrap a model."""
+        return any(canonical(full) == FSDP for names in self.names.names.values() for full in names.values())
 
     @cached_property
     def _touched(self) -> frozenset[str]:

@@ -14,6 +14,7 @@ from fsdp_rules.state._writing.dcp_imports import DCP, spell
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 PACKAGES = (DCP, "torch.distributed._shard.checkpoint")
 FUNCTIONS = {
@@ -31,6 +32,7 @@ class CheckpointFunctions(Rule):
 
     id = "FSDP307"
     name = "checkpoint-functions"
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 import torch.distributed.checkpoint as dist_cp

@@ -13,6 +13,7 @@ from fsdp_rules.state._writing.verdict import verdict
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 
 class DeprecatedOptimState(Rule):
@@ -31,6 +32,8 @@ class DeprecatedOptimState(Rule):
 
     id = "FSDP306"
     name = "deprecated-optim-state"
+    moves_together = True
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 import torch

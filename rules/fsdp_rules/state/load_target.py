@@ -13,6 +13,7 @@ from fsdp_rules.state.raw_optimizer import is_raw_state
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 LOADS = tuple(
     f"{package}.{name}"
@@ -32,6 +33,7 @@ class LoadTarget(Rule):
 
     id = "FSDP313"
     name = "load-target"
+    what_to_test = RESUME
     visits = (cst.Call,)
     shim = True
     before = """

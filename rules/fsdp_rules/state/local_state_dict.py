@@ -10,6 +10,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 MESSAGE = "LOCAL_STATE_DICT returns FSDP1's flat parameters, which FSDP2 does not have"
 ADVICE = (
@@ -28,6 +29,8 @@ class LocalStateDict(Rule):
 
     id = "FSDP310"
     name = "local-state-dict"
+    moves_together = True
+    what_to_test = RESUME
     visits = (cst.Attribute,)
     shim = True
     before = """

@@ -11,6 +11,7 @@ from fsdp_rules.state._governing.calls import state_call
 from fsdp_rules.state._writing.verdict import verdict
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 
 class ModelState(Rule):
@@ -27,6 +28,10 @@ class ModelState(Rule):
 
     id = "FSDP309"
     name = "model-state"
+    moves_together = True
+    markers = ("state_dict(",)
+    words = (r"state_dict\b",)
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 import torch

@@ -12,6 +12,7 @@ from fsdp_rules.state._governing.calls import state_call
 from fsdp_rules.state._writing.verdict import verdict
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 
 class OptimStateDict(Rule):
@@ -25,6 +26,9 @@ class OptimStateDict(Rule):
 
     id = "FSDP304"
     name = "optim-state-dict"
+    moves_together = True
+    spelled = ("optim_state_dict",)
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 import torch

@@ -12,6 +12,7 @@ from fsdp_rules.state._governing.calls import state_call
 from fsdp_rules.state._writing.verdict import verdict
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 
 class OptimStateDictToLoad(Rule):
@@ -25,6 +26,8 @@ class OptimStateDictToLoad(Rule):
 
     id = "FSDP305"
     name = "optim-state-dict-to-load"
+    moves_together = True
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

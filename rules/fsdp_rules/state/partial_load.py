@@ -15,6 +15,7 @@ from fsdp_rules.state._writing.verdict import is_sharded
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 PLANNERS = (f"{DCP}.DefaultLoadPlanner", f"{DCP}.default_planner.DefaultLoadPlanner")
 ADVICE = "compare the names once: those that only the model or only the file has are skipped"
@@ -31,6 +32,7 @@ class PartialLoad(Rule):
 
     id = "FSDP314"
     name = "partial-load"
+    what_to_test = RESUME
     visits = (cst.Call,)
     shim = True
     before = """

@@ -13,6 +13,7 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizers?)$", re.IGNORECASE)
 
@@ -27,6 +28,7 @@ class RawOptimizerState(Rule):
 
     id = "FSDP311"
     name = "raw-optimizer-state"
+    what_to_test = RESUME
     visits = (cst.Call,)
     shim = True
     before = """

@@ -15,6 +15,7 @@ from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.verdict.diagnosis import Diagnosis, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 _TAKEN = re.compile(r"(?<!\w)(?:load_|optim_|full_optim_|sharded_optim_)?state_dict(?:_to_load)?\(")
 
@@ -31,6 +32,8 @@ class SetStateDictType(Rule):
 
     id = "FSDP302"
     name = "set-state-dict-type"
+    moves_together = True
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -91,6 +94,8 @@ class GetStateDictType(Rule):
 
     id = "FSDP303"
     name = "get-state-dict-type"
+    moves_together = True
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -17,6 +17,7 @@ from fsdp_rules.state._writing.loading import find_load
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 FUNCTION = "load_sharded_optimizer_state_dict"
 ADVICE = (
@@ -36,6 +37,7 @@ class ShardedOptimizer(Rule):
 
     id = "FSDP308"
     name = "sharded-optimizer"
+    what_to_test = RESUME
     visits = (cst.Call,)
     before = """
 import torch.distributed.checkpoint as dcp

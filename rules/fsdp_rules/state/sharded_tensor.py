@@ -10,6 +10,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import RESUME
 
 SHARDED = "torch.distributed._shard.sharded_tensor"
 
@@ -25,6 +26,8 @@ class ShardedTensors(Rule):
 
     id = "FSDP312"
     name = "sharded-tensor"
+    spelled = ("ShardedTensor", "torch.distributed._shard")
+    what_to_test = RESUME
     visits = (cst.Name, cst.Attribute)
     shim = True
     before = """

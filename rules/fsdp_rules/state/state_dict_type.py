@@ -19,6 +19,7 @@ from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
+from fsdp_rules.verdict.what_to_test import RESUME
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -42,6 +43,8 @@ class StateDictTypeContext(Rule):
 
     id = "FSDP301"
     name = "state-dict-type"
+    moves_together = True
+    what_to_test = RESUME
     visits = (cst.With, cst.Call)
     before = """
 import torch

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.what_to_test import LOSSES
 
 if TYPE_CHECKING:
     from fsdp_rules.file.file import File
@@ -22,12 +23,28 @@ class Rule:
 
     ``visits`` lists the node types that the engine shows to :meth:`visit`; one walk of the tree serves all rules.
     ``shim``: the rule is about something that fsdp_compat does not carry either, and speaks under ``--to shim`` too.
+
+    Four attributes say which files the rule is asked about, from the cheapest search to the dearest. ``spelled`` are
+    texts that are FSDP1's by themselves: a file that has one is read in any tree; ``alone`` are regular expressions
+    for what the rule has to say about such a file, also where nothing else in the tree is FSDP1. ``markers`` are texts
+    (a pair counts where both are there) for which a file is read once the tree holds FSDP1, though no wrapped model is
+    seen to reach it. ``words`` are regular expressions for what the rule has to say about a file that a wrapped model
+    reaches.
+
+    ``moves_together``: FSDP1's call does nothing, or fails, on FSDP2's models, and FSDP2's on FSDP1's; if one such
+    call stays, all have to. ``what_to_test`` says in a sentence what shows that a change was right.
     """
 
     id: ClassVar[str]
     name: ClassVar[str]
     visits: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
     shim: ClassVar[bool] = False
+    spelled: ClassVar[tuple[str, ...]] = ()
+    alone: ClassVar[tuple[str, ...]] = ()
+    markers: ClassVar[tuple[str | tuple[str, str], ...]] = ()
+    words: ClassVar[tuple[str, ...]] = ()
+    moves_together: ClassVar[bool] = False
+    what_to_test: ClassVar[str] = LOSSES
     before: ClassVar[str] = ""
     after: ClassVar[str] = ""
 

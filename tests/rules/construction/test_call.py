@@ -30,7 +30,7 @@ def test_what_only_fsdp1_allows(other: str, told: str, arguments: str) -> None:
 
 def test_a_library_that_may_bring_batch_norm() -> None:
     mixed = ", mixed_precision=MixedPrecision(param_dtype=torch.bfloat16)"
-    head = "import torch\nfrom torch.distributed.fsdp import MixedPrecision\n"
+    head = "import other\nimport torch\nfrom torch.distributed.fsdp import MixedPrecision\n"
     told = {
         other: [
             found.level.value

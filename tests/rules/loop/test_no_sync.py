@@ -22,7 +22,7 @@ from w import wrap
 model = wrap(net)
 example.step(model)
 """
-DDP = "from torch.nn.parallel import DistributedDataParallel\n\nmodel = DistributedDataParallel(net)\n"
+DDP = "import example\nfrom torch.nn.parallel import DistributedDataParallel\n\nmodel = DistributedDataParallel(net)\n"
 
 
 def levels(source: str, settings: Settings | None = None, **others: str) -> list[str]:
@@ -229,9 +229,7 @@ def test_where_ddp_is_used_as_well() -> None:
     unknown = with_item("model.no_sync()")
     assert levels(unknown, w=WRAP, d=DDP) == ["info"]
     assert levels("# fsdp or ddp\n" + unknown, w=WRAP, d=DDP) == ["review"]
-    only_asked = (
-        "from torch.nn.parallel import DistributedDataParallel\n\ntest = isinstance(m, DistributedDataParallel)\n"
-    )
+    only_asked = DDP.partition("model")[0] + "test = isinstance(m, DistributedDataParallel)\n"
     native = unknown.replace("with model.no_sync():", "model.set_requires_gradient_sync(False)\n    try:")
     native += "    finally:\n        model.set_requires_gradient_sync(True)\n"
     check_rewrites(unknown, native, w=WRAP, d=only_asked, main=MAIN)

@@ -1,0 +1,96 @@
+"""The facts of a tree: of the files that speak of FSDP1, and of those that a wrapped model can reach from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from fsdp_migrate.pipeline.engine import Engine
+from fsdp_migrate.pipeline.work import Candidate
+from fsdp_migrate.tree.files import Source, read_regular
+from fsdp_rules.verdict.result import Failed, Skipped
+
+if TYPE_CHECKING:
+    from fsdp_rules.project.project import FileFacts, Project
+
+#: Gives the facts of each file, in order, or why there are none.
+Indexing = Callable[[Sequence[Candidate]], "list[FileFacts | Skipped | Failed]"]
+
+
+class Index:
+    """Collects facts until no file is left that a wrapped model can reach.
+
+    ``results`` says of each indexed file why it has no facts, None where it has some; ``found`` are the files that
+    were indexed because a model reaches them, whatever their bytes say.
+    """
+
+    def __init__(self, engine: Engine, index: Indexing) -> None:
+        self._engine = engine
+        self._index = index
+        self._facts: list[FileFacts] = []
+        self._flags: frozenset[str] = frozenset()
+        self._batchnorm: frozenset[str] = frozenset()
+        self.results: dict[str, Skipped | Failed | None] = {}
+        self.found: list[Source] = []
+        self.candidates: dict[str, Candidate] = {}
+
+    def build(self, marked: Sequence[Candidate], rest: Iterable[Source]) -> Project | None:
+        """The facts of the whole tree; None where no file has any.
+
+        ``marked`` are the files with a marker in their bytes, ``rest`` all others, which are read again only where
+        the tree holds FSDP1.
+        """
+        speaking = [candidate for candidate in marked if self._engine.names_fsdp1(candidate.data)]
+        self._add(speaking)
+        if not self._facts:
+            return None
+        project = self._engine.build(self._facts, self._flags, self._batchnorm)
+        if not self._engine.is_migrating(project):
+            return project
+        if self._add([candidate for candidate in marked if candidate.path not in self.results]):
+            project = self._engine.build(self._facts, self._flags, self._batchnorm)
+        return self._follow(project, rest)
+
+    def _follow(self, project: Project, rest: Iterable[Source]) -> Project:
+        """Index what ``project``'s models reach among ``rest``, round by round."""
+        sources = {source.shown: source for source in rest}
+        imports = {path: self._engine.imports_of(path, one.data) for path, one in self.candidates.items()}
+        imports.update({path: self._engine.imports_of(path, data) for path, data in _read(sources.values())})
+        neighbours = self._engine.neighbours(imports)
+        connected = neighbours.connected(path for path, why in self.results.items() if why is None)
+        texts = dict(_read(source for path, source in sources.items() if path in connected))
+        flags = {path: self._engine.flags_in(data) for path, data in texts.items()}
+        self._flags = frozenset().union(*flags.values())
+        self._batchnorm = neighbours.importing(path for path, found in flags.items() if "own_batchnorm" in found)
+        if self._batchnorm or not self._flags <= project.flags:
+            project = self._engine.build(self._facts, self._flags, self._batchnorm)
+        asked: frozenset[object] = frozenset()
+        while texts and (exits := project.exits - asked):
+            asked |= exits
+            reached = sorted(neighbours.reached(exits, texts))
+            self.found += [sources[path] for path in reached]
+            new = [Candidate(path, texts.pop(path), sources[path].is_notebook) for path in reached]
+            if self._add(new):
+                project = self._engine.build(self._facts, self._flags, self._batchnorm)
+        return project
+
+    def _add(self, candidates: Sequence[Candidate]) -> bool:
+        """Index ``candidates``; whether one of them has facts."""
+        before = len(self._facts)
+        for candidate, found in zip(candidates, self._index(candidates), strict=True):
+            self.candidates[candidate.path] = candidate
+            if isinstance(found, Skipped | Failed):
+                self.results[candidate.path] = found
+            else:
+                self.results[candidate.path] = None
+                self._facts.append(found)
+        return len(self._facts) > before
+
+
+def _read(sources: Iterable[Source]) -> Iterator[tuple[str, bytes]]:
+    """The path and the bytes of each source. What cannot be read any more is left out: it could be, a moment ago."""
+    for source in sources:
+        try:
+            yield source.shown, read_regular(source.path)
+        except (OSError, MemoryError):
+            continue

@@ -1,0 +1,73 @@
+"""What all rules say about themselves, as data, so that nobody has to import them (and libcst) to search for words.
+
+``catalogue.json`` is written from the rules by ``scripts/docs.py``, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from fsdp_rules.verdict.what_to_test import LOSSES
+
+if TYPE_CHECKING:
+    from fsdp_rules.verdict.rule import Rule
+
+NAME = "catalogue.json"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The union of what the rules say; :class:`fsdp_rules.verdict.rule.Rule` explains each part.
+
+    ``markers`` are alternatives, each the texts that a file must have together. ``moves_together`` are ids,
+    ``what_to_test`` has the sentences by id where they are not the usual one.
+    """
+
+    spelled: tuple[str, ...]
+    alone: tuple[str, ...]
+    markers: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
+    moves_together: tuple[str, ...]
+    what_to_test: Mapping[str, str]
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule]) -> Catalogue:
+        """What these rules say."""
+        known = sorted(rules, key=lambda rule: rule.id)
+        markers = [(one,) if isinstance(one, str) else one for rule in known for one in rule.markers]
+        return cls(
+            spelled=tuple(dict.fromkeys(one for rule in known for one in rule.spelled)),
+            alone=tuple(dict.fromkeys(one for rule in known for one in rule.alone)),
+            markers=tuple(dict.fromkeys(markers)),
+            words=tuple(dict.fromkeys(one for rule in known for one in rule.words)),
+            moves_together=tuple(rule.id for rule in known if rule.moves_together),
+            what_to_test={rule.id: rule.what_to_test for rule in known if rule.what_to_test != LOSSES},
+        )
+
+    def text(self) -> str:
+        """The content of ``catalogue.json``."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+@cache
+def catalogue() -> Catalogue:
+    """What all rules say."""
+    found = json.loads((files("fsdp_rules.engine") / NAME).read_text(encoding="utf-8"))
+    return Catalogue(
+        tuple(found["spelled"]),
+        tuple(found["alone"]),
+        tuple(tuple(together) for together in found["markers"]),
+        tuple(found["words"]),
+        tuple(found["moves_together"]),
+        found["what_to_test"],
+    )
+
+
+def what_to_test(rule: str) -> str:
+    """What shows that a change by the rule with this id was right."""
+    return catalogue().what_to_test.get(rule, LOSSES)

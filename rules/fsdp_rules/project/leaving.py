@@ -1,0 +1,79 @@
+"""Under which names a wrapped model leaves the files that are indexed, so that those it can reach are found."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.places import Place
+
+
+class Way(enum.Enum):
+    """What another file has to do with a name for the model to get there."""
+
+    IMPORTED = "the module that it is imported from"
+    DEFINED = "a definition of a function or class of this name"
+    CALLED = "a call of this name"
+    READ = "an attribute of this name"
+    NAMED = "this name"
+
+
+class Exit(NamedTuple):
+    """One way out; for ``Way.IMPORTED`` the name is fully dotted."""
+
+    way: Way
+    name: str
+
+
+def exits(
+    files: Iterable[FileFacts], held: Iterable[Place], unwrapped: Iterable[Place], functions: Functions
+) -> frozenset[Exit]:
+    """The ways to files that are not among ``files``.
+
+    On them a model that is at one of the places ``held`` may reach one, or one at ``unwrapped`` may come from there.
+    """
+    known = {file.path: file for file in files}
+    found = {exit_ for file in known.values() for exit_ in _given_names(file)}
+    for place in held:
+        found.update(_of_place(place, known, functions))
+    for place in unwrapped:
+        if place.kind == "call":
+            found.update(_called(place, known[place.path], functions))
+    return frozenset(found)
+
+
+def _of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions) -> Iterator[Exit]:
+    name = place.scope.rpartition(".")[2]
+    if place.kind == "arg":
+        yield from _called(place, known[place.path], functions)
+    elif place.kind == "ret" and not name.startswith("__"):
+        yield Exit(Way.CALLED, name)
+    elif place.kind == "attr":
+        yield Exit(Way.READ, place.name)
+    elif place.kind == "var" and not place.scope and "." not in place.name:
+        yield Exit(Way.NAMED, place.name)
+
+
+def _called(place: Place, file: FileFacts, functions: Functions) -> Iterator[Exit]:
+    if functions.is_exact(place):
+        return
+    head, _, name = place.name.rpartition(".")
+    if head and functions.is_imported(place):
+        yield Exit(Way.IMPORTED, functions.exports.resolve(place.name))
+    elif head:
+        yield Exit(Way.DEFINED, name)
+    for module in sorted(file.starred) if not head else ():
+        yield Exit(Way.IMPORTED, f"{module}.{name}")
+
+
+def _given_names(file: FileFacts) -> Iterator[Exit]:
+    """Names of the file's own for FSDP1's class, and subclasses of it: what another file wraps with."""
+    for name, full in file.aliases.items():
+        if canonical(full) == FSDP:
+            yield Exit(Way.NAMED, name)
+    for qualified in file.wrappers:
+        yield Exit(Way.NAMED, qualified.rpartition(".")[2])
