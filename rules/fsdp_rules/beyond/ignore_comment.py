@@ -39,7 +39,7 @@ def build(model):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Report each comment, at the statement of its line."""
-        for line, text in file.wrong_ignores.items():
+        for line, text in file.suppressions.wrong.items():
             statements = (*file.nodes(cst.SimpleStatementLine), *file.nodes(cst.FunctionDef), *file.nodes(cst.ClassDef))
             place = min(statements, key=lambda entry: abs(file.span(entry).line - line), default=node)
             yield Diagnosis(

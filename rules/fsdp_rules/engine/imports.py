@@ -60,14 +60,14 @@ def _visited(before: File, module: cst.Module, visitor: cst.CSTTransformer, word
     """``module``, an edited version of ``before``, with those of its statements visited that have ``word`` in them."""
     body: list[cst.BaseStatement] = []
     for statement in module.body:
-        new = statement.visit(visitor) if word in before.print_statement(statement) else statement
+        new = statement.visit(visitor) if word in before.printer.text(statement) else statement
         body.extend(cast("Sequence[cst.BaseStatement]", new if isinstance(new, cst.FlattenSentinel) else [new]))
     return module.with_changes(body=body)
 
 
 def _used_at_top(before: File, module: cst.Module, known: dict[str, set[str]]) -> set[str]:
     """What :func:`_used` gives for ``module``, an edited version of ``before``; ``known`` is filled by statement."""
-    texts = [before.print_statement(statement) for statement in module.body]
+    texts = [before.printer.text(statement) for statement in module.body]
     for text in texts:
         if text not in known:
             known[text] = _used(ast.parse(text))
@@ -122,7 +122,7 @@ def _annotation_words(text: str) -> Iterable[str]:
 
 def _bound(before: File, module: cst.Module) -> set[str]:
     """The names that the imports of ``module``, an edited version of ``before``, bind."""
-    texts = [text for statement in module.body if "import" in (text := before.print_statement(statement))]
+    texts = [text for statement in module.body if "import" in (text := before.printer.text(statement))]
     nodes = [node for text in texts for node in statements(ast.parse(text))]
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     return {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}

@@ -55,7 +55,7 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
         and (name in kept or _is_reached_through_module(node, file))
         and file.code(node) in output
         and file.statement(node) not in spoken
-        and not file.ignored(rule.id, node)
+        and not file.suppressions.ignored(rule.id, node)
     ]
     found += [entry for entry in _chosen(file) if file.statement(entry[0]) not in spoken]
     if found:

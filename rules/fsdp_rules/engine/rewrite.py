@@ -50,7 +50,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         return Failed(str(error))
     except RecursionError:
         return Failed("is nested too deeply to be parsed")
-    if not file.prints_back:
+    if file.layout.code != text:
         return Failed("does not print back as it was parsed and is unchanged")
 
     diagnoses = with_standing_todos(file, _diagnose(file))
@@ -62,12 +62,12 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead]):
         dead += more
         module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos, file.ancestors)
-    wanted = [entry for entry in file.wanted_imports.values() if entry]
+    wanted = [entry for entry in file.references.wanted_imports.values() if entry]
     # Where nothing else has changed, only FSDP1's own imports can be ones that go.
-    if not file.left_alone and (module is not file.module or wanted or FSDP_PACKAGE in text):
+    if not file.project.is_left_alone and (module is not file.module or wanted or FSDP_PACKAGE in text):
         module, said = tidy_imports(file, module, wanted)
         diagnoses += _imports(file, said)
-    output = file.print(module)
+    output = file.printer.code(module)
     if settings.to != "shim":
         diagnoses += staying(file, [diagnosis for _, diagnosis in diagnoses], output)
     findings = tuple(
@@ -112,7 +112,7 @@ def _unread(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, st
     """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more."""
     if not consumed:
         return []
-    tree = ast.parse(file.print(module))
+    tree = ast.parse(file.printer.code(module))
     read = _names_read(tree)
     shared = {name for node in statements(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
     unread = [
@@ -157,9 +157,9 @@ def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
     if not shim:
         found += unclaimed(file, [diagnosis for _, diagnosis in found])
     return [
-        (rule, diagnosis if shim else _left_alone(diagnosis, file.gated(diagnosis.node)))
+        (rule, diagnosis if shim else _left_alone(diagnosis, file.suppressions.gated(diagnosis.node)))
         for rule, diagnosis in found
-        if file.settings.enabled(rule.id) and not file.ignored(rule.id, diagnosis.node)
+        if file.settings.enabled(rule.id) and not file.suppressions.ignored(rule.id, diagnosis.node)
     ]
 
 

@@ -29,7 +29,7 @@ def latest_binding(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> 
     if found is not None or not isinstance(node, cst.Name):
         return found
     line = file.span(place).line
-    bindings = file.bindings.get((file.scope(place), node.value), [])
+    bindings = file.bindings.found.get((file.scope(place), node.value), [])
     before = [entry for entry in bindings if file.span(entry.statement).line < line]
     last = max(before, key=lambda entry: file.span(entry.statement).line, default=None)
     if last is None or last.value is None or not runs_before(last.statement, place, file):

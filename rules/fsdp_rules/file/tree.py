@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Node = TypeVar("Node", bound=cst.CSTNode)
 #: Gives the source text of a node as it will be written, edits inside it included.
 Code = Callable[[cst.CSTNode], str]
+SCOPES = (cst.FunctionDef, cst.ClassDef)
 _NEWLINE = re.compile(r"\r\n?|\n")
 _LAST_NEWLINE = re.compile(r"(\r\n?|\n)\Z")
 
@@ -54,6 +55,7 @@ class Layout(CodegenState):
         #: The tokens that make up a node: all of them, and (where it differs) without what only surrounds it.
         self._printed: dict[int, tuple[int, int]] = {}
         self._places: dict[int, tuple[int, int]] = {}
+        self._scopes: dict[int, str] = {}
         self._around: list[cst.CSTNode | None] = [None]
         self._starts: list[int] = []
         self._has_last_newline = True
@@ -134,6 +136,41 @@ class Layout(CodegenState):
             yield current
             current = parents.get(id(current))
 
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The small or compound statement that ``node`` belongs to, ``node`` itself included."""
+        current: cst.CSTNode | None = node
+        while current is not None:
+            if isinstance(current, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+                return current
+            current = self.parent(current)
+        return self.module
+
+    def block(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
+        """The small and compound statements of the block that ``statement`` stands in, in order."""
+        owner = self.parent(statement)
+        if isinstance(owner, cst.SimpleStatementLine):
+            owner = self.parent(owner)
+        body = getattr(owner, "body", ())
+        found: list[cst.CSTNode] = []
+        for entry in body if isinstance(body, list | tuple) else ():
+            found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
+        return found
+
+    def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
+        """The innermost function around ``node``."""
+        return next((entry for entry in self.ancestors(node) if isinstance(entry, cst.FunctionDef)), None)
+
+    def scope(self, node: cst.CSTNode) -> str:
+        """The qualified name of the functions and classes around ``node``, "" at module level."""
+        owner = next((entry for entry in self.ancestors(node) if type(entry) in SCOPES), None)
+        if owner is None:
+            return ""
+        known = self._scopes.get(id(owner))
+        if known is None:
+            name = cst.ensure_type(getattr(owner, "name", None), cst.Name).value
+            known = self._scopes[id(owner)] = f"{self.scope(owner)}.{name}".lstrip(".")
+        return known
+
     def span(self, node: cst.CSTNode) -> Span:
         """Where ``node`` stands: lines from 1, columns from 0."""
         start, end = self.place(node)
@@ -186,6 +223,17 @@ class Printer:
         if known is None:
             known = self._texts[id(node)] = (node, self._layout.printed_at_top(node))
         return known[1]
+
+
+def dotted(node: cst.CSTNode) -> str | None:
+    """``a.b.c`` for a name or a chain of attributes, else None."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return None
+    return ".".join([node.value, *reversed(parts)])
 
 
 def find(node: cst.CSTNode, kind: type[Node]) -> list[Node]:

@@ -214,8 +214,8 @@ def _means_the_same(name: str, model: str, entry: cst.Assign, place: cst.CSTNode
     home, scope = file.scope(entry), file.scope(place)
     if name.startswith("self.") and model.startswith("self."):
         return home.rpartition(".")[0] == scope.rpartition(".")[0]
-    if "." in name or len(file.bindings.get((home, name), ())) != 1:
+    if "." in name or len(file.bindings.found.get((home, name), ())) != 1:
         return False
     inside = scope == home or (home != "" and scope.startswith(f"{home}."))
-    rebound = any((inner, root) in file.bindings for inner in [scope] if inner != home for root in (name, model))
+    rebound = any((inner, root) in file.bindings.found for inner in [scope] if inner != home for root in (name, model))
     return inside and not rebound and "." not in model

@@ -49,7 +49,7 @@ def _home(text: str, place: cst.CSTNode, file: File) -> str:
     """The scope that binds what ``text`` starts with; "" for an object that means itself everywhere in its class."""
     root = text.partition(".")[0]
     scope = "" if root in ("self", "cls") else file.scope(place)
-    while scope and (scope, root) not in file.bindings:
+    while scope and (scope, root) not in file.bindings.found:
         scope = scope.rpartition(".")[0]
     return scope
 

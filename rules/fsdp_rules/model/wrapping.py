@@ -109,7 +109,7 @@ def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) ->
 
 
 def _values(name: cst.Name, file: File) -> list[cst.BaseExpression]:
-    found = file.bindings.get((file.scope(name), name.value), [])
+    found = file.bindings.found.get((file.scope(name), name.value), [])
     return [binding.value for binding in found if binding.value is not None]
 
 

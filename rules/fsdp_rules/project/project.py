@@ -91,6 +91,15 @@ class Project:
             unwrapped=unwrapped,
         )
 
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether every FSDP1 model of the project has its FSDP2 twin, so that nothing is to be rewritten."""
+        return "gated" in self.flags and "fsdp1" not in self.flags
+
+    def may_trap(self, traps: bool) -> bool:
+        """Whether what FSDP1 left behind, in code or checkpoints, is to be told of; ``traps``: without FSDP1, too."""
+        return "fsdp1" in self.flags or (traps and "fsdp2" in self.flags)
+
     def aliases(self, path: str) -> dict[str, str]:
         """What each imported name of the file at ``path`` stands for."""
         return self.names.names.get(module_name(path), {})

@@ -66,7 +66,7 @@ def resume(net, path):
         """Look at what each load is given to fill."""
         if not isinstance(node, cst.Call) or file.resolved(node.func) not in LOADS:
             return
-        if not file.may_trap:
+        if not file.project.may_trap(file.settings.traps):
             return
         target = (bind(node, ("state_dict", "storage_reader")) or _by_keyword(node)).get("state_dict")
         if target is None:

@@ -61,7 +61,7 @@ def resume(net, path):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Look for the two settings where they are written as literals."""
-        if not isinstance(node, cst.Call) or not file.may_trap:
+        if not isinstance(node, cst.Call) or not file.project.may_trap(file.settings.traps):
             return
         full = file.resolved(node.func)
         if full in PLANNERS:

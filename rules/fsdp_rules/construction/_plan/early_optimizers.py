@@ -227,7 +227,7 @@ def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterato
 def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
     """Each name that ``node`` reads, with each value that its scope assigns to it."""
     for name in names_in(node):
-        for binding in file.bindings.get((file.scope(name), name.value), []):
+        for binding in file.bindings.found.get((file.scope(name), name.value), []):
             if binding.value is not None and binding.value is not node:
                 yield name.value, binding.value
 

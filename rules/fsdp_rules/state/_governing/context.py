@@ -124,7 +124,7 @@ def _is_rebound(value: cst.CSTNode, start: cst.CSTNode, end: cst.CSTNode, file: 
     return any(
         first < file.span(binding.statement).line < last
         for name in names_in(value)
-        for binding in file.bindings.get((file.scope(start), name.value), [])
+        for binding in file.bindings.found.get((file.scope(start), name.value), [])
     )
 
 
@@ -251,7 +251,7 @@ def means_the_same(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> 
 def _binding(name: str, place: cst.CSTNode, file: File) -> tuple[str, int]:
     scope = file.scope(place)
     while True:
-        found = file.bindings.get((scope, name))
+        found = file.bindings.found.get((scope, name))
         if found:
             return scope, len(found)
         if not scope:

@@ -18,5 +18,5 @@ def spell(name: str, node: cst.CSTNode, file: File) -> str:
         if target == DCP:
             return f"{local}.{name}"
     local = file.fresh(node, "dcp", "dist_cp")
-    file.wanted_imports[local] = f"import {DCP} as {local}"
+    file.references.wanted_imports[local] = f"import {DCP} as {local}"
     return f"{local}.{name}"

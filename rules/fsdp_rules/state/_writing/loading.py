@@ -80,7 +80,7 @@ def _assigned(call: cst.Call, file: File) -> Load | None:
     last = _line(outer, file)
     before = [
         binding
-        for binding in file.bindings.get((file.scope(target), target.value), [])
+        for binding in file.bindings.found.get((file.scope(target), target.value), [])
         if _line(binding.statement, file) < last
     ]
     made = {

@@ -1,0 +1,152 @@
+"""What the dotted names of a file refer to, and how the file spells a name that it is to use."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from functools import cached_property
+
+import libcst as cst
+
+from fsdp_rules.file.bindings import Bindings
+from fsdp_rules.file.shadowed import shadowed
+from fsdp_rules.file.tree import Layout, dotted
+from fsdp_rules.fsdp1.names import canonical, expand
+from fsdp_rules.project.gates import statements
+from fsdp_rules.project.project import Project
+
+
+class References:
+    """The names that a file imports, and those that it may take."""
+
+    def __init__(
+        self, path: str, text: str, tree: ast.Module, layout: Layout, bindings: Bindings, project: Project
+    ) -> None:
+        self.wanted_imports: dict[str, str] = {}
+        self._path = path
+        self._text = text
+        self._tree = tree
+        self._layout = layout
+        self._bindings = bindings
+        self._project = project
+        self._resolved: dict[int, str | None] = {}
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """What each imported local name stands for, imports inside functions included."""
+        return self._project.aliases(self._path)
+
+    def resolved(self, node: cst.CSTNode) -> str | None:
+        """The fully dotted name behind a name or attribute chain, re-exports of the project followed."""
+        key = id(node)
+        if key in self._resolved:
+            return self._resolved[key]
+        text = dotted(node)
+        if text is None or text.partition(".")[0] not in self.aliases:
+            full = None
+        else:
+            full = expand(text, self.aliases)
+            full = full if full.startswith("torch.") else self._project.resolve(full)
+        if self._layout.has(node):
+            self._resolved[key] = full
+        return full
+
+    def fsdp1(self, node: cst.CSTNode) -> str | None:
+        """FSDP1's canonical name behind a name or attribute chain (``ShardingStrategy.NO_SHARD``), or None."""
+        full = self.resolved(node)
+        return canonical(full) if full is not None else None
+
+    def calls(self, node: cst.CSTNode, *names: str) -> bool:
+        """Whether ``node`` is a call of one of the FSDP1 ``names`` or of one of these fully dotted names."""
+        if not isinstance(node, cst.Call):
+            return False
+        full = self.resolved(node.func)
+        return full is not None and (full in names or canonical(full) in names)
+
+    def ref(self, full: str) -> str:
+        """How this file spells the fully dotted name ``full``; an import is noted where it needs one.
+
+        The note becomes an import only if the name really stands in the output.
+        """
+        best = ""
+        spelled = ""
+        for local, target in self.aliases.items():
+            rest = full[len(target) :]
+            if (
+                local in self._shadowed
+                or not (rest == "" or rest.startswith("."))
+                or not full.startswith(target)
+                or len(target) <= len(best)
+            ):
+                continue
+            if full.startswith("torch.distributed.") and full.count(".") > 2 and rest.count(".") > 1:
+                continue
+            best, spelled = target, local + rest
+        if spelled:
+            self.wanted_imports.setdefault(spelled.partition(".")[0], "")
+            return spelled
+        package = full.partition(".")[0]
+        near_torch = full.count(".") <= 3 and not full.startswith("torch.distributed.")
+        if not self._means_another(package, package) and (package != "torch" or near_torch):
+            self.wanted_imports[package] = f"import {package}"
+            return full
+        module, _, name = full.rpartition(".")
+        if full.startswith("torch.distributed.") and full.count(".") == 2 and not self._means_another("dist", module):
+            self.wanted_imports["dist"] = "import torch.distributed as dist"
+            return f"dist.{name}"
+        local = name
+        while self._means_another(local, full):
+            local = f"torch_{local}" if package == "torch" and local == name else f"{local}_"
+        self.wanted_imports[local] = f"from {module} import {name}" + (f" as {local}" if local != name else "")
+        return local
+
+    def _means_another(self, local: str, full: str) -> bool:
+        return local in self._shadowed or self.aliases.get(local, full) != full
+
+    @cached_property
+    def _shadowed(self) -> frozenset[str]:
+        return shadowed(self._tree, self.aliases)
+
+    def fresh(self, node: cst.CSTNode, *candidates: str) -> str:
+        """The first of ``candidates`` that means nothing yet where ``node`` stands."""
+        taken = self._taken(node)
+        for candidate in candidates:
+            if candidate not in taken:
+                return candidate
+        return candidates[-1] + "_"
+
+    def _taken(self, node: cst.CSTNode) -> frozenset[str]:
+        outermost = [entry for entry in self._layout.ancestors(node) if isinstance(entry, cst.FunctionDef)]
+        text = textwrap.dedent(self._layout.module.code_for_node(outermost[-1])) if outermost else self._text
+        return self._module_names | _identifiers(text)
+
+    @cached_property
+    def _module_names(self) -> frozenset[str]:
+        names = {name for scope, name in self._bindings.found if not scope}
+        names.update(self.aliases)
+        for entry in statements(self._tree):
+            if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(entry.name)
+        return frozenset(names)
+
+
+def _identifiers(text: str) -> frozenset[str]:
+    """The names that ``text`` uses, those that live inside its lambdas alone left out."""
+    names: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(text)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Lambda):
+            own = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
+            names.update(name for name in _identifiers(ast.unparse(node.body)) if name not in own)
+            continue
+        pending.extend(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return frozenset(names)
