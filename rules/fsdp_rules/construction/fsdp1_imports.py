@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.comments import comments
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.file.printing import import_text
+from fsdp_rules.file.printing import alias_text, import_text
 from fsdp_rules.fsdp1.names import FSDP1_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
@@ -101,10 +101,5 @@ def _split(
     lines: list[str] = []
     for module, names in ((SHIM, moved), (file.code(node.module or node), kept)):
         lines += [text for alias in names for text in comments(alias)]
-        lines.append(import_text(module, list(map(_spelled, names)), long))
+        lines.append(import_text(module, list(map(alias_text, names)), long))
     return ReplaceStatement(node, lambda code: "\n".join(lines))
-
-
-def _spelled(alias: cst.ImportAlias) -> str:
-    name = alias.evaluated_name
-    return f"{name} as {alias.evaluated_alias}" if alias.evaluated_alias else name

@@ -114,3 +114,9 @@ def import_text(module: str, names: Sequence[str], long: bool = False) -> str:
     if (long and len(names) > 1) or len(text) > LINE_LENGTH:
         text = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
     return text
+
+
+def alias_text(alias: cst.ImportAlias) -> str:
+    """One name of an import, as it is spelled there."""
+    name = alias.evaluated_name
+    return f"{name} as {alias.evaluated_alias}" if alias.evaluated_alias else name

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 VERDICTS = ("exact", "emulated", "no-op", "refused")
 #: What kinds of names there are, in the order of the list, with the heading that each has in the documentation.
@@ -35,11 +36,17 @@ class Entry:
     note: str
 
 
+def read_list(name: str) -> dict[str, Any]:
+    """The tables of one of the lists that stand in this folder."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    tables: dict[str, Any] = toml.loads(files("fsdp_rules.fsdp1").joinpath(name).read_text(encoding="utf-8"))
+    return tables
+
+
 @cache
 def entries() -> tuple[Entry, ...]:
     """All entries, in the order of the list."""
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    tables = toml.loads(files("fsdp_rules.fsdp1").joinpath("api.toml").read_text(encoding="utf-8"))
+    tables = read_list("api.toml")
     return tuple(
         Entry(kind=kind, owner=owner, name=name, **fields)
         for kind, owners in tables.items()

@@ -9,7 +9,8 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.state._governing.context import SET_STATE_DICT_TYPE, Kind, is_context_call, read_context
+from fsdp_rules.state._governing.context import SET_STATE_DICT_TYPE, is_context_call, read_context
+from fsdp_rules.state._governing.state_settings import Kind
 from fsdp_rules.state._governing.sticky import setting_problem
 from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.verdict.diagnosis import Diagnosis, remove

@@ -14,8 +14,9 @@ from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.model.summoned import SUMMON
 from fsdp_rules.state import local_state_dict
 from fsdp_rules.state._governing.calls import Action, calls_in, state_call
-from fsdp_rules.state._governing.context import Kind, context_items, governing_with, read_context, yields
+from fsdp_rules.state._governing.context import context_items, governing_with, read_context, yields
 from fsdp_rules.state._governing.nested import called, calls_of, escaping
+from fsdp_rules.state._governing.state_settings import Kind
 
 #: Methods of a model that neither read nor load its state.
 HARMLESS_METHODS = frozenset(

@@ -13,7 +13,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.flow import Certainty
-from fsdp_rules.state._governing.context import Config, Expression, Kind
+from fsdp_rules.state._governing.state_settings import Config, Expression, Kind
 
 
 class Action(enum.Enum):

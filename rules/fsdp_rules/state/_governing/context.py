@@ -2,80 +2,22 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import libcst as cst
 
 from fsdp_rules.file.expressions import bind, is_none, is_repeatable, literal_bool, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.order import latest_binding
-from fsdp_rules.file.tree import Code, find
+from fsdp_rules.file.tree import find
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.state._governing.state_settings import DEFAULT, Config, Context, Expression, Kind, Setting
 
 STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
 SET_STATE_DICT_TYPE = f"{FSDP}.set_state_dict_type"
 #: Functions that give the same answer whenever they are asked.
 CONSTANT = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.distributed.get_world_size"})
 PARAMETERS = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
-
-
-class Kind(enum.Enum):
-    """FSDP1's three forms of a state, and what only the running program knows."""
-
-    FULL = "FULL_STATE_DICT"
-    SHARDED = "SHARDED_STATE_DICT"
-    LOCAL = "LOCAL_STATE_DICT"
-    EITHER = "FULL_STATE_DICT or SHARDED_STATE_DICT"
-    UNKNOWN = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Expression:
-    """A setting that the program computes: ``node`` with what stands behind and before it (an attribute, a ``not``)."""
-
-    node: cst.BaseExpression
-    behind: str = ""
-    before: str = ""
-
-    def text(self, code: Code) -> str:
-        """The source text of the setting."""
-        return self.before + code(self.node) + self.behind
-
-
-Setting = bool | Expression
-#: Assignments that go if nothing reads them any more, with the name that each of them binds.
-Consumed = tuple[tuple[cst.CSTNode, str], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Config:
-    """What a ``FullStateDictConfig`` or one of its relatives says."""
-
-    offload: Setting
-    rank0_only: Setting = False
-    given: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """The settings that govern a call. ``call`` sets them; None stands for the state that FSDP1 starts in.
-
-    ``full`` says whether the state is a full one, ``note`` what has to be true for the settings to govern the call.
-    """
-
-    kind: Kind
-    model_config: Config
-    optim_config: Config
-    call: cst.Call | None = None
-    subject: cst.BaseExpression | None = None
-    consumes: Consumed = ()
-    note: str = ""
-    full: Setting = True
-
-
-DEFAULT = Context(Kind.FULL, Config(offload=False, given=False), Config(offload=True, given=False))
 
 
 def is_context_call(node: cst.CSTNode, file: File, name: str = STATE_DICT_TYPE) -> bool:

@@ -11,17 +11,8 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.order import runs_before
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.state import local_state_dict
-from fsdp_rules.state._governing.context import (
-    SET_STATE_DICT_TYPE,
-    Config,
-    Context,
-    Expression,
-    Kind,
-    Setting,
-    is_context_call,
-    means_the_same,
-    read_context,
-)
+from fsdp_rules.state._governing.context import SET_STATE_DICT_TYPE, is_context_call, means_the_same, read_context
+from fsdp_rules.state._governing.state_settings import Config, Context, Expression, Kind, Setting
 from fsdp_rules.state._governing.switching import is_switcher
 
 ELSEWHERE = "set_state_dict_type is called in another file of the project, and may affect this call"

@@ -9,7 +9,7 @@ from fsdp_rules.file.printing import broken, depth, is_embedded
 from fsdp_rules.file.tree import Code
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, StateCall
-from fsdp_rules.state._governing.context import Context
+from fsdp_rules.state._governing.state_settings import Context
 from fsdp_rules.state._writing.shared_options import is_full, shared_name, shared_options
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level

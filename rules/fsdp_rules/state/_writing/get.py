@@ -10,7 +10,7 @@ from fsdp_rules.file.printing import depth, is_embedded, line_with
 from fsdp_rules.file.rank_tests import only_on_rank_zero
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
-from fsdp_rules.state._governing.context import Config
+from fsdp_rules.state._governing.state_settings import Config
 from fsdp_rules.state._writing.base import HELPERS, Writer
 from fsdp_rules.state._writing.options import Gathered, gathering
 from fsdp_rules.state._writing.pickled import is_pickled

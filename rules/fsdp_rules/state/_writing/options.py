@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.state._governing.context import Config, Expression, Setting
+from fsdp_rules.state._governing.state_settings import Config, Expression, Setting
 from fsdp_rules.verdict.diagnosis import Build
 from fsdp_rules.verdict.finding import Level
 

@@ -10,14 +10,9 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import only_on_rank_zero
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.state._governing.calls import Action, StateCall, state_call
-from fsdp_rules.state._governing.context import (
-    Context,
-    Kind,
-    Setting,
-    governing_with,
-    read_context,
-)
+from fsdp_rules.state._governing.context import governing_with, read_context
 from fsdp_rules.state._governing.nested import calls_of
+from fsdp_rules.state._governing.state_settings import Context, Kind, Setting
 from fsdp_rules.state._writing.options import gathering
 
 #: What a variable for options is called, the first that is free.

@@ -14,13 +14,9 @@ from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._governing.blocks import block_problem
 from fsdp_rules.state._governing.calls import Action, StateCall
-from fsdp_rules.state._governing.context import (
-    DEFAULT,
-    governing_with,
-    read_context,
-    unseen_contexts,
-)
+from fsdp_rules.state._governing.context import governing_with, read_context, unseen_contexts
 from fsdp_rules.state._governing.nested import calling_block
+from fsdp_rules.state._governing.state_settings import DEFAULT
 from fsdp_rules.state._governing.sticky import is_set_before, sticky_context
 from fsdp_rules.state._governing.switching import switching
 from fsdp_rules.state._writing.base import refuse

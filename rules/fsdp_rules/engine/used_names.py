@@ -1,0 +1,71 @@
+"""Which names an edited file uses, those in texts that stand for types included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+
+#: In what a text may stand for a name.
+NAMING = (
+    *(ast.arg, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef),
+    *(ast.Subscript, ast.Call, ast.Assign, ast.AugAssign),
+)
+
+
+def used_at_top(before: File, module: cst.Module, known: dict[str, set[str]]) -> set[str]:
+    """What :func:`names_used` gives for ``module``, an edited ``before``; ``known`` is filled by statement."""
+    texts = [before.printer.text(statement) for statement in module.body]
+    for text in texts:
+        if text not in known:
+            known[text] = names_used(ast.parse(text))
+    return set().union(*(known[text] for text in texts))
+
+
+def names_used(tree: ast.AST) -> set[str]:
+    """The names that ``tree`` reads, in the texts of annotations and of ``__all__`` too."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        for place in _places_of_named_types(node) if isinstance(node, NAMING) else ():
+            for text in ast.walk(place):
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    names.update(_annotation_words(text.value))
+    return names
+
+
+def _places_of_named_types(node: ast.AST) -> list[ast.AST]:
+    """Where, right inside ``node``, a text stands for a name."""
+    if isinstance(node, ast.arg | ast.AnnAssign):
+        return [node.annotation] if node.annotation is not None else []
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.returns] if node.returns is not None else []
+    if isinstance(node, ast.Subscript):
+        name = _last_name(node.value)
+        # Optional["Model"], list["Model"]; but CONFIG["Model"] and names["Model"] are look-ups.
+        is_type = name[:1].isupper() and not name.isupper()
+        return [node.slice] if is_type or name in ("list", "dict", "set", "tuple", "type") else []
+    if isinstance(node, ast.Call) and _last_name(node.func) in ("cast", "TypeVar", "ForwardRef", "NewType"):
+        return [*node.args, *(keyword.value for keyword in node.keywords)]
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [node.value] if any(_last_name(target) == "__all__" for target in targets) else []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "__all__":
+        return [*node.args]
+    return []
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _annotation_words(text: str) -> Iterable[str]:
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return ()
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
