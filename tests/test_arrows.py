@@ -1,9 +1,12 @@
-"""Imports run one way: fsdp_migrate → fsdp_rules → libcst, and fsdp_compat → torch; nothing points back."""
+"""Imports run one way, between the packages and between the rooms of each; files and classes stay small."""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,164 @@ def test_a_package_imports_only_what_it_stands_on(package: str) -> None:
     assert files
     foreign = {str(path): _roots(path) - ALLOWED[package] - {package} - _alone(path) for path in files}
     assert {path: roots for path, roots in foreign.items() if roots} == {}
+
+
+# The rooms of each package, by what they may import: a line for each room, from the ground up.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "fsdp_rules": {
+        "settings": set(),
+        "fsdp1": set(),
+        "frameworks": set(),
+        "project": {"fsdp1"},
+        "file": {"fsdp1", "project", "settings"},
+        "verdict": {"file"},
+        "model": {"file", "fsdp1", "project", "verdict"},
+        "construction": {"file", "fsdp1", "model", "project", "settings", "verdict"},
+        "loop": {"file", "fsdp1", "model", "project", "verdict"},
+        "state": {"file", "fsdp1", "model", "project", "settings", "verdict"},
+        "beyond": {"file", "fsdp1", "model", "project", "verdict"},
+        "hosts": {"file", "verdict"},
+        "engine": {
+            "beyond",
+            "construction",
+            "file",
+            "fsdp1",
+            "hosts",
+            "loop",
+            "project",
+            "settings",
+            "state",
+            "verdict",
+        },
+    },
+    "fsdp_migrate": {
+        "tree": set(),
+        "configs": {"tree"},
+        "checkpoints": {"tree"},
+        "pipeline": {"configs", "tree"},
+        "check": {"checkpoints", "pipeline", "tree"},
+        "report": {"check", "checkpoints", "configs", "pipeline", "tree"},
+        "verify": {"pipeline", "report", "tree"},
+        "commands": {"check", "checkpoints", "pipeline", "report", "tree", "verify"},
+        "cli": {"commands"},
+        "__main__": {"cli"},
+    },
+    "fsdp_compat": {
+        "messages": set(),
+        "tables": set(),
+        "torch_": set(),
+        "memory": {"tables", "torch_"},
+        "units": {"planning", "torch_"},
+        "planning": {"messages", "optimizers", "tables", "torch_"},
+        "optimizers": {"planning", "torch_", "units"},
+        "states": {"optimizers", "planning", "torch_", "units"},
+        "step": {"face", "messages", "optimizers", "planning", "torch_", "units"},
+        "applying": {"messages", "optimizers", "planning", "step", "torch_"},
+        "face": {"applying", "optimizers", "planning", "states", "step", "torch_", "units"},
+        "": {"face", "memory", "optimizers", "planning", "states", "step", "torch_", "units"},
+    },
+}
+#: Circles that are still there; an entry goes with its circle and none comes.
+CIRCLES = {
+    frozenset({"optimizers", "planning", "units"}),
+    frozenset({"applying", "face", "step"}),
+    frozenset({"fsdp_compat.planning.make_plan", "fsdp_compat.planning.plan_table"}),
+}
+#: Base names that still occur more than once; a name goes with its second file and none comes.
+TWICE = {
+    *("html_report.py", "json_report.py", "markdown_report.py"),
+    *("progress.py", "session.py", "terminal.py", "text.py"),
+}
+LINES = 300
+METHODS = 20
+
+
+@cache
+def _imports(package: str) -> dict[str, set[str]]:
+    """What each module of ``package`` imports of it, for type checkers alone too."""
+    root = PACKAGES[package]
+    modules = {
+        ".".join((package, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in sorted(root.rglob("*.py"))
+    }
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                near = ".".join((package, *path.relative_to(root).parent.parts)).split(".")
+                above = near[: len(near) + 1 - node.level] if node.level else []
+                source = ".".join([*above, *([node.module] if node.module else [])])
+                names.update(f"{source}.{alias.name}" for alias in node.names)
+        # The longest part of a dotted name that is a module.
+        known = {next((name[:end] for end in _ends(name) if name[:end] in modules), module) for name in names}
+        found[module] = known - {module}
+    return found
+
+
+def _ends(name: str) -> list[int]:
+    return [len(name), *(place for place in range(len(name) - 1, 0, -1) if name[place] == ".")]
+
+
+def _room(module: str) -> str:
+    return (module.split(".") + [""])[1]
+
+
+def _circles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The groups of two or more in which each reaches each."""
+    reached = {start: set(ends) for start, ends in arrows.items()}
+    changed = True
+    while changed:
+        changed = False
+        for ends in reached.values():
+            more = set().union(*(reached.get(end, set()) for end in ends)) - ends
+            changed |= bool(more)
+            ends |= more
+    groups = {frozenset(other for other in ends if start in reached.get(other, ())) for start, ends in reached.items()}
+    return {group for group in groups if len(group) > 1}
+
+
+def _arrows(package: str) -> dict[str, set[str]]:
+    arrows: dict[str, set[str]] = defaultdict(set)
+    for module, targets in _imports(package).items():
+        arrows[_room(module)] |= {_room(target) for target in targets} - {_room(module), ""}
+    return arrows
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_room_imports_from_the_rooms_of_the_table_alone(package: str) -> None:
+    arrows = {room: ends for room, ends in _arrows(package).items() if ends}
+    assert arrows == {room: ends for room, ends in ROOMS[package].items() if ends}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_imports_go_in_circles(package: str) -> None:
+    found = _circles(_arrows(package)) | _circles(_imports(package))
+    assert found - CIRCLES == set()
+
+
+def test_circles_that_are_gone_are_not_listed() -> None:
+    found = {circle for package in PACKAGES for circle in _circles(_arrows(package)) | _circles(_imports(package))}
+    assert set() == CIRCLES - found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_files_and_classes_stay_small(package: str) -> None:
+    for path in PACKAGES[package].rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= LINES, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                methods = [entry.name for entry in node.body if isinstance(entry, ast.FunctionDef)]
+                public = [name for name in methods if not name.startswith("_")]
+                assert len(public) <= METHODS, f"{path}: {node.name}"
+
+
+def test_no_base_name_occurs_twice_in_a_package() -> None:
+    twice: set[str] = set()
+    for root in PACKAGES.values():
+        names = Counter(path.name for path in root.rglob("*.py") if path.name != "__init__.py")
+        twice |= {name for name, count in names.items() if count > 1}
+    assert twice == TWICE

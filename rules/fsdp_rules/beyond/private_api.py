@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.fsdp1.private_names import advice, private_names
 from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_asked_for, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -17,65 +18,13 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import UNCHECKED
 
-PARAMETERS = (
-    "iterate model.parameters(): each is a DTensor, its shard is p.to_local() and its full value p.full_tensor()"
-)
-UNITS = "the units are the modules for which isinstance(module, FSDPModule) is true"
-NAMES = "FSDP2 does not change parameter names: only _checkpoint_wrapped_module. and _orig_mod. can be in them"
-STATE = "call FSDPModule.unshard() and .reshard(): the rest of FSDP2's state is private"
-
-#: Advice for names in FSDP1's private modules.
-FUNCTIONS = {
-    "FLAT_PARAM": NAMES,
-    "FSDP_PREFIX": NAMES,
-    "FSDP_WRAPPED_MODULE": NAMES,
-    "FlatParamHandle": PARAMETERS,
-    "FlatParameter": PARAMETERS,
-    "_get_fsdp_handles": PARAMETERS,
-    "_get_fsdp_states": UNITS,
-    "_get_fsdp_states_with_modules": UNITS,
-    "_get_module_fsdp_state": UNITS,
-    "_init_intra_and_inter_node_groups": "make a 2-D mesh with init_device_mesh, replicate before shard",
-    "_is_fsdp_flattened": PARAMETERS,
-    "_lazy_init": "delete the call: FSDP2 initialises itself at the first forward",
-    "_post_backward_hook": "use param.register_post_accumulate_grad_hook(fn), which runs after a gradient is reduced",
-    "_reshard": "module.reshard()",
-    "_root_pre_forward": "call the module itself, not its forward method: FSDP2's own hooks do this",
-    "_unshard": "module.unshard()",
-    "clean_tensor_name": NAMES,
-}
-STREAMS = "remove it: FSDP2's streams are private, and all units of one root share them"
-ORDER = (
-    "use set_modules_to_forward_prefetch and set_modules_to_backward_prefetch of FSDPModule to choose what is "
-    "gathered early"
-)
-#: Advice for private attributes of FSDP1's wrapper, and of what hangs on it.
-ATTRIBUTES = {
-    "_all_fsdp_states": UNITS,
-    "_all_handles": PARAMETERS,
-    "_exec_order_data": ORDER,
-    "_flat_param": PARAMETERS,
-    "_fully_sharded_module_to_handle": UNITS,
-    "_handle": PARAMETERS,
-    "_handles": PARAMETERS,
-    "_is_flat_param": PARAMETERS,
-    "_post_backward_stream": STREAMS,
-    "_shard_param_infos": PARAMETERS,
-    "_streams": STREAMS,
-    "_unshard_stream": STREAMS,
-    "flat_param": PARAMETERS,
-}
+FUNCTIONS = private_names("functions")
+ATTRIBUTES = private_names("attributes")
 #: Those of them that other libraries have too; the rest is FSDP1's wherever it stands.
 COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
-#: Advice for attributes of FSDP1's wrapper whose names others use too; asked of wrapped models alone.
-PUBLIC = {
-    "_is_root": "the root is the module that was passed to fully_shard last: compare with that object",
-    "compute_device": "next(model.parameters()).device",
-    "params": f"{PARAMETERS}. unit.parameters() also returns those of the units inside it.",
-    "mixed_precision": "keep a reference to the MixedPrecisionPolicy that you pass to fully_shard",
-    "process_group": "keep a reference to the mesh that you pass to fully_shard and call mesh.get_group('shard')",
-    "sharding_strategy": "keep what you pass to fully_shard: reshard_after_forward and the shape of the mesh",
-}
+
+
+PUBLIC = private_names("public")
 
 
 class PrivateApi(Rule):
@@ -146,7 +95,7 @@ def free(model):
             node,
             Level.MANUAL,
             f"{last or known.rpartition('.')[2]} is private to FSDP1",
-            FUNCTIONS.get(last, STATE),
+            FUNCTIONS.get(last, advice("state")),
         )
 
     def _attribute(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:

@@ -117,7 +117,7 @@ def definitions(name: cst.Name, file: File) -> list[cst.CSTNode] | None:
     Loops count as if they ran once; the parameter itself is among them where no statement replaces it for certain.
     """
     scope = file.scope(name)
-    bound = file.bindings.get((scope, name.value))
+    bound = file.bindings.found.get((scope, name.value))
     if not bound:
         binding = file.binding(name)
         return [binding.statement] if binding is not None else None
@@ -196,7 +196,7 @@ def _binds(statement: cst.CSTNode, name: str, file: File) -> bool:
     scope = file.scope(statement)
     return any(
         statement is entry.statement or statement in file.ancestors(entry.statement)
-        for entry in file.bindings.get((scope, name), ())
+        for entry in file.bindings.found.get((scope, name), ())
     )
 
 

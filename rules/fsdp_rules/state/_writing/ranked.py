@@ -30,7 +30,7 @@ def _is_ranked(node: cst.CSTNode, file: File, seen: set[cst.CSTNode], depth: int
     values = [
         binding.value
         for name in names_in(node)
-        for binding in file.bindings.get((file.scope(name), name.value), ())
+        for binding in file.bindings.found.get((file.scope(name), name.value), ())
         if binding.value is not None
     ]
     # A path may come from a method or a function of the same file.
