@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from fsdp_migrate.configs.block import Block, Change, Verdict, merged
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.dialect import Dialect
+from fsdp_migrate.configs.dialects.others import Others
 from fsdp_migrate.configs.dialects.shell import shell_blocks
 from fsdp_migrate.configs.dialects.trainer import Trainer
 from fsdp_migrate.configs.dialects.verl import Verl
@@ -68,8 +69,8 @@ def _blocks(text: Text, path: str) -> Iterator[Block]:
     is_json = path.endswith(".json")
     roots: list[Node] = [json_nodes.document(text.text)] if is_json else yaml_nodes.documents(text.text)
     for root in roots:
-        for dialect in DIALECTS:
-            yield from dialect.blocks(text, root, path, is_json)
+        known = [block for dialect in DIALECTS for block in dialect.blocks(text, root, path, is_json)]
+        yield from known or Others().blocks(text, root, path, is_json)
 
 
 def _judge(block: Block, text: Text, settings: Settings) -> tuple[list[tuple[ConfigRule, Verdict]], Change]:

@@ -18,7 +18,6 @@ def _file(*keys: str, around: str = "mixed_precision: 'no'\nnum_machines: 2\nnum
     "text",
     [
         "distributed_type: MULTI_GPU\nmixed_precision: bf16\n",
-        "fsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n",
         "distributed_type: FSDP\nfsdp_config: {}\n",
         _file("fsdp_version: 2", "fsdp_reshard_after_forward: false", FULL),
         "# about fsdp\nanswer: 42\n",

@@ -16,7 +16,7 @@ NAME = "train.sh"
         "echo fsdp\n",
         "# accelerate launch --use_fsdp train.py\n",
         "python train.py --fsdp ''\n",
-        "python train.py --fsdp --fsdp_sharding_strategy hybrid\n",
+        "python train.py --fsdp --fsdp_use_orig_params\n",
         "accelerate launch --multi_gpu train.py --fsdp_thing 1\n",
         "accelerate launch --use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward false train.py\n",
         "python -m verl.trainer.main_ppo actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.actor.x=1\n",

@@ -11,6 +11,11 @@ from fsdp_migrate.configs.editing.shell_words import Heredoc, Word, commands, fl
 from fsdp_migrate.configs.nodes import Plain, TextEdit
 from fsdp_rules.frameworks.table import table
 
+#: Names of strategies in flags of projects, in lower case.
+STRATEGIES = frozenset(
+    {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "hybrid_shard_zero2", "_hybrid_shard_zero2"}
+    | {"hybrid_full", "hybrid_zero2", "hsdp", "hybrid", "fsdp", "grad_op", "grad_optim", "full"}
+)
 COMPOSED = "it is composed by variables"
 _OVERRIDE = re.compile(
     r"[+~]*(?P<key>(actor_rollout_ref\.(actor|ref)|critic|reward_model|reward)\.strategy)=(?P<value>.*)"
@@ -44,6 +49,7 @@ def shell_blocks(text: str) -> Iterator[Block]:
         if launched:
             yield from _accelerate(text, words, launched)
         yield from _trainer(words, launched)
+        yield from _own(words, launched)
     yield from _verl(found)
     yield from _variables([word for words in found for word in words])
     yield from _heredocs(heredocs)
@@ -115,6 +121,15 @@ def _trainer(words: list[Word], launched: tuple[int, int] | None) -> Iterable[Bl
     if "fsdp_config" in settings or any(word in words_of_fsdp for word in ("shard", "offload", "auto_wrap")):
         first = min(settings.values(), key=lambda one: one.start)
         yield Block("trainer flags", "flags", settings, {}, (first.start, first.end), NoEditor())
+
+
+def _own(words: list[Word], launched: tuple[int, int] | None) -> Iterable[Block]:
+    """Flags of a program's own with the name of a strategy."""
+    for index, name, value, joined in flags(words):
+        word = str(_plain(value, joined)).lower()
+        if "sharding_strategy" in name and word in STRATEGIES and not (launched and index < launched[1]):
+            around: dict[str, Plain] = {"key": name, "value": word}
+            yield Block("own", "flags", {}, around, (words[index].start, words[index].end), NoEditor())
 
 
 def _verl(found: list[list[Word]]) -> Iterable[Block]:

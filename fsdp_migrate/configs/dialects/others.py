@@ -1,0 +1,95 @@
+"""Documents of frameworks that are only reported, and of projects that read FSDP's settings themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import ClassVar
+
+from fsdp_migrate.configs.block import Block, Setting
+from fsdp_migrate.configs.dialects.dialect import setting
+from fsdp_migrate.configs.dialects.shell import STRATEGIES, NoEditor
+from fsdp_migrate.configs.nodes import Entry, Node, Plain, Text
+from fsdp_rules.hosts.host_table import host_of
+
+_OWN = re.compile(r"fsdp|sharding_strategy", re.IGNORECASE)
+#: Keys of frameworks that run FSDP2 alone.
+_FSDP2 = frozenset({"fsdp_cpu_offload", "fsdp_reshard_after_forward"})
+_TRAINER = ("devices", "accelerator", "max_epochs", "num_nodes", "precision")
+_COMPOSER = frozenset({"PURE", "DEFAULT", "FULL"})
+
+
+class Others:
+    """Frameworks by their shapes, and any other mapping with FSDP's words in it."""
+
+    name: ClassVar[str] = "others"
+
+    def blocks(self, text: Text, root: Node, path: str, is_json: bool) -> Iterable[Block]:
+        known = list(self._hosts(root))
+        yield from known
+        if not known:
+            yield from self._own(root, is_json)
+
+    def _hosts(self, root: Node) -> Iterable[Block]:
+        for _, node in root.mappings():
+            for entry in node.entries or ():
+                value = entry.node.value if entry.node.is_scalar else None
+                host = host_of(value) if isinstance(value, str) else None
+                if host is not None:
+                    yield _block("host", entry, {"message": host.message, "advice": host.advice})
+                elif entry.key == "strategy" and value in ("fsdp", "fsdp_cpu_offload", "fsdp_native"):
+                    if any(node.get(name) for name in _TRAINER):
+                        yield _block("host", entry, {"host": "lightning word", "word": value})
+                elif entry.key == "fsdp_config" and entry.node.entries:
+                    yield from self._config(root, node, entry)
+                elif entry.key == "fsdp" and entry.node.items and _is_axolotl(root) and not node.get("fsdp_config"):
+                    yield _block("host", entry, {"host": "axolotl", "version": _version(root, None)})
+
+    def _config(self, root: Node, node: Node, entry: Entry) -> Iterable[Block]:
+        if _is_axolotl(root):
+            yield _block("host", entry, {"host": "axolotl", "version": _version(root, entry.node)}, entry.node)
+        elif entry.node.get("sharding_strategy") or str(entry.node.scalar("mixed_precision")) in _COMPOSER:
+            yield _block("host", entry, {"host": "composer"}, entry.node)
+
+    def _own(self, root: Node, is_json: bool) -> Iterable[Block]:
+        found: list[Entry] = []
+        strategies: list[Entry] = []
+        for _, node in root.mappings():
+            for entry in node.entries or ():
+                if not _OWN.search(entry.key) or entry.key in _FSDP2 or _is_off(entry.node):
+                    continue
+                found.append(entry)
+                if entry.node.is_scalar and str(entry.node.value).lower() in STRATEGIES:
+                    strategies.append(entry)
+        for entry in strategies:
+            yield _block("own", entry, {"value": str(entry.node.value)})
+        # A vocabulary in JSON has every word for a key.
+        if found and not strategies and not is_json:
+            first = min(found, key=lambda one: one.key_start)
+            yield _block("own", first, {"value": None})
+
+
+def _block(dialect: str, entry: Entry, around: dict[str, Plain], node: Node | None = None) -> Block:
+    settings: dict[str, Setting] = {
+        one.key.removeprefix("fsdp_"): setting(one.key.removeprefix("fsdp_"), one)
+        for one in (node.entries if node else None) or ()
+    }
+    around = {"key": entry.key, **around}
+    return Block(dialect, "file", settings, around, (entry.key_start, entry.key_end), NoEditor())
+
+
+def _is_axolotl(root: Node) -> bool:
+    return root.get("base_model") is not None
+
+
+def _version(root: Node, config: Node | None) -> str:
+    inner = config.scalar("fsdp_version") or config.scalar("version") if config else None
+    return str(root.scalar("fsdp_version") or inner or 1)
+
+
+def _is_off(node: Node) -> bool:
+    """Whether FSDP is switched off here, or the key holds nothing."""
+    if node.is_scalar:
+        return node.value in (None, False, "", 0)
+    switches = [node.get(name) for name in ("use", "enable", "enabled")]
+    return any(switch is not None and switch.value is False for switch in switches) or not (node.entries or node.items)

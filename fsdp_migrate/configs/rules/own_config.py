@@ -1,0 +1,42 @@
+"""Rule for settings that a project reads itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_migrate.configs.block import Block, Verdict
+from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_rules.verdict.finding import Level
+
+
+class OwnConfig(ConfigRule):
+    """Settings of FSDP in files and flags that no known framework reads: the project's own code does.
+
+    The name of a strategy means nothing to `fully_shard`, so that the code that reads it and the file have to change
+    together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. Other keys with FSDP
+    in their name are a note, one for each file.
+    """
+
+    id = "FSDP542"
+    name = "own-config"
+    dialects = ("own",)
+    file = "train.yaml"
+    before = """
+model: small
+sharding_strategy: hybrid_full
+"""
+    after = before
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """A strategy's name, or the first key of the file."""
+        key, value = block.around["key"], block.around["value"]
+        if value is None:
+            told = f"the project's own code reads {key}, which is not a key of a framework that this tool knows"
+            yield Verdict(None, Level.INFO, told, "Look at it together with the code that reads it.")
+            return
+        yield Verdict(
+            None,
+            Level.MANUAL,
+            f"{key}: {value} is a strategy of FSDP1 that the project's own code reads",
+            "Change it together with that code: reshard_after_forward, and a mesh for the hybrid strategies.",
+        )

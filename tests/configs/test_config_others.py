@@ -1,0 +1,54 @@
+"""Frameworks that are only reported, and settings that a project reads itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.hosts.host_table import hosts
+from tests.configs.helpers import found, migrated
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base_model: m\nfsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\n",
+        "base_model: m\nfsdp:\n",
+        "fsdp:\n  use: false\n  sharding_strategy: full\n",
+        "fsdp_cpu_offload: true\n",
+        "trainer:\n  strategy: ddp\n  fsdp_note: ''\n",
+        "strategy: none\nx: fsdp\n",
+    ],
+)
+def test_nothing_is_said(text: str) -> None:
+    output, findings = migrated(text, "a.yaml")
+    assert output == text
+    assert not [one for one in findings if one.rule == "FSDP541"]
+    assert not [one for one in findings if one.level.value == "manual" and "use: false" not in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("base_model: m\nfsdp:\n- full_shard\n", "FSDP541"),
+        ("base_model: m\nfsdp:\n- full_shard\nfsdp_config:\n  fsdp_offload_params: true\n", "FSDP541"),
+        ("base_model: m\nfsdp_version: 2\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n", "FSDP541"),
+        ("fsdp_config:\n  sharding_strategy: FULL_SHARD\n  mixed_precision: PURE\n", "FSDP541"),
+        ("trainer:\n  devices: 8\n  strategy: fsdp\n", "FSDP541"),
+        ("optim:\n  sharding_strategy: HYBRID_SHARD\n", "FSDP542"),
+        ("student:\n  backbone:\n    sharding_strategy: SHARD_GRAD_OP\n    note: fsdp\n", "FSDP542"),
+    ],
+)
+def test_a_finding_each(text: str, rule: str) -> None:
+    assert migrated(text, "a.yaml")[0] == text
+    assert found(text, "a.yaml") == {(rule, "manual")}
+
+
+def test_other_keys_are_one_note_for_a_file() -> None:
+    assert found("fsdp:\n  wrap: by_block\ngenerator_fsdp_wrap_strategy: size\n", "a.yaml") == {("FSDP542", "info")}
+
+
+@pytest.mark.parametrize("key", ["class_path", "_target_"])
+@pytest.mark.parametrize("host", hosts(), ids=lambda host: host.name)
+def test_classes_in_yaml(host: object, key: str) -> None:
+    text = f"trainer:\n  strategy:\n    {key}: {host.classes[0]}\n    init_args: {{}}\n# fsdp\n"  # type: ignore[attr-defined]
+    assert found(text, "a.yaml") == {("FSDP541", "manual")}
