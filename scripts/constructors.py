@@ -54,7 +54,7 @@ def constructors(
             reason
             for finding in findings
             if finding["rule"] in ("FSDP101", "FSDP115", "FSDP116") and (said := REASONS.match(finding["message"]))
-            for reason in said.group(1).split("; ")
+            for reason in said.group(1).split(", ")
         ),
     )
 

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.leaves import Found, leaves, readers
+from fsdp_rules.construction._plan.local_functions import BY_POLICY, by_policy, by_size
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_test import BY_CLASS, PolicyTest, is_below, parts, policy_call, policy_test
 from fsdp_rules.file.expressions import brief, elements, is_none
@@ -62,13 +63,22 @@ def build(model):
             return
         found = leaves(value, file)
         single = found.nodes[0] if len(found.nodes) == 1 else None
-        if single is not None and (is_none(single) or self._select(single, plan, file)):
+        if not found.unknown and all(map(is_none, found.nodes)):
+            plan.consume_value(value, file)
+        elif single is not None and self._select(single, plan, file):
             plan.consume_value(value, file)
             yield Diagnosis(
                 value, Level.SAFE, "the units that this policy selects are sharded in a loop, children first"
             )
         elif self._choose(value, found, plan, file):
             yield Diagnosis(value, Level.SAFE, "each policy that may be chosen becomes a function that tests a module")
+        elif not any("CustomPolicy" in file.code(node) for node in found.nodes) and file.fsdp1(value) is None:
+            test = PolicyTest(f"{BY_POLICY}({{module}}, {{n0}})[0]", (value,), by_size=True)
+            plan.selector, plan.units = test.template, test
+            plan.edits += by_policy(file)
+            name = brief(file.code(value), 30)
+            plan.assumptions.append(f"assumes {name} is a function of (module, recurse, nonwrapped_numel), or None")
+            yield Diagnosis(value, Level.REVIEW, "the policy is asked about each module, as FSDP1 does")
         else:
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")
@@ -82,10 +92,14 @@ def build(model):
             return False
         if next(readers(found, file), None) is not None:
             return False
+        sized = any(test is not None and test.by_size for test in tests)
+        if sized and not _is_the_same_above(plan.module, plan.call, file):
+            return False
         plan.edits += [
-            Replace(node, _function(test, bare=_is_assigned(node, file)))
+            Replace(node, _function(test, plan.module, bare=_is_assigned(node, file)))
             for node, test in zip(found.nodes, tests, strict=True)
         ]
+        plan.edits += by_size(file) if sized else []
         for node in found.nodes:
             for part in parts(node, file):
                 plan.consume_value(part, file)
@@ -93,10 +107,7 @@ def build(model):
         return True
 
     def _select(self, policy: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:
-        called = policy_call(policy, file)
-        if called is None:
-            return False
-        name, arguments = called
+        name, arguments = policy_call(policy, file) or ("", {})
         if name in BY_CLASS and set(arguments) == {BY_CLASS[name]}:
             return self._classes(arguments[BY_CLASS[name]], plan, file)
         if name == "lambda_auto_wrap_policy" and set(arguments) == {"lambda_fn"}:
@@ -106,6 +117,9 @@ def build(model):
             return False
         for part in parts(policy, file):
             plan.consume_value(part, file)
+        if test.by_size:
+            plan.units = test
+            plan.edits += by_size(file)
         plan.selector, plan.selector_nodes = f"({test.template})", test.nodes
         return True
 
@@ -148,14 +162,27 @@ def build(model):
         return True
 
 
-def _function(test: PolicyTest | None, *, bare: bool) -> Build:
-    """A function of a module that makes the ``test``, None of which picks nothing."""
+def _function(test: PolicyTest | None, model: cst.BaseExpression, *, bare: bool) -> Build:
+    """A function of a module that makes the ``test`` in ``model``; no test selects nothing."""
 
     def build(code: Code) -> str:
+        if test is not None and test.by_size:
+            return f"{test.text(code(model), code)}.__contains__"
         text = "lambda module: " + ("False" if test is None else test.text("module", code))
         return text if bare else f"({text})"
 
     return build
+
+
+def _is_the_same_above(model: cst.BaseExpression, call: cst.Call, file: File) -> bool:
+    """Whether ``model`` is a name that nothing but ``call`` gives another value in its function."""
+    if not isinstance(model, cst.Name):
+        return False
+    own = file.statement(call)
+    bound = [
+        entry for entry in file.bindings.found.get((file.scope(call), model.value), ()) if entry.statement is not own
+    ]
+    return len(bound) == 1 and isinstance(bound[0].statement, cst.Param)
 
 
 def _is_assigned(node: cst.BaseExpression, file: File) -> bool:

@@ -12,7 +12,7 @@ from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.render import render_native
+from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.api import parameters
@@ -109,6 +109,9 @@ def build(model):
             if words.search(file.text):
                 yield Diagnosis(call, Level.REVIEW, message, advice)
         native = render_native(plan, file) if not plan.helper else None
+        if native is not None and too_long(plan, native, file):
+            native = None
+            plan.helper.append(f"fully_shard would need more than {MOST_LINES} new lines here")
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
             message = sentence("sharded in place by fully_shard", *plan.assumptions)

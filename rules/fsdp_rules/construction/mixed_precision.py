@@ -8,9 +8,10 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.leaves import Found, leaves, readers
+from fsdp_rules.construction._plan.local_functions import BY_FIELDS, by_fields
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
 from fsdp_rules.construction._plan.policy_text import policy_text
-from fsdp_rules.file.expressions import bind, brief, is_none
+from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -75,6 +76,11 @@ def build(model):
         made = [node for node in found.nodes if not is_none(node)]
         every = [fields for node in made if (fields := self._fields(node, file)) is not None]
         reason = self._beyond_native(value, found, every, plan, file)
+        if reason is None and not every and is_repeatable(value) and all(map(is_repeatable, made)):
+            plan.precision = Precision({}, value=value)
+            plan.edits += by_fields(file)
+            yield Diagnosis(value, Level.SAFE, f"{BY_FIELDS} reads the dtypes of the MixedPrecision")
+            return
         if found.unknown or len(every) != len(made) or reason is not None:
             plan.helper.append(reason or f"mixed_precision={brief(file.code(value))} is only known at run time")
             yield Diagnosis(
@@ -117,8 +123,6 @@ def build(model):
         plan: ShardPlan,
         file: File,
     ) -> str | None:
-        if not every:
-            return None
         if file.project.may_have_batchnorm(file.path, file.scope(plan.call)):
             return "the model may have BatchNorm, which FSDP1 keeps in full precision"
         casts = set()
@@ -129,11 +133,11 @@ def build(model):
             if precision.flag("keep_low_precision_grads", False) is not False:
                 return "keep_low_precision_grads has no FSDP2 field"
             casts.add((precision.flag("cast_forward_inputs", False), precision.flag("cast_root_forward_inputs", True)))
-        if len(casts) > 1 or None in casts.pop():
+        if len(casts) > 1 or any(None in pair for pair in casts):
             return "which inputs are cast is only known at run time"
         if "batchnorm" in file.project.flags:
             plan.assumptions.append("assumes the model has no BatchNorm, which FSDP1 keeps in full precision")
-        if found.nodes == (value,):
+        if found.nodes == (value,) or not every:
             return None
         if not isinstance(value, cst.Name):
             return "the MixedPrecision is passed through several variables"

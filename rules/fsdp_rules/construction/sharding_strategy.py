@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
+from fsdp_rules.construction._plan.local_functions import BY_NAME, by_name
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.strategies import HYBRID, follow, known_strategy
-from fsdp_rules.file.expressions import is_none
+from fsdp_rules.construction._plan.strategies import HYBRID, Strategies, follow, known_strategy
+from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -55,6 +56,10 @@ def build(model):
             yield from self._certain(known, value, plan)
             return
         choices, reason = follow(value, file)
+        if reason and plan.mesh is None and self._is_looked_up(value, choices, plan, file):
+            plan.edits += by_name(file)
+            yield Diagnosis(value, Level.REVIEW, f"{BY_NAME} maps the name of the strategy")
+            return
         if reason:
             plan.helper.append(reason)
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard resolves the strategy at run time")
@@ -62,13 +67,30 @@ def build(model):
         kinds = set(choices.kinds.values())
         if plan.mesh in ("group", "groups") and not HYBRID.isdisjoint(kinds) and len(kinds) > 1:
             plan.helper.append("process_group may be one group or two")
-        if len(kinds) == 1:
+        if choices.is_parameter:
+            name = file.code(value)
+            plan.assumptions.append(f"assumes no other code passes {name}, which now holds arguments of fully_shard")
+        elif len(kinds) == 1:
             yield from self._certain(kinds.pop(), value, plan)
             return
         plan.strategy = choices
-        yield Diagnosis(
-            value, Level.SAFE, f"{', '.join(sorted(kinds))} become the arguments of fully_shard that each of them means"
-        )
+        yield Diagnosis(value, Level.SAFE, f"the arguments of fully_shard take the place of {', '.join(sorted(kinds))}")
+
+    def _is_looked_up(self, value: cst.BaseExpression, choices: Strategies, plan: ShardPlan, file: File) -> bool:
+        """Plan a look-up by name, for ``ShardingStrategy[name]`` and for a strategy that comes from elsewhere."""
+        found = file.value(value)
+        if isinstance(found, cst.Subscript) and file.fsdp1(found.value) == "ShardingStrategy":
+            index = found.slice[0].slice
+            if not isinstance(index, cst.Index) or not is_repeatable(index.value):
+                return False
+            plan.strategy = Strategies(value, name=index.value)
+            plan.consume_value(value, file)
+            return True
+        if not is_repeatable(value):
+            return False
+        plan.strategy = Strategies(value, name=value, is_enum=True)
+        plan.assumptions.append(f"assumes {brief(file.code(value), 30)} is a ShardingStrategy, never None")
+        return True
 
     def _certain(self, known: str, value: cst.BaseExpression, plan: ShardPlan) -> Iterable[Diagnosis]:
         if known in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"):

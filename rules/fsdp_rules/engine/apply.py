@@ -179,8 +179,10 @@ class _Editor(cst.CSTTransformer):
 
     def _statements(self, original: cst.CSTNode, updated: cst.CSTNode) -> list[Statement]:
         statements: list[Statement] = []
-        for before in self.before.get(original, ()):
-            statements.extend(self._parse(before.build(self.code)))
+        for text in dict.fromkeys(before.build(self.code) for before in self.before.get(original, ())):
+            parsed = self._parse(text)
+            statements += [*map(_spaced, parsed)] if statements else parsed
+        inserted = len(statements)
         if original in self.replaced:
             edit = self.replaced[original]
             if isinstance(edit, Rebuild):
@@ -191,6 +193,9 @@ class _Editor(cst.CSTTransformer):
             statements.append(cst.SimpleStatementLine([_bare(updated)]))
         else:
             statements.append(cast("cst.BaseCompoundStatement", updated))
+        if inserted and len(statements) > inserted and isinstance(statements[inserted - 1], cst.FunctionDef):
+            lines = [cst.EmptyLine(indent=False)] * 2
+            statements[inserted] = _with_leading(statements[inserted], lines, own=False)
         for after in self.after.get(original, ()):
             statements.extend(self._parse(after.build(self.code)))
         return statements
@@ -228,6 +233,12 @@ def _kept(found: Iterable[str], statements: Iterable[cst.CSTNode]) -> list[str]:
     """The comments of a replaced statement that ``statements`` lack; what they told a tool about its lines is over."""
     present = _all_comments(statements)
     return [comment for comment in found if comment not in present and not PRAGMA.match(comment)]
+
+
+def _spaced(statement: Statement) -> Statement:
+    """``statement`` two lines below what is above it, where it is a function."""
+    lines = [cst.EmptyLine(indent=False)] * 2
+    return _with_leading(statement, lines, own=False) if isinstance(statement, cst.FunctionDef) else statement
 
 
 def _bare(small: cst.BaseSmallStatement) -> cst.BaseSmallStatement:

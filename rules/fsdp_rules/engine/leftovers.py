@@ -65,7 +65,7 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
             Diagnosis(
                 min(found, key=lambda entry: file.span(entry[0]).line)[0],
                 Level.INFO,
-                f"{names}: still FSDP1 values in this file, for code that is not rewritten (fsdp_compat accepts them)",
+                f"{names}: still FSDP1 values in this file, for code that reads them at run time or is not rewritten",
                 "remove them together with that code",
             ),
         )

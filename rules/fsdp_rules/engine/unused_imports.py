@@ -48,7 +48,8 @@ class Cleaner(StatementTransformer):
             canonical(before.project.resolve(before.aliases[name])) == FSDP
             for name in used & set(before.aliases) & bound_names(before, before.module)
         )
-        self.moves = before.settings.helpers and not stays
+        # Where no helper is called, configurations and policies stay torch's own: that needs no new dependency.
+        self.moves = before.settings.helpers and not stays and "fsdp_compat" in used
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.depth += 1

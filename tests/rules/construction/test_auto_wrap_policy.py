@@ -10,7 +10,7 @@ CLASSES = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls
 LAMBDA = "functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in model.blocks)"
 
 
-@pytest.mark.parametrize("policy", ["None", "args.policy if False else None"])
+@pytest.mark.parametrize("policy", ["None", "None if args.wrap else None"])
 def test_no_policy(policy: str) -> None:
     assert ("for module" in wrapped(f"auto_wrap_policy={policy}")) is False
 
@@ -39,8 +39,29 @@ def test_chosen_at_run_time() -> None:
     assert "policy = (lambda module: isinstance(module, Block)) if args.wrap else (lambda module: False)" in text
 
 
-@pytest.mark.parametrize(
-    "policy", ["size_based_auto_wrap_policy", "args.policy", f"args.policy if args.own else {CLASSES}"]
-)
-def test_what_counts_or_is_not_seen_is_left_to_the_helper(policy: str) -> None:
-    assert "fsdp_compat.shard(" in wrapped(f"auto_wrap_policy={policy}")
+def test_policies_that_count_get_the_function_that_counts() -> None:
+    text = wrapped("auto_wrap_policy=size_based_auto_wrap_policy")
+    assert is_native(text) and "for module in units_by_size(model, int(1e8))[0]:" in text
+    above = f"""
+        if args.sized:
+            policy = functools.partial(size_based_auto_wrap_policy, min_num_params=args.least)
+        else:
+            policy = {CLASSES}
+    """
+    text = wrapped("auto_wrap_policy=policy", above)
+    assert is_native(text) and "policy = units_by_size(model, args.least)[0].__contains__" in text
+
+
+@pytest.mark.parametrize("policy", ["args.policy", f"args.policy if args.own else {CLASSES}"])
+def test_policies_from_elsewhere_are_asked(policy: str) -> None:
+    text = wrapped(f"auto_wrap_policy={policy}")
+    assert is_native(text) and "for module in units_of(model, args.policy" in text
+
+
+def test_the_function_is_defined_once() -> None:
+    text = wrapped("auto_wrap_policy=args.policy)\n    other = FSDP(args.other, auto_wrap_policy=args.policy")
+    assert is_native(text) and text.count("def units_of(") == 1
+
+
+def test_policies_with_arguments_of_each_unit_are_left_to_the_helper() -> None:
+    assert "fsdp_compat.shard(" in wrapped("auto_wrap_policy=CustomPolicy(args.choose)")

@@ -46,7 +46,7 @@ def test_arguments_of_the_helper_are_said_to_be_passed_to_it() -> None:
     arguments = (
         ", auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})"
         ", device_id=torch.cuda.current_device(), sync_module_states=True, cpu_offload=CPUOffload(offload_params=True)"
-        ", forward_prefetch=True, sharding_strategy=STRATEGIES[name]"
+        ", forward_prefetch=True, sharding_strategy=choose(name)"
     )
     imports = (
         "import functools\nimport torch\nfrom torch.distributed.fsdp import CPUOffload\n"

@@ -51,7 +51,7 @@ def test_fields_that_are_read_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("arguments", "above"),
     [
-        ("mixed_precision=args.policy", ""),
+        ("mixed_precision=args.policy()", ""),
         (f"mixed_precision={BF16[:-1]}, keep_low_precision_grads=True)", ""),
         (f"mixed_precision={BF16[:-1]}, cast_forward_inputs=args.cast)", ""),
         ("mixed_precision=policy", f"policy = {BF16}\nargs.keep(policy)"),
@@ -68,3 +68,13 @@ def test_what_has_no_native_form_is_left_to_the_helper(arguments: str, above: st
 def test_batchnorm_in_a_file_that_the_model_comes_from() -> None:
     text = wrapped(f"mixed_precision={BF16}", "import net", net="import torch\nnorm = torch.nn.BatchNorm1d\n")
     assert "fsdp_compat.shard(" in text
+
+
+def test_a_precision_from_elsewhere_is_read_field_by_field() -> None:
+    text = wrapped(f"mixed_precision=args.policy, {BLOCKS}")
+    assert is_native(text) and "mp_policy, unit_mp_policy, buffer_dtype = mp_policies(args.policy)" in text
+
+
+def test_more_lines_than_a_call_is_worth_are_left_to_the_helper() -> None:
+    text = wrapped("mixed_precision=args.policy, auto_wrap_policy=args.wrap, sharding_strategy=args.strategy")
+    assert "fsdp_compat.shard(" in text and "def " not in text.partition("def build")[2]

@@ -61,20 +61,35 @@ def test_a_name_that_is_looked_up_by_its_own_earlier_value() -> None:
     assert is_native(text) and "fully_shard(model, **name)" in text
 
 
+def test_what_is_not_seen_is_left_to_the_helper() -> None:
+    assert "fsdp_compat.shard(" in wrapped("sharding_strategy=args.strategy()")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "above"),
+    "above",
     [
-        ("sharding_strategy=args.strategy", ""),
-        ("sharding_strategy=ShardingStrategy[args.strategy]", ""),
-        (
-            "sharding_strategy=strategy",
-            "strategy = ShardingStrategy.FULL_SHARD if args.full else ShardingStrategy.NO_SHARD\nargs.keep(strategy)",
-        ),
-        (
-            "sharding_strategy=strategy",
-            "strategy = ShardingStrategy.FULL_SHARD\nfor one in args.names:\n    strategy = one",
-        ),
+        "strategy = ShardingStrategy.FULL_SHARD if args.full else ShardingStrategy.NO_SHARD\nargs.keep(strategy)",
+        "strategy = ShardingStrategy.FULL_SHARD\nfor one in args.names:\n    strategy = one",
     ],
 )
-def test_what_is_not_seen_is_left_to_the_helper(arguments: str, above: str) -> None:
-    assert "fsdp_compat.shard(" in wrapped(arguments, above)
+def test_a_strategy_that_other_code_reads_stays_one(above: str) -> None:
+    text = wrapped("sharding_strategy=strategy", above)
+    assert is_native(text) and "strategy = ShardingStrategy.FULL_SHARD" in text
+    assert "sharding_arguments(strategy.name, " in text
+
+
+def test_any_name_is_mapped_by_a_function() -> None:
+    text = wrapped("sharding_strategy=ShardingStrategy[args.strategy], device_id=0")
+    assert is_native(text) and 'sharding = sharding_arguments(args.strategy, "cuda")' in text
+    assert "raise ValueError" in text and "ShardingStrategy" not in text.partition("def build")[2]
+    assert 'sharding_arguments(args.strategy.name, "cuda")' in wrapped("sharding_strategy=args.strategy, device_id=0")
+
+
+def test_a_default_that_no_call_replaces() -> None:
+    parameters = "model, strategy=ShardingStrategy.SHARD_GRAD_OP"
+    text = wrapped("sharding_strategy=strategy", parameters=parameters)
+    assert is_native(text) and 'strategy={"reshard_after_forward": False}' in text
+    caller = "from example import build\n# FSDP\nbuild(net, ShardingStrategy.NO_SHARD)\n"
+    assert "sharding_arguments(strategy.name" in wrapped(
+        "sharding_strategy=strategy", parameters=parameters, main=caller
+    )

@@ -95,14 +95,14 @@ def test_names_that_a_helper_takes_come_from_the_runtime() -> None:
         from torch.distributed.fsdp import ShardingStrategy  # by name
 
         def build(model, name):
-            return FSDP(model, sharding_strategy=ShardingStrategy[name])
+            return FSDP(model, ignored_states=name, sharding_strategy=ShardingStrategy[name])
         """,
         """
         import fsdp_compat
         from fsdp_compat import ShardingStrategy
 
         def build(model, name):
-            return fsdp_compat.shard(model, sharding_strategy=ShardingStrategy[name])
+            return fsdp_compat.shard(model, ignored_states=name, sharding_strategy=ShardingStrategy[name])
         """,
     )
 
@@ -142,7 +142,7 @@ def test_a_star_import_keeps_what_its_file_reads() -> None:
     check_rewrites(BUILD, after, between=between, main="from between import *\n\nbuild(FSDP)\n")
 
 
-def test_configurations_of_a_module_that_a_package_passes_on_come_from_the_runtime() -> None:
+def test_configurations_of_a_module_that_a_package_passes_on_stay_torchs() -> None:
     check_rewrites(
         """
         from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
@@ -150,7 +150,7 @@ def test_configurations_of_a_module_that_a_package_passes_on_come_from_the_runti
         half = MixedPrecision()
         """,
         """
-        from fsdp_compat import MixedPrecision
+        from torch.distributed.fsdp import MixedPrecision
 
         half = MixedPrecision()
         """,
@@ -202,8 +202,9 @@ VALUES = "half = MixedPrecision()\nkinds = {'full': ShardingStrategy.FULL_SHARD}
             "half = MixedPrecision()\n",
             ["MixedPrecision"],
         ),
-        (STAYS + VALUES, []),
-        (STAYS + VALUES + "model = FSDP(model, mixed_precision=half)\n", []),
+        (STAYS + VALUES, ["MixedPrecision, ShardingStrategy"]),
+        (STAYS + VALUES + "model = FSDP(model, mixed_precision=half)\n", ["ShardingStrategy"]),
+        (STAYS + VALUES + "model = FSDP(model, ignored_states=states, mixed_precision=half)\n", []),
         (STAYS + "wrapper = FSDP\n", []),
         (STAYS + "wrapper = [FSDP, MixedPrecision]\n", []),
     ],

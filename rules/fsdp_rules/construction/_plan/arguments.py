@@ -74,7 +74,10 @@ def dict_entries(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | No
 def _constant(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` means the same at the call as in the dictionary, without work done twice."""
     if isinstance(node, cst.Name):
-        return literal_bool(node) is not None or node.value == "None" or file.binding(node) is not None
+        if literal_bool(node) is not None or node.value == "None" or file.binding(node) is not None:
+            return True
+        bound = file.bindings.found.get((file.scope(node), node.value), [])
+        return len(bound) == 1 and isinstance(bound[0].statement, cst.Param)
     if dotted(node) is not None or isinstance(node, cst.BaseString | cst.BaseNumber):
         return True
     return file.fsdp1(node.func) is not None if isinstance(node, cst.Call) else False

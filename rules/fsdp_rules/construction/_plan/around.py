@@ -66,7 +66,9 @@ def buffer_lines(plan: ShardPlan, root: str, policy: str | None, file: File, cod
     if precision is None:
         return []
     dtype = precision.fields.get("buffer_dtype")
-    if precision.buffers_like is not None:
+    if precision.value is not None and policy is not None:
+        text = policy
+    elif precision.buffers_like is not None:
         text = f"{policy}.{precision.buffers_like}"
     elif dtype is not None:
         text = code(dtype)
@@ -78,6 +80,6 @@ def buffer_lines(plan: ShardPlan, root: str, policy: str | None, file: File, cod
         f"    if {buffer}.is_floating_point():",
         f"        {buffer}.data = {buffer}.to({text})",
     ]
-    if not precision.optional:
+    if not precision.optional and precision.value is None:
         return lines
     return [f"if {text} is not None:", *[f"    {line}" for line in lines]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.callers import default_of
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
 
@@ -80,6 +81,14 @@ def _follow(
             return ""
         assigned = [entry for entry in reaching if not isinstance(entry, cst.Param)]
         if not assigned:
+            parameter = next((entry for entry in reaching if isinstance(entry, cst.Param)), None)
+            default = default_of(value, parameter, file) if parameter is not None else None
+            if default is None:
+                found.append(Leaf(value, eager))
+                return ""
+            carriers.append(value)
+            return _follow(default, file, found, carriers, eager=eager, depth=depth - 1)
+        if any(isinstance(entry, cst.Assign) and not _is_whole(entry, value.value) for entry in assigned):
             found.append(Leaf(value, eager))
             return ""
         carriers.append(value)
@@ -92,6 +101,11 @@ def _follow(
         return ""
     found.append(Leaf(value, eager))
     return ""
+
+
+def _is_whole(statement: cst.Assign, name: str) -> bool:
+    """Whether ``statement`` gives ``name`` its whole value, not an element of it."""
+    return any(isinstance(target.target, cst.Name) and target.target.value == name for target in statement.targets)
 
 
 def _entries(table: cst.BaseExpression, file: File, carriers: list[cst.Name]) -> list[cst.BaseExpression] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.local_functions import BY_NAME
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
 from fsdp_rules.construction._plan.policy_text import at_margin
 from fsdp_rules.construction._plan.strategies import HYBRID, ZERO2, Strategies
@@ -91,7 +92,10 @@ class Meshes:
     def _of_group(self, group: str, code: Code) -> str:
         from_group = self.file.ref("torch.distributed.device_mesh.DeviceMesh") + ".from_group"
         text = call_text(from_group, [group, device_type(self.plan.device, self.file, code)])
-        return f"{text} if {group} is not None else None" if self.plan.optional_group else text
+        if not self.plan.optional_group:
+            return text
+        default = self.made(f"({self.world()},)", code, named=False) if self.names_device else "None"
+        return f"{text} if {group} is not None else {default}"
 
     def _lines_of_group(self, name: str, code: Code) -> list[str]:
         plan = self.plan
@@ -158,7 +162,7 @@ class Meshes:
         """The variable that holds the chosen arguments."""
         strategy = self.plan.strategy
         assert strategy is not None
-        if isinstance(strategy.value, cst.Name) and not self._pops:
+        if isinstance(strategy.value, cst.Name) and not self._pops and strategy.name is None:
             return code(strategy.value)
         return self.file.fresh(self.plan.module, "sharding", "sharding_kwargs", "shard_arguments")
 
@@ -167,6 +171,10 @@ class Meshes:
         strategy = self.plan.strategy
         if strategy is None:
             return []
+        if strategy.name is not None:
+            given = code(strategy.name) + (".name" if strategy.is_enum else "")
+            kind = device_type(self.plan.device, self.file, code)
+            return [f"{self.strategy_name(code)} = {BY_NAME}({given}, {kind})"]
         name, text = self.strategy_name(code), at_margin(code(strategy.value))
         if self._pops and not isinstance(strategy.value, cst.Subscript | cst.IfExp):
             text = f"dict({text})"

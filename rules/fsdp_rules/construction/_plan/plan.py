@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.policy_test import PolicyTest
 from fsdp_rules.construction._plan.strategies import Strategies
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Edit
@@ -16,13 +17,14 @@ class Precision:
     """A MixedPrecision: the texts of its fields, and the variable (or attribute) that holds it, if one does.
 
     ``optional``: at run time there may be none. ``buffers_like`` is the field that the buffers' dtype always equals,
-    where the variable can hold different ones.
+    where the variable can hold different ones. ``value`` is a MixedPrecision whose fields are read at run time.
     """
 
     fields: dict[str, cst.BaseExpression]
     variable: str | None = None
     optional: bool = False
     buffers_like: str | None = None
+    value: cst.BaseExpression | None = None
 
     def flag(self, name: str, default: bool) -> bool | None:
         """The boolean field ``name``; None when it is not a literal."""
@@ -49,11 +51,12 @@ class ShardPlan:
     """One wrapped model. Rules fill it in; :mod:`fsdp_rules.construction._plan.render` turns it into code.
 
     ``selector`` is a test on the loop variable ``{module}`` (called ``unit`` where the test names it) that picks the
-    units under the root, None for the root alone; ``below_root``: it never picks the root. ``mesh`` is ``None``
-    (FSDP2's default), ``given`` (``mesh_value`` is the mesh), ``group`` or ``replicated`` (``mesh_value`` is the group,
-    None with ``optional_group`` for all ranks), ``groups`` (``groups`` are those to shard and to replicate over),
-    ``hybrid`` or ``no_shard``. ``strategy`` is set where one of several is chosen at run time. ``offload_if`` is the
-    test on which parameters are offloaded, ``offload_value`` the policy that is chosen at run time.
+    units under the root, None for the root alone; ``below_root``: it never picks the root. ``units`` is the list of the
+    units where no test selects them. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value`` is the mesh),
+    ``group`` or ``replicated`` (``mesh_value`` is the group, None with ``optional_group`` for all ranks), ``groups``
+    (``groups`` are those to shard and to replicate over), ``hybrid`` or ``no_shard``. ``strategy`` is set where one of
+    several is chosen at run time. ``offload_if`` is the test on which parameters are offloaded, ``offload_value`` the
+    policy that is chosen at run time.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then.
     """
@@ -64,6 +67,7 @@ class ShardPlan:
     selector_nodes: tuple[cst.BaseExpression, ...] = ()
     unit: str | None = None
     below_root: bool = False
+    units: PolicyTest | None = None
     reshard_after_forward: bool | None = None
     mesh: str | None = None
     mesh_value: cst.BaseExpression | None = None

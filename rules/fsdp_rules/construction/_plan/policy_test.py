@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.local_functions import BY_SIZE, DEFAULT
 from fsdp_rules.file.expressions import bind, calls_plainly, elements, is_partial
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
@@ -20,10 +21,14 @@ BY_CLASS = {
 
 @dataclass(frozen=True)
 class PolicyTest:
-    """A test of ``{module}``, with ``{n0}``, ``{n1}`` ... for the ``nodes`` that it names."""
+    """A test of ``{module}``, with ``{n0}``, ``{n1}`` ... for the ``nodes`` that it names.
+
+    ``by_size``: no test, but the list of units that a function of :mod:`.local_functions` makes of the root.
+    """
 
     template: str
     nodes: tuple[cst.BaseExpression, ...]
+    by_size: bool = False
 
     def text(self, module: str, code: Code) -> str:
         """The test of ``module``."""
@@ -47,7 +52,10 @@ def policy_call(policy: cst.BaseExpression, file: File) -> tuple[str, dict[str, 
 
 def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
     """The test that ``policy`` makes, None where it is not a plain test of a module."""
-    called = policy_call(file.value(policy), file)
+    policy = file.value(policy)
+    called = policy_call(policy, file)
+    if called is None and file.fsdp1(policy) == "size_based_auto_wrap_policy":
+        called = ("size_based_auto_wrap_policy", {})
     if called is None:
         return None
     name, arguments = called
@@ -62,6 +70,10 @@ def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
         function = arguments["lambda_fn"]
         plain = isinstance(function, cst.Name)
         return PolicyTest("{n0}({module})" if plain else "({n0})({module})", (function,))
+    if name == "size_based_auto_wrap_policy" and set(arguments) <= {"min_num_params"}:
+        least = arguments.get("min_num_params")
+        text = f"{BY_SIZE}({{module}}, {'{n0}' if least is not None else DEFAULT})[0]"
+        return PolicyTest(text, (least,) if least is not None else (), by_size=True)
     if name == "_or_policy" and set(arguments) == {"policies"}:
         return _either(elements(file.value(arguments["policies"])) or [], file)
     return None
@@ -81,7 +93,7 @@ def _either(policies: list[cst.BaseExpression], file: File) -> PolicyTest | None
     nodes: list[cst.BaseExpression] = []
     for policy in policies:
         test = policy_test(policy, file)
-        if test is None:
+        if test is None or test.by_size:
             return None
         shifted = {f"n{i}": f"{{n{i + len(nodes)}}}" for i in range(len(test.nodes))}
         template.append(test.template.format(module="{module}", **shifted))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.around import buffer_lines, device_lines, sync_lines
+from fsdp_rules.construction._plan.local_functions import BY_FIELDS, lines_of
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_text import display, policy_text
@@ -24,6 +25,7 @@ class Place:
     statement: cst.CSTNode
     form: str
     target: str = ""
+    annotation: cst.BaseExpression | None = None
 
 
 def place_of(call: cst.Call, file: File) -> Place | None:
@@ -34,7 +36,7 @@ def place_of(call: cst.Call, file: File) -> Place | None:
         if dotted(target) is not None:
             return Place(parent, "assign", file.code(target))
     if isinstance(parent, cst.AnnAssign) and parent.value is call and dotted(parent.target) is not None:
-        return Place(parent, "annotated", file.code(parent.target))
+        return Place(parent, "annotated", file.code(parent.target), parent.annotation.annotation)
     if isinstance(parent, cst.Return):
         return Place(parent, "return")
     if isinstance(parent, cst.Expr):
@@ -42,14 +44,26 @@ def place_of(call: cst.Call, file: File) -> Place | None:
     return None
 
 
+#: What one call may become, in lines; more is the work of a helper.
+MOST_LINES = 25
+
+
+def too_long(plan: ShardPlan, native: list[Edit], file: File) -> bool:
+    """Whether the native form takes more lines of its own than a maintainer would want to own."""
+    written = [edit for edit in native if isinstance(edit, ReplaceStatement)]
+    before = sum(file.code(edit.node).count("\n") + 1 for edit in written)
+    after = sum(edit.build(file.code).count("\n") + 1 for edit in written)
+    return lines_of(plan.edits) + max(0, after - before) > MOST_LINES
+
+
 def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
     """The edits that turn the planned call into ``fully_shard`` calls, or None where no statement can be put."""
     renderer = _Renderer(plan, file)
     place = place_of(plan.call, file)
     edits: list[Edit] = [*renderer.meshes.strategy_edits()]
-    if place is None or place.form == "annotated":
+    if place is None:
         return None if renderer.needs_statements else [Replace(plan.call, renderer.expression), *edits]
-    if place.form == "assign" or renderer.needs_statements or renderer.meshes.wanted:
+    if place.form in ("assign", "annotated") or renderer.needs_statements or renderer.meshes.wanted:
         return [ReplaceStatement(place.statement, renderer.statements(place)), *edits]
     return [Replace(plan.call, renderer.expression), *edits]
 
@@ -65,6 +79,7 @@ class _Renderer:
             plan.selector
             or plan.sync is not None
             or self._casts_buffers
+            or (plan.precision is not None and plan.precision.value is not None)
             or plan.device.set_current
             or self.meshes.needs_statements
         )
@@ -72,7 +87,9 @@ class _Renderer:
     @property
     def _casts_buffers(self) -> bool:
         precision = self.plan.precision
-        return precision is not None and ("buffer_dtype" in precision.fields or precision.buffers_like is not None)
+        return precision is not None and (
+            "buffer_dtype" in precision.fields or precision.buffers_like is not None or precision.value is not None
+        )
 
     def expression(self, code: Code) -> str:
         """The whole call as one expression."""
@@ -92,7 +109,7 @@ class _Renderer:
     def _lines(self, place: Place, code: Code) -> list[str]:
         text = code(self.module)
         lines: list[str] = []
-        if place.form == "assign" and place.target != text:
+        if place.form in ("assign", "annotated") and place.target != text:
             if is_repeatable(self.module):
                 root = text
             else:
@@ -112,6 +129,8 @@ class _Renderer:
         buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code)
         if place.form == "return":
             return [*lines, call, *buffers, f"return {root}"] if buffers else [*lines, f"return {call}"]
+        if place.annotation is not None:
+            return [*lines, f"{place.target}: {code(place.annotation)} = {call}", *buffers]
         if place.form == "assign" and place.target != root:
             return [*lines, f"{place.target} = {call}", *buffers]
         return [*lines, call, *buffers]
@@ -158,11 +177,19 @@ class _Renderer:
         """Give the root and its units their policies: one for all where they cast alike."""
         precision = self.plan.precision
         assert precision is not None
+        if precision.value is not None:
+            policy = self.file.fresh(self.module, "mp_policy", "mixed_precision_policy", "shard_mp_policy")
+            inner = self.file.fresh(self.module, "unit_mp_policy", "unit_policy", "inner_mp_policy")
+            dtype = self.file.fresh(self.module, "buffer_dtype", "dtype_of_buffers")
+            lines.append(f"{policy}, {inner}, {dtype} = {BY_FIELDS}({code(precision.value)})")
+            own["mp_policy"], its["mp_policy"] = policy if self.plan.root else inner, inner
+            self._buffers_policy = dtype
+            return
         if not self.plan.selector:
             shared["mp_policy"] = self._policy(code, root=True)
             return
-        policy = precision.variable
-        if policy is None:
+        policy = precision.variable or ""
+        if not policy:
             policy = self.file.fresh(self.module, "mp_policy", "mixed_precision_policy", "shard_mp_policy")
             lines.append(f"{policy} = {policy_text(precision.fields, self.file, code)}")
         self._buffers_policy = policy
@@ -183,10 +210,13 @@ class _Renderer:
     def _units(self, root: str, arguments: list[str], code: Code) -> list[str]:
         assert self.plan.selector is not None
         unit = self.plan.unit or self.file.fresh(self.module, "module", "submodule", "unit")
+        call = call_text(self.fully_shard, [unit, *arguments])
+        if self.plan.units is not None:
+            listed = self.plan.units.text(root, code)
+            return [f"for {unit} in {listed}:", f"    if {unit} is not {root}:", indent(indent(call))]
         test = self.plan.selector.format(
             module=unit, **{f"n{i}": code(n) for i, n in enumerate(self.plan.selector_nodes)}
         )
-        call = call_text(self.fully_shard, [unit, *arguments])
         beside = "" if self.plan.below_root else f" and {unit} is not {root}"
         return [
             f"for {unit} in reversed(list({root}.modules())):",

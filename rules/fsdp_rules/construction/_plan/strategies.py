@@ -17,9 +17,16 @@ NAMES = frozenset({"FULL_SHARD", "NO_SHARD", *HYBRID, *ZERO2})
 
 @dataclass
 class Strategies:
-    """``value`` is the strategy of a call, ``kinds`` the name of the strategy that each of its leaves is."""
+    """``value`` is the strategy of a call, ``kinds`` the name of the strategy that each of its leaves is.
+
+    ``is_parameter``: it is a parameter's default, so that callers outside of the project may pass another. ``name``
+    is what a strategy of any name is looked up by, or (``is_enum``) the strategy itself.
+    """
 
     value: cst.BaseExpression
+    is_parameter: bool = False
+    name: cst.BaseExpression | None = None
+    is_enum: bool = False
     leaves: tuple[Leaf, ...] = ()
     kinds: dict[cst.BaseExpression, str] = field(default_factory=dict)
 
@@ -32,7 +39,8 @@ class Strategies:
 def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
     """The strategies that ``value`` can be, and why they are not all known ("" where they are)."""
     found = leaves(value, file)
-    choices = Strategies(value, found.leaves)
+    by_default = any(isinstance(file.parent(node), cst.Param) for node in found.nodes)
+    choices = Strategies(value, by_default, leaves=found.leaves)
     for leaf in found.leaves:
         known = known_strategy(leaf.node, file)
         if known is None:

@@ -1,0 +1,115 @@
+"""Functions that the output gets once in a file, where fully_shard has no argument for what FSDP1 decides by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.verdict.diagnosis import Edit, InsertBefore
+
+BY_SIZE = "units_by_size"
+BY_POLICY = "units_of"
+BY_NAME = "sharding_arguments"
+BY_FIELDS = "mp_policies"
+#: FSDP1's default for ``min_num_params``.
+DEFAULT = "int(1e8)"
+
+
+def by_size(file: File) -> list[Edit]:
+    """The function that selects units by size, as FSDP1's size_based_auto_wrap_policy does."""
+    kinds = [file.ref(f"torch.nn.{name}") for name in ("MultiheadAttention", "ModuleList", "ModuleDict")]
+    return _defined(
+        BY_SIZE,
+        f'''def {BY_SIZE}(module, min_num_params):
+    """The modules in ``module`` that hold so many parameters outside of smaller units, and how many all units hold."""
+    numel = sum(parameter.numel() for parameter in module.parameters())
+    if numel < min_num_params or isinstance(module, {kinds[0]}):
+        return [], 0
+    parts = [{BY_SIZE}(child, min_num_params) for child in module.children()]
+    units = [unit for part, _ in parts for unit in part]
+    held = sum(count for _, count in parts)
+    if numel - held < min_num_params or isinstance(module, ({kinds[1]}, {kinds[2]})):
+        return units, held
+    return [*units, module], numel''',
+        file,
+    )
+
+
+def by_policy(file: File) -> list[Edit]:
+    """The function that asks a policy from elsewhere about each module, in FSDP1's order and with FSDP1's counts."""
+    return _defined(
+        BY_POLICY,
+        f'''def {BY_POLICY}(module, policy):
+    """The modules in ``module`` that ``policy`` selects, children first, and how many parameters they hold."""
+    numel = sum(parameter.numel() for parameter in module.parameters())
+    if policy is None or not policy(module=module, recurse=True, nonwrapped_numel=numel):
+        return [], 0
+    parts = [{BY_POLICY}(child, policy) for child in module.children()]
+    units = [unit for part, _ in parts for unit in part]
+    held = sum(count for _, count in parts)
+    if not policy(module=module, recurse=False, nonwrapped_numel=numel - held):
+        return units, held
+    return [*units, module], numel''',
+        file,
+    )
+
+
+def by_name(file: File) -> list[Edit]:
+    """The function that maps the names of FSDP1's strategies, where any of them may be configured."""
+    init = file.ref("torch.distributed.device_mesh.init_device_mesh")
+    world = file.ref("torch.distributed.get_world_size")
+    module = file.ref("torch.get_device_module")
+    return _defined(
+        BY_NAME,
+        f'''def {BY_NAME}(name, device_type):
+    """The arguments of fully_shard for the sharding strategy called ``name``."""
+    world, per_node = {world}(), {module}(device_type).device_count()
+    kwargs = {{"reshard_after_forward": False}} if name in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2") else {{}}
+    if name in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        return {{**kwargs, "mesh": {init}(device_type, (world,))}}
+    if name not in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"):
+        raise ValueError(f"no sharding strategy is called {{name!r}}")
+    shape = (world, 1) if name == "NO_SHARD" else (world // per_node, per_node)
+    return {{**kwargs, "mesh": {init}(device_type, shape, mesh_dim_names=("replicate", "shard"))}}''',
+        file,
+    )
+
+
+def by_fields(file: File) -> list[Edit]:
+    """The function that reads the fields of a MixedPrecision that comes from elsewhere."""
+    policy = file.ref("torch.distributed.fsdp.MixedPrecisionPolicy")
+    return _defined(
+        BY_FIELDS,
+        f'''def {BY_FIELDS}(mixed_precision):
+    """The MixedPrecisionPolicy of the model, that of its units, and the dtype of the buffers."""
+    if mixed_precision is None:
+        return {policy}(), {policy}(), None
+    if mixed_precision.keep_low_precision_grads:
+        raise ValueError("fully_shard keeps no gradients in low precision")
+    param_dtype, casts = mixed_precision.param_dtype, mixed_precision.cast_forward_inputs
+    dtypes = {{"param_dtype": param_dtype, "reduce_dtype": mixed_precision.reduce_dtype or param_dtype}}
+    root = {policy}(**dtypes, cast_forward_inputs=casts or mixed_precision.cast_root_forward_inputs)
+    return root, {policy}(**dtypes, cast_forward_inputs=casts), mixed_precision.buffer_dtype''',
+        file,
+    )
+
+
+def lines_of(edits: Iterable[Edit]) -> int:
+    """How many lines the functions among ``edits`` have."""
+    inserted = [edit for edit in edits if isinstance(edit, InsertBefore)]
+    return sum(edit.build(lambda node: "").count("\n") + 1 for edit in inserted)
+
+
+def _defined(name: str, text: str, file: File) -> list[Edit]:
+    """The edit that puts the function above the first wrap of the file; none where the file has it already."""
+    if any(entry.name.value == name for entry in file.nodes(cst.FunctionDef)):
+        return []
+    first = next(call for call in file.nodes(cst.Call) if file.fsdp1(call.func) == FSDP)
+    outermost = file.statement(first)
+    for ancestor in file.ancestors(first):
+        if isinstance(ancestor, cst.BaseCompoundStatement):
+            outermost = ancestor
+    return [InsertBefore(outermost, lambda code: text)]
