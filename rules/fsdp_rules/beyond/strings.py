@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -17,6 +18,8 @@ from fsdp_rules.verdict.what_to_test import UNCHECKED
 
 #: How a string of interest starts, which is cheap to ask of every string of a file.
 STARTS = (FSDP_PACKAGE, FSDP)
+#: Calls that put something else in the place of a name of a module.
+PATCHES = re.compile(r"(^|\.)(patch|patch\.object|setattr|object)$")
 IMPORTERS = frozenset({"importlib.import_module", "__import__"})
 
 
@@ -49,6 +52,13 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
             text = node.evaluated_value
             if isinstance(text, str) and text.startswith(STARTS) and not _is_about_something_else(node, file):
                 yield from self._string(node, text, file)
+            elif isinstance(text, str) and file.settings.to != "shim" and (moved := _patched(node, text, file)):
+                yield Diagnosis(
+                    node,
+                    Level.MANUAL,
+                    f"this replaces {moved} in another module, which no longer has that name",
+                    "replace fully_shard there, which shards in place and returns the module that it is given",
+                )
 
     def _string(self, node: cst.SimpleString, text: str, file: File) -> Iterator[Diagnosis]:
         known = canonical(text)
@@ -97,6 +107,19 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
             f"{dotted(node)} may be FSDP1's class, but this tool cannot see where it comes from",
             "import the class from torch.distributed.fsdp by name, then run this tool again",
         )
+
+
+def _patched(node: cst.SimpleString, text: str, file: File) -> str | None:
+    """FSDP1's name that a test replaces in a module of the project: ``patch("pkg.train.FSDP")``, ``setattr``."""
+    call = _taker(node, file)
+    if call is None or not PATCHES.search(dotted(call.func) or ""):
+        return None
+    if text.isidentifier():
+        owner = call.args[0].value
+        module = file.resolved(owner) if isinstance(owner, cst.Name | cst.Attribute) else None
+        text = f"{module}.{text}" if module is not None else ""
+    known = canonical(file.project.resolve(text)) if "." in text else None
+    return known if known in FSDP1_NAMES else None
 
 
 def _is_about_something_else(node: cst.SimpleString, file: File) -> bool:

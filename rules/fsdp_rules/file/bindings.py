@@ -47,6 +47,8 @@ class Bindings:
             for name in declaration.names:
                 self.found[("", name.name.value)].append(Binding(declaration, None))
                 self.found[(layout.scope(declaration), name.name.value)].append(Binding(declaration, None))
+        for imported in layout.nodes(cst.ImportFrom):
+            self._import(imported)
 
     def _add(self, target: cst.CSTNode, statement: cst.CSTNode, value: cst.BaseExpression | None) -> None:
         if isinstance(target, cst.Name):
@@ -56,6 +58,13 @@ class Bindings:
                 self._add(element.value, statement, None)
         elif isinstance(target, cst.Subscript | cst.StarredElement):
             self._add(target.value, statement, None)
+
+    def _import(self, node: cst.ImportFrom) -> None:
+        """An import of a name that is assigned as well, as where the import may fail."""
+        for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
+            key = (self.layout.scope(node), alias.evaluated_alias or alias.evaluated_name)
+            if key in self.found:
+                self.found[key].append(Binding(node, None))
 
     def _parameter(self, node: cst.Param) -> None:
         owner = next(entry for entry in self.layout.ancestors(node) if isinstance(entry, cst.FunctionDef | cst.Lambda))

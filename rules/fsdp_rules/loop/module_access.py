@@ -11,6 +11,7 @@ from fsdp_rules.file.expressions import elements, is_repeatable, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.loop._unwrapping import is_passed_to_itself
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -20,6 +21,7 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
 PRIVATE = "_fsdp_wrapped_module"
+UNITS = f"{FSDP}.fsdp_modules"
 DDP = re.compile(r"DistributedDataParallel|\bDDP\b")
 
 
@@ -68,10 +70,12 @@ def unwrap(model):
     def _access(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         receiver = node.value
         subject = file.code(receiver)
-        if _in_stripping_loop(node, file):
+        if _in_stripping_loop(node, file) or is_passed_to_itself(node, file):
             return
         guard = guard_of(node, subject, file)
         held = sharded(receiver, file).certainty
+        if held is Certainty.NO and (_is_a_unit(receiver, file) or _is_given_to_fsdp1(receiver, file)):
+            held = Certainty.MAYBE
         if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_asked_for(node, subject, PRIVATE, file):
             yield Diagnosis(
                 node,
@@ -84,7 +88,15 @@ def unwrap(model):
             return
         if guard is Guard.NONE and held is Certainty.MAYBE and is_under_another_wrapper(node, file):
             return
-        certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE
+        if guard in (Guard.FSDP1, Guard.MIXED) and _is_unwrapped_in_a_loop(node, file):
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"this loop never ends under FSDP2, where {subject} stays an FSDPModule",
+                f"remove the loop for the sharded model: {subject} itself is the model",
+            )
+            return
+        certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE or _is_a_unit(receiver, file)
         if guard is Guard.NONE and held is Certainty.YES:
             certain = certain or "ddp" not in file.project.flags or _wraps_with_fsdp_alone(file)
         if isinstance(file.parent(node), cst.AssignTarget | cst.AugAssign | cst.Del):
@@ -225,6 +237,39 @@ def _in_stripping_loop(node: cst.Attribute, file: File) -> bool:
         and _stripped(ancestor, file) is not None
         and tested(ancestor.test, file.code(node.value), file) in (Guard.FSDP1, Guard.MIXED)
         for ancestor in file.ancestors(node)
+    )
+
+
+def _is_unwrapped_in_a_loop(node: cst.Attribute, file: File) -> bool:
+    """Whether ``model = model.module`` is one of several statements of a ``while`` that asks for the class of it."""
+    statement = file.parent(node)
+    subject = file.code(node.value)
+    if not isinstance(statement, cst.Assign) or [file.code(one.target) for one in statement.targets] != [subject]:
+        return False
+    return any(
+        isinstance(entry, cst.While) and tested(entry.test, subject, file) in (Guard.FSDP1, Guard.MIXED)
+        for entry in file.ancestors(node)
+    )
+
+
+def _is_a_unit(receiver: cst.BaseExpression, file: File) -> bool:
+    """Whether ``receiver`` is the name that a loop over ``FSDP.fsdp_modules(...)`` binds."""
+    if not isinstance(receiver, cst.Name):
+        return False
+    for ancestor in file.ancestors(receiver):
+        clause = getattr(ancestor, "for_in", None) or (ancestor if isinstance(ancestor, cst.For) else None)
+        if isinstance(clause, cst.For | cst.CompFor) and file.code(clause.target) == receiver.value:
+            return any(file.fsdp1(call.func) == UNITS for call in file.inside(clause.iter, cst.Call))
+    return False
+
+
+def _is_given_to_fsdp1(receiver: cst.BaseExpression, file: File) -> bool:
+    """Whether the same function gives ``receiver`` to one of FSDP1's own functions, which take wrapped models."""
+    function, subject = file.function(receiver), file.code(receiver)
+    return function is not None and any(
+        (file.fsdp1(call.func) or "").startswith(f"{FSDP}.")
+        and any(file.code(argument.value) == subject for argument in call.args)
+        for call in file.inside(function, cst.Call)
     )
 
 

@@ -108,6 +108,8 @@ def unwrapped(model: "FSDPModule"):
                 yield from self._comparison(node, whole, parent, file)
         elif isinstance(parent, cst.MatchClass):
             yield self._pattern(node, parent, file)
+        elif _asks_whether_imported(whole, parent):
+            yield _replaced(node, Level.SAFE, "torch has FSDPModule wherever it has fully_shard", file)
         elif isinstance(parent, cst.Comparison | cst.ComparisonTarget):
             yield from self._comparison(node, whole, parent, file)
         elif parent is not None and is_tested(whole, parent, file):
@@ -178,6 +180,18 @@ def unwrapped(model: "FSDPModule"):
                 "object, so it is skipped"
             )
         return _replaced(node, level, message, file)
+
+
+def _asks_whether_imported(node: cst.BaseExpression, parent: cst.CSTNode | None) -> bool:
+    """Whether ``node`` is only compared with None, or taken for true, as names of guarded imports are."""
+    if isinstance(parent, cst.Comparison) and parent.left is node and len(parent.comparisons) == 1:
+        other = parent.comparisons[0].comparator
+        return isinstance(other, cst.Name) and other.value == "None"
+    if isinstance(parent, cst.If | cst.IfExp):
+        return parent.test is node
+    return isinstance(parent, cst.BooleanOperation) or (
+        isinstance(parent, cst.UnaryOperation) and isinstance(parent.operator, cst.Not)
+    )
 
 
 def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnosis:

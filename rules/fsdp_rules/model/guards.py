@@ -36,6 +36,8 @@ def guard_of(node: cst.CSTNode, subject: str, file: File) -> Guard:
     child = node
     for ancestor in file.ancestors(node):
         found = _condition(child, ancestor, subject, file)
+        if found is Guard.NONE and isinstance(child, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            found = _left_by_others(child, subject, file)
         if found is not Guard.NONE:
             return found
         if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
@@ -49,9 +51,38 @@ def _condition(child: cst.CSTNode, ancestor: cst.CSTNode, subject: str, file: Fi
         return tested(ancestor.test, subject, file, truth=child is ancestor.body)
     if isinstance(ancestor, cst.While) and child is ancestor.body:
         return tested(ancestor.test, subject, file)
+    clause = getattr(ancestor, "for_in", None)
+    while isinstance(clause, cst.CompFor) and child is not clause:
+        for condition in clause.ifs:
+            if (found := tested(condition.test, subject, file)) is not Guard.NONE:
+                return found
+        clause = clause.inner_for_in
     if isinstance(ancestor, cst.BooleanOperation) and child is ancestor.right:
         return tested(ancestor.left, subject, file, truth=isinstance(ancestor.operator, cst.And))
     return Guard.NONE
+
+
+def _left_by_others(statement: cst.CSTNode, subject: str, file: File) -> Guard:
+    """What an ``if`` that leaves the block, or an ``assert``, above ``statement`` makes of the expression."""
+    found = Guard.NONE
+    for above in file.block(statement):
+        if above is statement:
+            break
+        if isinstance(above, cst.Assign) and any(file.code(target.target) == subject for target in above.targets):
+            found = Guard.NONE
+        elif isinstance(above, cst.Assert):
+            said = tested(above.test, subject, file)
+            found = said if said in (Guard.FSDP1, Guard.MIXED) else found
+        elif isinstance(above, cst.If) and above.orelse is None and _leaves(above.body):
+            said = tested(above.test, subject, file, truth=False)
+            found = said if said in (Guard.FSDP1, Guard.MIXED) else found
+    return found
+
+
+def _leaves(body: cst.BaseSuite) -> bool:
+    last = body.body[-1] if body.body else None
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(small, cst.Return | cst.Raise | cst.Continue | cst.Break)
 
 
 def tested(test: cst.BaseExpression, subject: str, file: File, truth: bool = True) -> Guard:

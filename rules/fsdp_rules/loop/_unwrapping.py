@@ -1,0 +1,32 @@
+"""Functions and loops that take wrapper after wrapper off a model."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File, dotted
+
+
+def is_passed_to_itself(node: cst.Attribute, file: File) -> bool:
+    """Whether ``node``, ``model.module``, is what a function gives itself, as in ``return unwrap(model.module)``."""
+    argument = file.parent(node)
+    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    function = file.function(node)
+    if not isinstance(call, cst.Call) or function is None:
+        return False
+    return (dotted(call.func) or "").rpartition(".")[2] == function.name.value
+
+
+def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
+    """The innermost test about ``model`` under which ``node``, ``model.module``, is reached; None without one."""
+    subject = file.code(node.value)
+    child: cst.CSTNode = node
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.If | cst.IfExp | cst.While) and child is ancestor.body:
+            for call in file.inside(ancestor.test, cst.Call):
+                if dotted(call.func) in ("isinstance", "hasattr") and file.code(call.args[0].value) == subject:
+                    return ancestor.test
+        if isinstance(ancestor, cst.FunctionDef):
+            return None
+        child = ancestor
+    return None

@@ -1,0 +1,75 @@
+"""Wrappers that are taken off one after the other: the loop ends under FSDP2, and under fsdp_compat."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
+
+IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+GUARDED = "try:\n    " + IMPORT + "except ImportError:\n    FSDP = None\n"
+DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+FORMS = {
+    "while": IMPORT + "def f(m):\n    while isinstance(m, FSDP):\n        m = m.module\n    return m\n",
+    "guarded import": GUARDED + "def f(m):\n    while isinstance(m, FSDP):\n        m = m.module\n    return m\n",
+    "guarded if": GUARDED
+    + "def f(m):\n    if FSDP is not None and isinstance(m, FSDP):\n        m = m.module\n    return m\n",
+    "guarded expression": GUARDED + "def f(m):\n    return m.module if FSDP and isinstance(m, FSDP) else m\n",
+    "recursion": IMPORT
+    + DDP
+    + "def f(m):\n    if isinstance(m, (DDP, FSDP)):\n        return f(m.module)\n    return m\n",
+    "method": IMPORT
+    + DDP
+    + "class T:\n    def f(self, m):\n        return self.f(m.module) if isinstance(m, (FSDP, DDP)) else m\n",
+    "early return": IMPORT + "def f(m):\n    if not isinstance(m, FSDP):\n        return m\n    return m.module\n",
+    "assert": IMPORT + "def f(m):\n    assert isinstance(m, FSDP)\n    return m.module\n",
+    "units": IMPORT + "def f(m):\n    return [unit.module for unit in FSDP.fsdp_modules(m)]\n",
+    "modules": IMPORT + "def f(m):\n    return [u.module for u in m.modules() if isinstance(u, FSDP)]\n",
+}
+LEFT = {
+    "a loop that counts": IMPORT
+    + "def f(m):\n    n = 0\n    while isinstance(m, FSDP):\n        n += 1\n        m = m.module\n    return n\n",
+    "classes that are added": GUARDED
+    + "ALL = ()\nALL += (FSDP,)\ndef f(m):\n    while isinstance(m, ALL):\n        m = m.module\n",
+    "recursion for FSDP alone": IMPORT + "def f(m):\n    return f(m.module) if isinstance(m, FSDP) else m\n",
+}
+
+
+@pytest.mark.parametrize("source", FORMS.values(), ids=FORMS.keys())
+def test_what_is_rewritten_asks_no_sharded_model_for_the_one_inside(source: str) -> None:
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert [found for found in result.findings if found.level == "manual"] == []
+    body = text.partition("def f")[2].replace(".modules()", "")
+    assert ".module" not in body or ("FSDPModule" not in body and "DDP)" in body)
+
+
+@pytest.mark.parametrize("source", LEFT.values(), ids=LEFT.keys())
+def test_what_cannot_be_rewritten_is_said(source: str) -> None:
+    assert "manual" in {found.level for found in findings(source)}
+
+
+@pytest.mark.parametrize("name", ["while", "guarded import", "recursion", "method"])
+def test_the_shim_knows_its_own_module(name: str) -> None:
+    result = rewrite(FORMS[name], Settings(to="shim"))
+    assert isinstance(result, Changed)
+    assert "and m.module is not m" in result.source.decode()
+    again = rewrite(result.source, Settings(to="shim"))
+    assert not isinstance(again, Changed)
+
+
+def test_under_the_shim_any_loop_that_ends_by_an_attribute_asks_too() -> None:
+    source = IMPORT + "def f(m):\n    while hasattr(m, 'module'):\n        m = m.module\n    return FSDP(m)\n"
+    result = rewrite(source, Settings(to="shim"))
+    assert isinstance(result, Changed)
+    assert "while hasattr(m, 'module') and m.module is not m:" in result.source.decode()
+
+
+def test_other_wrappers_stay() -> None:
+    source = DDP + IMPORT + "def f(m):\n    while isinstance(m, DDP):\n        m = m.module\n    return FSDP(m)\n"
+    result = rewrite(source, Settings(to="shim"))
+    assert isinstance(result, Changed)
+    assert "while isinstance(m, DDP):\n        m = m.module\n" in result.source.decode()
