@@ -12,7 +12,9 @@ from fsdp_migrate.configs.dialects.shell import STRATEGIES, NoEditor
 from fsdp_migrate.configs.nodes import Entry, Node, Plain, Text
 from fsdp_rules.hosts.host_table import host_of
 
-_OWN = re.compile(r"fsdp|sharding_strategy", re.IGNORECASE)
+_OWN = re.compile(r"(fsdp|sharding_strategy)[\w.]*$|^fsdp\w*$", re.IGNORECASE)
+#: What the workflows of a CI server have at their top, whose jobs are named as people like.
+_WORKFLOW = "jobs"
 #: Keys of frameworks that run FSDP2 alone.
 _FSDP2 = frozenset({"fsdp_cpu_offload", "fsdp_reshard_after_forward"})
 _TRAINER = ("devices", "accelerator", "max_epochs", "num_nodes", "precision")
@@ -52,11 +54,13 @@ class Others:
             yield _block("host", entry, {"host": "composer"}, entry.node)
 
     def _own(self, root: Node, is_json: bool) -> Iterable[Block]:
+        if root.get(_WORKFLOW) is not None:
+            return
         found: list[Entry] = []
         strategies: list[Entry] = []
         for _, node in root.mappings():
             for entry in node.entries or ():
-                if not _OWN.search(entry.key) or entry.key in _FSDP2 or _is_off(entry.node):
+                if not _OWN.search(entry.key) or {"@", "/"} & set(entry.key) or entry.key in _FSDP2 or _is_off(entry.node):
                     continue
                 found.append(entry)
                 if entry.node.is_scalar and str(entry.node.value).lower() in STRATEGIES:
