@@ -21,46 +21,7 @@ from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Unchanged
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "frameworks.md"
-HEAD = """\
-# Configuration of frameworks
-
-`fsdp-migrate rewrite` and `fsdp-migrate check` read the configuration by which frameworks run FSDP1. Of a YAML or JSON
-file no byte outside of the changed keys is touched; shell scripts are edited word by word. A file moves as a whole: if
-one key of it has no counterpart, nothing is changed, and the finding says why.
-
-| framework | read | changed | reported |
-|---|---|---|---|
-| accelerate | YAML, JSON, flags of `accelerate launch` | every key below | `FSDP_*` variables, heredocs, the plugin in Python |
-| transformers Trainer | JSON, `fsdp` beside `fsdp_config` in YAML and JSON | version, policy, strategy, offloading, old keys | flags in shell scripts, `TrainingArguments` in Python, names of accelerate that it never reads |
-| verl | YAML, overrides in shell scripts | `strategy` of each role | roles that inherit fsdp, nested strategies, size policies |
-| Lightning, NeMo, torchtnt, Ray Train, Composer, MMEngine, d2go, SageMaker | Python; `class_path`, `_target_` and words in YAML | | all of it, with what to do |
-| axolotl, llm-foundry | YAML | | FSDP1, and keys without effect under FSDP2 |
-| a project's own | YAML, flags | | names of FSDP1's strategies |
-
-A YAML or JSON file above 1 MB is not read: it is data.
-
-## What changes although no key does
-
-Measured with accelerate {accelerate} and torch {torch} on two processes on the CPU, five steps, before and after a
-rewrite (`make frameworks`, tests/configs/frameworks). accelerate takes FSDP on accelerators alone; its test for one is
-put aside there, and everything behind it is its own code.
-
-| setting | losses before and after |
-|---|---|
-| FULL_SHARD, SHARD_GRAD_OP, fp32, with and without dropout | equal, bit for bit |
-| activation checkpointing without dropout | equal, bit for bit |
-| activation checkpointing with dropout | the first equal, then different: FSDP2 recomputes with another mask (FSDP509) |
-| `mixed_precision: bf16` | different: no autocast, and the loss of the model is bf16 instead of fp32 (FSDP508) |
-| other weights on each rank, no RAM-efficient loading | different: rank 0's weights are not broadcast (FSDP504) |
-
-## The same files through `accelerate to-fsdp2`
-
-Both were run on the same `fsdp_config` (two machines, 16 processes, `mixed_precision: no`); the columns have what came
-out of it.
-
-| `fsdp_config` | `accelerate to-fsdp2` {accelerate} | `fsdp-migrate rewrite` |
-|---|---|---|
-"""
+HEAD = Path(__file__).with_name("frameworks_head.md")
 CASES = (
     "fsdp_sharding_strategy: FULL_SHARD",
     "fsdp_sharding_strategy: SHARD_GRAD_OP",
@@ -87,13 +48,15 @@ def main() -> int:
     """Write the page; the exit code."""
     logging.disable(logging.CRITICAL)
     versions = {name: importlib.metadata.version(name) for name in ("accelerate", "torch")}
-    lines = [HEAD.format(**versions).rstrip("\n"), *map(_row, CASES), *_tables(), ""]
+    lines = [HEAD.read_text(encoding="utf-8").format(**versions).rstrip("\n"), *map(_row, CASES), *_tables(), ""]
     PAGE.write_text("\n".join(lines), encoding="utf-8", newline="\n")
     return 0
 
 
 def _row(case: str) -> str:
-    text = f"distributed_type: FSDP\nfsdp_config:\n  {case}\nmixed_precision: 'no'\nnum_machines: 2\nnum_processes: 16\n"
+    text = (
+        f"distributed_type: FSDP\nfsdp_config:\n  {case}\nmixed_precision: 'no'\nnum_machines: 2\nnum_processes: 16\n"
+    )
     return f"| {_code(case)} | {_theirs(text)} | {_ours(text)} |"
 
 

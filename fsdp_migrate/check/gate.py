@@ -20,7 +20,7 @@ from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.pipeline.run import Progress
 from fsdp_migrate.pipeline.work import contained
-from fsdp_migrate.tree.files import CONFIG_SUFFIXES, SUFFIXES
+from fsdp_migrate.tree.files import SUFFIXES, is_config
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Failed
@@ -137,7 +137,7 @@ def _comments(
     errors: list[tuple[str, str]] = []
     for file in commented:
         # A named file of another kind is read as Python, too.
-        is_python = file.real.suffix not in (SUFFIXES[1], *CONFIG_SUFFIXES)
+        is_python = file.real.suffix != SUFFIXES[1] and not is_config(file.real)
         findings += todos(file, is_python, names)
         if file.real.suffix != SUFFIXES[1]:
             errors += [

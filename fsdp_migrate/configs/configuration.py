@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from fsdp_migrate.tree.files import CONFIG_SUFFIXES, is_requirements
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.result import Result
+from fsdp_rules.verdict.result import Changed, Result, Unchanged
 
-_MARKERS = (b"fsdp", b"FSDP", b"actor_rollout_ref")
+_MARKERS = (b"fsdp", b"FSDP", b"actor_rollout_ref", b"transformers", b"accelerate", b"torch")
+#: How many of them count in a file that lists no requirements.
+_OWN = 3
 
 
-def has_marker(data: bytes) -> bool:
+def has_marker(data: bytes, name: str) -> bool:
     """Whether a configuration file may concern FSDP: a plain search of its bytes."""
-    return any(marker in data for marker in _MARKERS)
+    return any(marker in data for marker in (_MARKERS if is_requirements(name) else _MARKERS[:_OWN]))
 
 
 def migrate(data: bytes, path: str, settings: Settings) -> Result:
     """What becomes of one file. ``path`` is as the user named it."""
+    if not path.endswith(CONFIG_SUFFIXES):
+        return Unchanged()
     from fsdp_migrate.configs import migrate as work
 
     return work.migrate(data, path, settings)
+
+
+def with_versions(result: Result, data: bytes, path: str, spoken: Collection[str], settings: Settings) -> Result:
+    """``result`` with what the requirements in the file say about a project in which the rules ``spoken`` spoke."""
+    from fsdp_migrate.configs import versions
+
+    if not isinstance(result, Changed | Unchanged) or not settings.enabled(versions.RULE):
+        return result
+    found = (*result.findings, *versions.judge(data, path, spoken))
+    return Changed(result.source, found) if isinstance(result, Changed) else Unchanged(found)

@@ -26,7 +26,7 @@ knows; one without a line on it is installed as that, too. The combinations, eac
 fsdp_migrate/configs/versions.toml.
 """
 #: A requirement on a line of its own, in quotes, or as an item of a list.
-_LINE = re.compile(r"^[\s\-\"']*(?P<text>(?P<name>transformers|accelerate|torch)\b[^#\"';]*)", re.MULTILINE)
+_LINE = re.compile(r"^[\s\-\"']*(?P<text>(?P<name>transformers|accelerate|torch)(?![\w-])[^#\"';]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def rows() -> tuple[Row, ...]:
     return tuple(
         Row(
             row["package"],
-            SpecifierSet(",".join([f">={row['since']}"] * bool(row["since"]) + [f"<{row['before']}"] * bool(row["before"]))),
+            _affected(row["since"], row["before"]),
             tuple(row["with"]),
             Level(row["level"]),
             row["message"],
@@ -59,9 +59,8 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def is_requirements(name: str) -> bool:
-    """Whether a file of this name lists requirements."""
-    return name in ("pyproject.toml", "setup.cfg") or bool(re.fullmatch(r"requirements[\w.-]*\.txt", name))
+def _affected(since: str, before: str) -> SpecifierSet:
+    return SpecifierSet(",".join([*([f">={since}"] if since else []), *([f"<{before}"] if before else [])]))
 
 
 def judge(data: bytes, path: str, spoken: Collection[str]) -> Iterator[Finding]:
@@ -78,7 +77,8 @@ def judge(data: bytes, path: str, spoken: Collection[str]) -> Iterator[Finding]:
             if row.package == match["name"] and used and version in row.affected:
                 message = f"this {row.message.format(version=version)}"
                 end = column + len(match["text"].rstrip())
-                yield Finding(RULE, NAME, path, line, column, line, end, row.level, message, f"{row.advice} ({row.thread})")
+                advice = f"{row.advice} ({row.thread})"
+                yield Finding(RULE, NAME, path, line, column, line, end, row.level, message, advice)
 
 
 def _installed(name: str, requirement: str) -> Version | None:

@@ -75,7 +75,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     files, rest = _read(sources, engine, progress)
     files += _analyse([file for file in files if not file.source.is_config], rest, request, engine, progress)
     files.sort(key=lambda file: file.source)
-    _configure([file for file in files if file.source.is_config], request, progress)
+    _configure(files, request, progress)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []
     if changed and not request.diff:
@@ -96,7 +96,7 @@ def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> tupl
     files: list[_File] = []
     rest: list[Source] = []
     for source in sources:
-        has_marker = configs.has_marker if source.is_config else engine.has_marker
+        has_marker = partial(configs.has_marker, name=source.path.name) if source.is_config else engine.has_marker
         try:
             data, result = read_regular(source.path), PENDING
         except OSError as error:
@@ -112,13 +112,23 @@ def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> tupl
 
 
 def _configure(files: Sequence[_File], request: Request, progress: Progress) -> None:
-    """Give every readable configuration file its result."""
-    progress.start("Configuration", len(files))
-    for file in files:
-        if not isinstance(file.result, Failed):
-            candidate = file.candidate
-            file.result = contained(partial(configs.migrate, candidate.data, candidate.path, request.settings))
+    """Give every readable configuration file among ``files`` its result; requirements depend on all the others."""
+    configuration = [file for file in files if file.source.is_config and not isinstance(file.result, Failed)]
+    progress.start("Configuration", len(configuration))
+    for file in configuration:
+        candidate = file.candidate
+        file.result = contained(partial(configs.migrate, candidate.data, candidate.path, request.settings))
         progress.step()
+    spoken = {
+        finding.rule
+        for file in files
+        if isinstance(file.result, Changed | Unchanged)
+        for finding in file.result.findings
+    }
+    for file in configuration:
+        if spoken and file.source.is_requirements:
+            data, path = file.candidate.data, file.candidate.path
+            file.result = configs.with_versions(file.result, data, path, spoken, request.settings)
 
 
 def _analyse(

@@ -46,12 +46,14 @@ _CELL = Page(
 def pages() -> list[Page]:
     """All rules, by id."""
     from fsdp_migrate.configs.rules.config_registry import config_rules
+    from fsdp_migrate.configs.versions import DOC, NAME, RULE
     from fsdp_rules.engine.registry import all_rules
 
     own = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after) for rule in all_rules()]
     configs = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after, rule.language) for rule in config_rules()]
     checkpoints = [Page(rule, name, DOCS[rule], "", "") for rule, name in NAMES.items()]
-    return sorted([*own, *configs, *checkpoints, _CELL], key=lambda page: page.id)
+    versions = Page(RULE, NAME, DOC, "", "")
+    return sorted([*own, *configs, *checkpoints, versions, _CELL], key=lambda page: page.id)
 
 
 def find(wanted: str, known: Sequence[Page]) -> Page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ SUFFIXES = (".py", ".ipynb")
 SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", *SHELL_SUFFIXES)
 _FOUND = (*SUFFIXES, *CONFIG_SUFFIXES)
+_REQUIREMENTS = re.compile(r"(pyproject\.toml|setup\.cfg|(conda|environment)[\w.-]*\.ya?ml|requirements[\w.-]*\.txt)$")
 #: A path may have a million characters; a message shows its start.
 _SHOWN = 300
 SKIPPED_DIRECTORIES = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
@@ -41,7 +43,21 @@ class Source:
 
     @property
     def is_config(self) -> bool:
-        return self.path.suffix in CONFIG_SUFFIXES
+        return is_config(self.path)
+
+    @property
+    def is_requirements(self) -> bool:
+        return is_requirements(self.path.name)
+
+
+def is_config(path: Path) -> bool:
+    """Whether a file is configuration by its name: no source, and no file that a user named and that may be one."""
+    return path.suffix in CONFIG_SUFFIXES or is_requirements(path.name)
+
+
+def is_requirements(name: str) -> bool:
+    """Whether a file of this name lists requirements."""
+    return _REQUIREMENTS.match(name) is not None
 
 
 def discover(paths: Sequence[str]) -> list[Source]:
@@ -127,6 +143,8 @@ def _ask_git(directory: Path) -> gitstate.Listing | None:
 
 def _is_read(name: str) -> bool:
     """Whether a file of that name is a source or a configuration; an index of safetensors is part of a checkpoint."""
+    if is_requirements(name.rpartition("/")[2]):
+        return True
     return name.endswith(_FOUND) and not name.endswith(".safetensors.index.json")
 
 

@@ -60,7 +60,12 @@ class Others:
         strategies: list[Entry] = []
         for _, node in root.mappings():
             for entry in node.entries or ():
-                if not _OWN.search(entry.key) or {"@", "/"} & set(entry.key) or entry.key in _FSDP2 or _is_off(entry.node):
+                if (
+                    not _OWN.search(entry.key)
+                    or {"@", "/"} & set(entry.key)
+                    or entry.key in _FSDP2
+                    or _is_off(entry.node)
+                ):
                     continue
                 found.append(entry)
                 if entry.node.is_scalar and str(entry.node.value).lower() in STRATEGIES:

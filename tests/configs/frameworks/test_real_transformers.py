@@ -65,6 +65,15 @@ def test_a_migrated_file_says_the_same(
     assert {name: made[name] for name in expected} == expected
 
 
+def test_version_one_runs_full_shard_whatever_the_word_says(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    monkeypatch.delenv("FSDP_SHARDING_STRATEGY", raising=False)
+    made = _plugin({"version": 1, "sync_module_states": False}, "shard_grad_op", str(tmp_path))
+    assert made["reshard_after_forward"] == "shard_grad_op"
+    assert FullyShardedDataParallelPlugin(**made).sharding_strategy.name == "FULL_SHARD"
+
+
 def test_a_size_alone_is_ignored_without_the_migration(tmp_path: Any) -> None:
     made = _plugin({"min_num_params": 2000}, True, str(tmp_path))
     assert made["auto_wrap_policy"] == "TRANSFORMER_BASED_WRAP"
