@@ -171,8 +171,10 @@ def _clears(loop: cst.For, file: File) -> bool:
 
 
 def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, file: File) -> bool:
+    held = sharded(model, file)
     if (
-        sharded(model, file).certainty is Certainty.NO
+        held.certainty is Certainty.NO
+        or held.is_excluded
         or is_summoned(place, file)
         or is_under_another_wrapper(place, file)
     ):

@@ -15,6 +15,10 @@ from fsdp_rules.project.wraps import Wraps
 
 #: Names of methods in which models group their own parameters for an optimizer.
 GROUPING = re.compile(r"optim|param_?groups?|weight_decay")
+#: What stands beside models in tuples, by what people call it.
+NO_MODEL = re.compile(
+    r"optim|sched|loss|data|loader|batch|args|conf|cfg|scaler|tokenizer|step|epoch|lr$|rank|device|seed", re.IGNORECASE
+)
 #: Methods that put what they are given into what they are called on.
 PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update"})
 #: Calls whose keywords become attributes of what they give.
@@ -141,7 +145,7 @@ class Indexer(Values):
                         for name in self.callees(callee, value.func, scope):
                             self.flow(Place("call", self.path, scope, name, str(position)), place, sure)
                         self._passed_on(callee, value, position, place, scope)
-                elif parts is None and not isinstance(value, ast.Call):
+                elif parts is None and not isinstance(value, ast.Call) and not _names_another(element):
                     for place in self.targets(element, scope):
                         self.value(value, place, scope, sure=False)
             return
@@ -234,6 +238,14 @@ class Indexer(Values):
                         self.value(element, Place("arg", self.path, scope, name, part), scope, sure=False)
                 else:
                     self.value(value, Place("arg", self.path, scope, name, str(position)), scope, sure=False)
+
+
+def _names_another(target: ast.expr) -> bool:
+    """Whether ``target``, one of several names that a value is unpacked into, is called after something else.
+
+    Which part of a value goes to which name is not known; that its model goes to ``optimizer`` can be left out.
+    """
+    return isinstance(target, ast.Name) and NO_MODEL.search(target.id) is not None
 
 
 def callee_tail(node: ast.Call) -> str:

@@ -17,6 +17,7 @@ from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.wrapping import wrapped_module
+from fsdp_rules.project.indexer import NO_MODEL
 from fsdp_rules.project.project import Certainty
 
 
@@ -29,6 +30,9 @@ def stale_model(call: cst.Call, handled: list[EarlyOptimizer], file: File) -> st
     if parameters is None or any(call in set(file.inside(early.built, cst.Call)) for early in handled):
         return None
     for model in dict.fromkeys([*models_read(parameters, file), *_looped(parameters, file)]):
+        # Groups hold settings beside the parameters: args.weight_decay makes no model of args.
+        if NO_MODEL.search(model.rpartition(".")[2]):
+            continue
         if _is_wrapped_below(model, call, file) or _is_wrapped_by_a_later_method(model, call, file):
             return model
         held = file.project.holds(file.path, file.scope(call), model)

@@ -1,0 +1,42 @@
+"""What reaches parameters after a forward: where a model is what they are asked of, and nowhere else."""
+
+from __future__ import annotations
+
+from tests.rules.helpers import check_noop, findings
+
+#: A loop whose model, optimizer and settings come out of one tuple in a list, made in another file.
+UNPACKED = """
+def step(args, model, optimizer, data):
+    for batch in data:
+        loss = model(batch).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+MAKER = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from example import step
+
+def build(args):
+    model = FSDP(torch.nn.Linear(2, 2), use_orig_params=True)
+    optimizer = torch.optim.AdamW([{"params": model.parameters(), "weight_decay": args.decay}], lr=args.lr)
+    return args, model, optimizer, range(3)
+
+def main(settings):
+    fixtures = []
+    for setting in settings:
+        (args, model, optimizer, data) = build(setting)
+        fixtures.append((args, model, optimizer, data))
+    for fixture in fixtures:
+        args, model, optimizer, data = fixture
+        step(args, model, optimizer, data)
+"""
+
+
+def test_an_optimizer_out_of_the_same_tuple_is_no_model() -> None:
+    check_noop(UNPACKED, maker=MAKER)
+
+
+def test_settings_out_of_the_same_tuple_are_no_model() -> None:
+    assert [found.rule for found in findings(MAKER, example2=UNPACKED) if found.rule in ("FSDP117", "FSDP220")] == []
