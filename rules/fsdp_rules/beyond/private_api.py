@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import literal_bool, names_in
+from fsdp_rules.file.expressions import asked, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.fsdp1.private_names import advice, private_names
@@ -80,8 +80,8 @@ def free(model):
             yield Diagnosis(
                 call, Level.SAFE, "reshard() is FSDP2's public call for this", edits=edits, claims=(call.func,)
             )
-        elif (asked := _asked_for(call)) is not None and _has_fsdp1(file):
-            yield Diagnosis(call, Level.MANUAL, f"only FSDP1's wrapper has .{asked}", ATTRIBUTES[asked])
+        elif (found := asked(call)) is not None and found.name in ATTRIBUTES and _has_fsdp1(file):
+            yield Diagnosis(call, Level.MANUAL, f"only FSDP1's wrapper has .{found.name}", ATTRIBUTES[found.name])
         elif _initialises(call, file):
             edits = (remove(file.statement(call)),)
             yield Diagnosis(
@@ -218,15 +218,6 @@ def _resharded(call: cst.Call, file: File) -> cst.BaseExpression | None:
     if dotted(unit) is None or file.code(handle) != f"{file.code(unit)}._handle" or literal_bool(free) is not True:
         return None
     return unit
-
-
-def _asked_for(call: cst.Call) -> str | None:
-    """The private attribute that ``hasattr`` or ``getattr`` looks for."""
-    if dotted(call.func) not in ("hasattr", "getattr") or len(call.args) < 2:
-        return None
-    name = call.args[1].value
-    value = name.evaluated_value if isinstance(name, cst.SimpleString) else None
-    return value if isinstance(value, str) and value in ATTRIBUTES else None
 
 
 def _initialises(call: cst.Call, file: File) -> bool:

@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp_rules.beyond.unknown import UnknownUse
 from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.file.type_places import is_read
+from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.fsdp1.names import CONFIG_NAMES, POLICY_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.project.facts import index_source
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -85,7 +85,7 @@ def _chosen(file: File) -> Iterator[tuple[cst.Name, str]]:
     for node in file.nodes(cst.Name):
         if node.value not in names or isinstance(file.parent(node), cst.Attribute):
             continue
-        if file.fsdp1(node) is None and is_read(node, file):
+        if file.fsdp1(node) is None and is_read_whole(node, file.layout):
             yield node, names[node.value]
 
 
@@ -108,7 +108,7 @@ def _references(file: File) -> Iterator[tuple[cst.CSTNode, str]]:
         parent = file.parent(node)
         if isinstance(parent, cst.Attribute):
             continue
-        if isinstance(node, cst.Name) and not is_read(node, file):
+        if isinstance(node, cst.Name) and not is_read_whole(node, file.layout):
             continue
         known = file.fsdp1(node)
         if known is None:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from fsdp_rules.file.reads import is_read
 from fsdp_rules.file.tree import Layout
 
 
@@ -119,18 +120,6 @@ class Bindings:
     def _uses(self) -> dict[str, list[cst.Name]]:
         found: dict[str, list[cst.Name]] = defaultdict(list)
         for node in self.layout.nodes(cst.Name):
-            if self._is_read(node):
+            if is_read(node, self.layout):
                 found[node.value].append(node)
         return found
-
-    def _is_read(self, node: cst.Name) -> bool:
-        parent = self.layout.parent(node)
-        if isinstance(parent, cst.AssignTarget | cst.Param | cst.ImportAlias | cst.AsName | cst.NameItem):
-            return False
-        if isinstance(parent, cst.Attribute):
-            return parent.attr is not node
-        if isinstance(parent, cst.Arg):
-            return parent.keyword is not node
-        if isinstance(parent, cst.FunctionDef | cst.ClassDef):
-            return parent.name is not node
-        return not (isinstance(parent, cst.AnnAssign) and parent.target is node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import libcst as cst
 
 from fsdp_rules.file.file import File
@@ -96,3 +98,24 @@ def is_repeatable(node: cst.BaseExpression) -> bool:
                     return False
         node = node.value
     return isinstance(node, cst.Name)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``hasattr(subject, "name")`` or ``getattr(subject, "name", ...)``."""
+
+    function: str
+    subject: cst.BaseExpression
+    name: str
+    has_default: bool
+
+
+def asked(node: cst.CSTNode) -> Asked | None:
+    """What ``node`` asks an object for by the text of a name, None where it is no such call."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name) or len(node.args) < 2:
+        return None
+    subject, name = node.args[0].value, node.args[1].value
+    if node.func.value not in ("hasattr", "getattr") or not isinstance(name, cst.SimpleString):
+        return None
+    text = name.evaluated_value
+    return Asked(node.func.value, subject, text, len(node.args) == 3) if isinstance(text, str) else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.comments import comments
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
@@ -33,8 +34,7 @@ def depth(call: cst.Call, file: File) -> int:
 def is_embedded(call: cst.Call, file: File) -> bool:
     """Whether a bracket around ``call`` opens on its line, so that breaking the call alone would tear that line."""
     line = file.span(call).line
-    inner: cst.CSTNode = call
-    for ancestor in file.ancestors(call):
+    for ancestor, inner in branches(call, file):
         if isinstance(ancestor, cst.BaseStatement | cst.BaseSmallStatement):
             return False
         bracket = isinstance(ancestor, BRACKETS) and (not isinstance(ancestor, cst.Tuple) or bool(ancestor.lpar))
@@ -42,7 +42,6 @@ def is_embedded(call: cst.Call, file: File) -> bool:
             return True
         if isinstance(ancestor, cst.Call) and ancestor.func is not inner and file.span(ancestor.func).end_line == line:
             return True
-        inner = ancestor
     return False
 
 

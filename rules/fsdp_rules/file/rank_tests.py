@@ -1,4 +1,4 @@
-"""Whether a value is only read on rank 0."""
+"""Tests of the rank: whether one asks for it, and whether a value is only read on rank 0."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import re
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
 
 RANK_ZERO = re.compile(
     r"(not\s+(self\.|args\.|cfg\.)?(global_)?rank|[\w.]*\b(global_)?rank(\(\))?\s*==\s*0"
     r"|0\s*==\s*[\w.]*\b(global_)?rank(\(\))?|[\w.]*get_rank\(\)\s*==\s*0|[\w.]*\bRANK\s*==\s*0|not\s+[\w.]*get_rank\(\))"
 )
+
+#: How a test asks for the rank, by what people call it.
+RANK = re.compile(r"\b\w*rank\b|\bis_(main|master|rank|chief|local_main)\w*|\bmain_process\b", re.IGNORECASE)
+
+
+def asks_for_rank(test: cst.BaseExpression, file: File) -> bool:
+    """Whether ``test`` is true on some ranks alone."""
+    return RANK.search(file.code(test)) is not None
 
 
 def only_on_rank_zero(call: cst.Call, file: File) -> bool:
@@ -33,11 +42,9 @@ def only_on_rank_zero(call: cst.Call, file: File) -> bool:
 
 
 def _guarded(read: cst.CSTNode, file: File) -> bool:
-    inside: cst.CSTNode = read
-    for ancestor in file.ancestors(read):
+    for ancestor, inside in branches(read, file):
         if isinstance(ancestor, cst.FunctionDef):
             return False
         if isinstance(ancestor, cst.If) and inside is ancestor.body and RANK_ZERO.fullmatch(file.code(ancestor.test)):
             return True
-        inside = ancestor
     return False

@@ -6,26 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import calls_plainly
 from fsdp_rules.file.file import File
 
 TESTS = ("isinstance", "issubclass")
-
-
-def is_read(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` is a whole name or dotted name whose value is read: no import, no part of one, no target."""
-    parent = file.parent(node)
-    if isinstance(
-        parent, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.Import | cst.AsName | cst.AssignTarget
-    ):
-        return False
-    if isinstance(parent, cst.Arg):
-        return parent.keyword is not node
-    if isinstance(parent, cst.Param | cst.FunctionDef | cst.ClassDef):
-        return parent.name is not node
-    if isinstance(parent, cst.AnnAssign | cst.NamedExpr | cst.For | cst.CompFor):
-        return parent.target is not node
-    return not isinstance(parent, cst.NameItem)
 
 
 def whole_of(node: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, cst.CSTNode | None]:
@@ -74,8 +59,7 @@ def _is_understood(use: cst.Name, followed: bool, file: File) -> bool:
 
 def in_annotation(node: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` stands for a type: in an annotation, a type argument of typing, or the type of a cast."""
-    inside: cst.CSTNode = node
-    for ancestor in file.ancestors(node):
+    for ancestor, inside in branches(node, file):
         if isinstance(ancestor, cst.Subscript):
             generic = file.code(ancestor.value).rpartition(".")[2]
             if generic in ("Literal", "Annotated"):
@@ -89,7 +73,6 @@ def in_annotation(node: cst.CSTNode, file: File) -> bool:
             return called in ("typing.cast", "typing.TypeVar") and inside in (ancestor.args[0], *ancestor.args[-1:])
         elif isinstance(ancestor, cst.BaseStatement | cst.BaseSmallStatement | cst.Lambda):
             return False
-        inside = ancestor
     return False
 
 

@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_with
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.receivers import asked_for
+from fsdp_rules.model.asked_for import asked_for
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace

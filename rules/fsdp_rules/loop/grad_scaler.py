@@ -9,8 +9,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_text
+from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
-from fsdp_rules.file.type_places import is_read
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -119,7 +119,7 @@ def _is_reference(node: cst.BaseExpression, file: File) -> bool:
         return False
     parent = file.parent(node)
     called = isinstance(parent, cst.Call) and parent.func is node
-    return not called and is_read(node, file)
+    return not called and is_read_whole(node, file.layout)
 
 
 def _text(scaler: str, arguments: dict[str, cst.BaseExpression], code: Code) -> str:

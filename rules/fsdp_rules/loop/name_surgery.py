@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -128,8 +129,7 @@ def _is_talk(node: cst.CSTNode, file: File) -> bool:
 
 def _guards_removal(node: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` is the test in front of nothing but the removal of what it looks for."""
-    child = node
-    for ancestor in file.ancestors(node):
+    for ancestor, child in branches(node, file):
         if isinstance(ancestor, cst.If) and child is ancestor.test:
             return ancestor.orelse is None and len(ancestor.body.body) == 1 and _removes(ancestor.body, file)
         if isinstance(ancestor, cst.While) and child is ancestor.test:
@@ -138,7 +138,6 @@ def _guards_removal(node: cst.CSTNode, file: File) -> bool:
             return _removes(ancestor.body, file)
         if isinstance(ancestor, cst.BaseStatement):
             return False
-        child = ancestor
     return False
 
 

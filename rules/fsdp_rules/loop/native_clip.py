@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.sharded import Why, sharded
@@ -90,15 +91,13 @@ def train(model, loss):
 
 def _other_arm_is_fsdp1(call: cst.Call, file: File) -> bool:
     """Whether ``call`` stands in the arm for unwrapped models: the other one calls the wrapped model's method."""
-    child: cst.CSTNode = call
-    for ancestor in file.ancestors(call):
+    for ancestor, child in branches(call, file):
         if isinstance(ancestor, cst.If | cst.IfExp):
             other = ancestor.orelse if child is ancestor.body else ancestor.body
             if other is not None and _calls_method(other, file):
                 return True
         if isinstance(ancestor, cst.FunctionDef):
             return False
-        child = ancestor
     return False
 
 

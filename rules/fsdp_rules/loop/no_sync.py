@@ -12,8 +12,8 @@ from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.negation import asserted, negated
 from fsdp_rules.file.tree import Code
+from fsdp_rules.model.asked_for import asked_for
 from fsdp_rules.model.guards import is_under_ddp
-from fsdp_rules.model.receivers import asked_for
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, Replace

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
+from fsdp_rules.file.rank_tests import asks_for_rank
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import model_of_parameter
@@ -16,7 +17,6 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-RANK = re.compile(r"\b\w*rank\b|\bis_(main|master|rank|chief|local_main)\w*|\bmain_process\b", re.IGNORECASE)
 #: Methods that need all ranks for a sharded tensor, and attributes on the way to them.
 COLLECTIVE = frozenset({"full_tensor", "item", "max", "mean", "min", "norm", "std", "sum", "tolist", "var"})
 LOCAL = frozenset({"numel", "nelement"})
@@ -98,22 +98,22 @@ def _goes_on(node: cst.Call, file: File) -> bool:
 
 
 def _on_some_ranks(node: cst.CSTNode, file: File) -> bool:
-    child = node
-    for ancestor in file.ancestors(node):
-        if isinstance(ancestor, cst.If | cst.IfExp) and child is not ancestor.test and _asks(ancestor.test, file):
+    for ancestor, child in branches(node, file):
+        if (
+            isinstance(ancestor, cst.If | cst.IfExp)
+            and child is not ancestor.test
+            and asks_for_rank(ancestor.test, file)
+        ):
             return True
         if isinstance(child, cst.BaseStatement) and isinstance(ancestor, cst.IndentedBlock):
             before = ancestor.body[: list(ancestor.body).index(child)]
-            if any(isinstance(entry, cst.If) and _asks(entry.test, file) and _leaves(entry) for entry in before):
+            if any(
+                isinstance(entry, cst.If) and asks_for_rank(entry.test, file) and _leaves(entry) for entry in before
+            ):
                 return True
         if isinstance(ancestor, cst.FunctionDef):
             return False
-        child = ancestor
     return False
-
-
-def _asks(test: cst.BaseExpression, file: File) -> bool:
-    return RANK.search(file.code(test)) is not None
 
 
 def _leaves(guard: cst.If) -> bool:

@@ -10,8 +10,9 @@ import libcst as cst
 from fsdp_rules.file.class_tests import name_test, negation, subject_of_class
 from fsdp_rules.file.expressions import calls_plainly
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
-from fsdp_rules.file.type_places import TESTS, in_annotation, is_alias, is_read, is_tested, other_tests, whole_of
+from fsdp_rules.file.type_places import TESTS, in_annotation, is_alias, is_tested, other_tests, whole_of
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
@@ -62,7 +63,9 @@ def unwrapped(model: "FSDPModule"):
             yield from self._name_test(node, file)
         elif isinstance(node, cst.SimpleString):
             yield from self._string(node, file) if file.settings.to != "shim" else ()
-        elif isinstance(node, cst.Name | cst.Attribute) and file.fsdp1(node) == FSDP and is_read(node, file):
+        elif (
+            isinstance(node, cst.Name | cst.Attribute) and file.fsdp1(node) == FSDP and is_read_whole(node, file.layout)
+        ):
             yield from self._reference(node, file)
 
     def _name_test(self, node: cst.Comparison, file: File) -> Iterator[Diagnosis]:

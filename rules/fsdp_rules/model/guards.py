@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
-from fsdp_rules.file.expressions import elements
+from fsdp_rules.file.expressions import asked, elements
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.project import INNER
@@ -33,8 +33,7 @@ class Guard(enum.Enum):
 
 def guard_of(node: cst.CSTNode, subject: str, file: File) -> Guard:
     """What the conditions that hold where ``node`` stands say about the expression with the text ``subject``."""
-    child = node
-    for ancestor in file.ancestors(node):
+    for ancestor, child in branches(node, file):
         found = _condition(child, ancestor, subject, file)
         if found is Guard.NONE and isinstance(child, cst.BaseSmallStatement | cst.BaseCompoundStatement):
             found = _left_by_others(child, subject, file)
@@ -42,7 +41,6 @@ def guard_of(node: cst.CSTNode, subject: str, file: File) -> Guard:
             return found
         if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
             return Guard.NONE
-        child = ancestor
     return Guard.NONE
 
 
@@ -126,8 +124,7 @@ def _classes(node: cst.BaseExpression, file: File) -> Guard:
 
 def is_asked_for(node: cst.CSTNode, subject: str, name: str, file: File) -> bool:
     """Whether ``node`` is only reached where ``hasattr`` has found a ``name`` in the expression of text ``subject``."""
-    child = node
-    for ancestor in file.ancestors(node):
+    for ancestor, child in branches(node, file):
         test: cst.BaseExpression | None = None
         if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body:
             test = ancestor.test
@@ -141,19 +138,14 @@ def is_asked_for(node: cst.CSTNode, subject: str, name: str, file: File) -> bool
             return True
         if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
             return False
-        child = ancestor
     return False
 
 
 def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
-    if not isinstance(test, cst.Call) or file.code(test.func) != "hasattr" or len(test.args) != 2:
+    found = asked(test)
+    if found is None or found.function != "hasattr":
         return False
-    asked = test.args[1].value
-    return (
-        file.code(test.args[0].value) == subject
-        and isinstance(asked, cst.SimpleString)
-        and asked.evaluated_value == name
-    )
+    return found.name == name and file.code(found.subject) == subject
 
 
 def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
@@ -169,14 +161,12 @@ def is_under_ddp(node: cst.CSTNode, file: File) -> bool:
 
 
 def _tests_around(node: cst.CSTNode, file: File) -> Iterator[str]:
-    child = node
-    for ancestor in file.ancestors(node):
+    for ancestor, child in branches(node, file):
         test = ancestor.test if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body else None
         if isinstance(ancestor, cst.BooleanOperation) and isinstance(ancestor.operator, cst.And):
             test = ancestor.left if child is ancestor.right else None
         if test is not None:
             yield file.code(test)
-        child = ancestor
 
 
 def is_ruled_out(node: cst.CSTNode, text: str, file: File) -> bool:

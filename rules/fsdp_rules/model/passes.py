@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import may_wrap
@@ -78,11 +79,9 @@ def _excludes(node: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:
 
 
 def _arms(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-    child = node
-    for ancestor in file.ancestors(node):
+    for ancestor, child in branches(node, file):
         if isinstance(ancestor, cst.If | cst.IfExp) and child in (ancestor.body, ancestor.orelse):
             yield ancestor, child
-        child = ancestor
 
 
 def _kind(call: cst.Call, file: File) -> Pass | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import bind, is_none, is_repeatable, literal_bool, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.order import latest_binding
@@ -248,9 +249,7 @@ def governing_with(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.With, cs
 
     A function that is defined in a block counts as a part of it, whether or not it is called there.
     """
-    inside: cst.CSTNode = node
-    for ancestor in file.ancestors(node):
+    for ancestor, inside in branches(node, file):
         if isinstance(ancestor, cst.With) and inside is ancestor.body:
             for _, call in reversed(list(context_items(ancestor, file))):
                 yield ancestor, call
-        inside = ancestor

@@ -1,10 +1,10 @@
-"""What stands in front of a method that FSDP1's class has, where only the spelling of the method gives it away."""
+"""Questions whether a model has one of the methods of FSDP1's class: ``hasattr`` and ``getattr``."""
 
 from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable
+from fsdp_rules.file.expressions import asked, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.model.sharded import sharded
@@ -20,21 +20,20 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
 
     FSDP2's modules lack the method. ``ddp`` tells whether DDP, which may be in use as well, has it.
     """
-    if not isinstance(node.func, cst.Name) or node.func.value not in ("hasattr", "getattr") or len(node.args) < 2:
+    question = asked(node)
+    if question is None or question.name != method or sharded(question.subject, file).is_excluded:
         return None
-    subject, name = node.args[0].value, node.args[1].value
-    if not isinstance(name, cst.SimpleString) or name.evaluated_value != method or sharded(subject, file).is_excluded:
-        return None
+    subject = question.subject
     if _is_for_others(node, subject, file):
         return None
-    if node.func.value == "getattr":
-        if method == "no_sync" and len(node.args) == 3 and _computes_no_gradients(node, file):
+    if question.function == "getattr":
+        if method == "no_sync" and question.has_default and _computes_no_gradients(node, file):
             return Diagnosis(
                 node,
                 Level.INFO,
                 f"an FSDP2 model has no method {method}, so the default is used (no gradients are computed here)",
             )
-        if method == "no_sync" and len(node.args) == 3 and file.settings.helpers and is_repeatable(subject):
+        if method == "no_sync" and question.has_default and file.settings.helpers and is_repeatable(subject):
             return _or_default(node, subject, file)
         return Diagnosis(
             node,
