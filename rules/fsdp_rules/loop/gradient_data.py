@@ -1,0 +1,137 @@
+"""Rule for arithmetic on the gradients of a sharded model, done by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File
+from fsdp_rules.loop.hand_reduced import AWARE, HandReducedNorms
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import CLIPPING
+
+#: What takes no number out of a gradient, or changes it in place alike on every shard.
+HARMLESS = frozenset(
+    {"add_", "data_ptr", "detach_", "device", "div_", "dtype", "mul_", "record_stream", "requires_grad_", "zero_"}
+)
+#: Calls under which a DTensor raises, hangs or counts twice, and those that make other gradients of the numbers.
+COLLECTIVES = frozenset({"all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce", "reduce_scatter"})
+PLAIN = frozenset({"_foreach_norm", "allclose", "numpy", "tolist"})
+SCALES = frozenset({"clamp_", "copy_", "div_", "mul_"})
+ADVICE = (
+    "use p.grad.to_local(), this rank's shard as under FSDP1, or p.grad.full_tensor(). To clip, call "
+    "torch.nn.utils.clip_grad_norm_(model.parameters(), limit)"
+)
+
+
+class GradientData(Rule):
+    """Gradients as data.
+
+    FSDP1's gradients are plain tensors, this rank's own shard. FSDP2's are DTensors: what is computed of them is
+    global, raises where it meets a plain tensor, and fails in collectives, `.numpy()` and `torch.allclose`. Under
+    `fsdp_compat` they are DTensors as well. `grad.to_local()` is the plain shard.
+    """
+
+    id = "FSDP222"
+    name = "gradient-data"
+    words = (r"\.grad\b", r"\.(named_)?parameters\(")
+    markers = ((".grad", "parameters()"),)
+    what_to_test = CLIPPING
+    visits = (cst.Module,)
+    shim = True
+    before = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, batch):
+    model = FSDP(model)
+    model(batch).backward()
+    total = torch.zeros(())
+    for parameter in model.parameters():
+        total += parameter.grad.pow(2).sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+"""
+    after = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+def train(model, batch):
+    fully_shard(model)
+    model(batch).backward()
+    total = torch.zeros(())
+    for parameter in model.parameters():
+        # TODO(fsdp-migrate FSDP222): parameter.grad is a DTensor under FSDP2, this arithmetic takes a plain shard
+        total += parameter.grad.pow(2).sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """The first gradient, or parameter that a collective is given, in each function that reads them as data."""
+        if "fsdp1" not in file.project.flags:
+            return
+        spoken = {file.function(found.node) for found in HandReducedNorms().visit(file.module, file)}
+        for place in _read(file):
+            function = file.function(place)
+            if function in spoken or is_summoned(place, file):
+                continue
+            whole = function or file.module
+            if AWARE.search(file.code(whole)):
+                continue
+            spoken.add(function)
+            text = file.code(place)
+            if _is_used_on(whole, file):
+                message = f"{text} is a DTensor under FSDP2, this arithmetic takes a plain shard"
+                yield Diagnosis(place, Level.MANUAL, message, ADVICE)
+            else:
+                yield Diagnosis(place, Level.INFO, f"{text} is a DTensor under FSDP2: its numbers are global", ADVICE)
+
+
+def _read(file: File) -> Iterator[cst.BaseExpression]:
+    """Every gradient of a sharded model's parameters that is read as data, and every such parameter in a collective."""
+    for node in file.nodes(cst.Attribute):
+        if node.attr.value == "grad" and _is_of_sharded(node.value, file) and _is_data(node, file):
+            yield node
+    for call in file.nodes(cst.Call):
+        if last_name(call.func) in COLLECTIVES and (file.resolved(call.func) or "").startswith("torch.distributed."):
+            for argument in call.args[:1]:
+                value = argument.value
+                inner = value.value if isinstance(value, cst.Attribute) and value.attr.value == "data" else value
+                if _is_of_sharded(inner, file):
+                    yield value
+
+
+def _is_of_sharded(parameter: cst.BaseExpression, file: File) -> bool:
+    model = model_of_parameter(parameter, file)
+    return model is not None and sharded(model, file).certainty is not Certainty.NO
+
+
+def _is_data(node: cst.Attribute, file: File) -> bool:
+    """Whether the number in a gradient goes anywhere: not where it is cleared, scaled or compared with None."""
+    parent = file.parent(node)
+    if isinstance(parent, cst.Attribute):
+        return parent.attr.value not in HARMLESS
+    return not isinstance(
+        parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget | cst.Del | cst.If | cst.BooleanOperation
+    )
+
+
+def _is_used_on(whole: cst.CSTNode, file: File) -> bool:
+    """Whether a function that reads gradients reduces them, scales others by them, or takes them for plain tensors."""
+    names = {last_name(call.func) for call in file.inside(whole, cst.Call)}
+    added = any(
+        "grad" in file.code(entry.value) and ".item()" not in file.code(entry.value)
+        for entry in file.inside(whole, cst.AugAssign)
+    )
+    return added or bool(names & (COLLECTIVES | PLAIN | SCALES))
