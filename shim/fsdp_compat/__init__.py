@@ -17,14 +17,29 @@ from fsdp_compat.torch_.versions import TORCH as _TORCH
 if _TORCH < _FLOOR:
     raise ImportError(f"fsdp_compat needs torch {_FLOOR} or newer, where fully_shard is public; this is {_TORCH}")
 
-from torch.distributed.fsdp import (
+
+from fsdp_compat.face.sharding import plan, shard
+from fsdp_compat.memory import MemoryReport, MemoryRow, Usage, memory_report
+from fsdp_compat.optimizers.relink import relink_optimizer
+from fsdp_compat.planning.plan import Plan, Unit
+from fsdp_compat.planning.sizes import Shards, UnitBytes
+from fsdp_compat.states.optim import optim_state_dict, optim_state_dict_to_load
+from fsdp_compat.states.state_dict_type import get_state_dict_type, set_state_dict_type, state_dict_type
+from fsdp_compat.step.comm_hooks import register_comm_hook
+from fsdp_compat.step.full_params import summon_full_params
+from fsdp_compat.step.grads import clip_grad_norm_, no_sync
+from fsdp_compat.step.scaler import ShardedGradScaler
+from fsdp_compat.units import fsdp_modules
+from fsdp_compat.vocabulary import (
     BackwardPrefetch,
     CPUOffload,
+    CustomPolicy,
     FullOptimStateDictConfig,
     FullStateDictConfig,
     LocalOptimStateDictConfig,
     LocalStateDictConfig,
     MixedPrecision,
+    ModuleWrapPolicy,
     OptimStateDictConfig,
     OptimStateKeyType,
     ShardedOptimStateDictConfig,
@@ -33,10 +48,6 @@ from torch.distributed.fsdp import (
     StateDictConfig,
     StateDictSettings,
     StateDictType,
-)
-from torch.distributed.fsdp.wrap import (
-    CustomPolicy,
-    ModuleWrapPolicy,
     _module_wrap_policy,
     _or_policy,
     always_wrap_policy,
@@ -47,22 +58,9 @@ from torch.distributed.fsdp.wrap import (
     wrap,
 )
 
-from fsdp_compat.face.sharding import plan, shard
-from fsdp_compat.memory import MemoryReport, MemoryRow, Usage, memory_report
-from fsdp_compat.optimizers.relink import relink_optimizer
-from fsdp_compat.planning.make_plan import Plan, Unit
-from fsdp_compat.planning.sizes import Shards, UnitBytes
-from fsdp_compat.states.optim import optim_state_dict, optim_state_dict_to_load
-from fsdp_compat.states.state_dict_type import get_state_dict_type, set_state_dict_type, state_dict_type
-from fsdp_compat.step.comm_hooks import register_comm_hook
-from fsdp_compat.step.full_params import summon_full_params
-from fsdp_compat.step.grads import clip_grad_norm_, no_sync
-from fsdp_compat.step.scaler import ShardedGradScaler
-from fsdp_compat.units import fsdp_modules
-
 if TYPE_CHECKING:
     # Typed code that moves its import goes on type-checking: the interface is FSDP1's own.
-    from torch.distributed.fsdp import FullyShardedDataParallel
+    from fsdp_compat.vocabulary import FullyShardedDataParallel
 else:
     from fsdp_compat.face.fsdp import FullyShardedDataParallel
 

@@ -113,7 +113,13 @@ def memory_report(model: nn.Module, optimizer: Optimizer | None = None) -> Memor
     allocator rounds up.
 
     No collective, no gather, nothing is moved: each rank may call it alone, and reports for itself.
+    Raises TypeError for what is no module or no optimizer.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"memory_report takes a module first, not {model!r}")
+    # An optimizer of the user's own need not be torch's.
+    if optimizer is not None and not isinstance(getattr(optimizer, "state", None), Mapping):
+        raise TypeError(f"memory_report takes an optimizer second, or nothing, not {optimizer!r}")
     ledger = _Ledger()
     names = {module: name for name, module in model.named_modules()}
     state = dict(optimizer.state) if optimizer is not None else {}

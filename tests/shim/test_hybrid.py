@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat import FSDP, CustomPolicy, ModuleWrapPolicy, ShardingStrategy
-from fsdp_compat.planning import options
+from fsdp_compat.messages import _logged
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, build
@@ -122,7 +122,7 @@ def default_sizes(rank: int, world_size: int) -> list[str]:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    options._logged.clear()
+    _logged.clear()
     logger, handler = logging.getLogger("fsdp_compat"), Keep()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -525,7 +525,7 @@ def logged(rank: int, world_size: int) -> list[str]:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    fsdp_compat.planning.options._logged.clear()
+    fsdp_compat.messages._logged.clear()
     logger = logging.getLogger("fsdp_compat")
     handler = Keep()
     logger.addHandler(handler)

@@ -162,6 +162,15 @@ def ranks_that_differ(rank: int, world_size: int) -> None:
     other = torch.optim.AdamW(backwards if rank % 2 else groups_of(model), lr=0.01)
     other.load_state_dict(FSDP.optim_state_dict_to_load(model, other, expected))
     assert_states(FSDP.optim_state_dict(model, other)["state"], expected["state"])
+    numbered: Any = other.state_dict()["state"]
+    order = [list(expected["state"])[number] for number in numbered] if rank == 0 else None
+    for kind in (FULL, SHARDED):
+        with FSDP.state_dict_type(model, kind):
+            state = FSDP.optim_state_dict(model, other)["state"]
+        entries: list[Any] = [None] * world_size
+        dist.all_gather_object(entries, [(name, *values) for name, values in state.items()])
+        assert entries == entries[:1] * world_size
+        assert order is None or [name for name, *_ in entries[0]] == order
     first = FSDP.full_optim_state_dict(model, other)
     again = torch.optim.AdamW(groups_of(model) if rank % 2 else backwards, lr=0.5)
     again.load_state_dict(FSDP.scatter_full_optim_state_dict(first or None, model, optim=again))

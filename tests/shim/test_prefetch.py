@@ -191,7 +191,7 @@ def messages_of(rank: int, world_size: int) -> list[str]:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    fsdp_compat.planning.options._logged.clear()
+    fsdp_compat.messages._logged.clear()
     logger, handler = logging.getLogger("fsdp_compat"), Keep()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import ShardingStrategy, fully_shard
+from torch.distributed.fsdp import fully_shard
 
 from fsdp_compat.applying.left_out import leaving_out
 from fsdp_compat.applying.materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
 from fsdp_compat.messages import warn_caller
 from fsdp_compat.optimizers.replaced import note_parameters, refuse_exchanged_parameters, watch
-from fsdp_compat.planning.make_plan import Plan, Unit
+from fsdp_compat.planning.make_plan import is_container_class
 from fsdp_compat.planning.mesh import MeshBuilder, compute_device, use_device
 from fsdp_compat.planning.mixed_precision import run_in_full_precision
 from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
 from fsdp_compat.planning.ownership import Place, Tie, parameter_at
+from fsdp_compat.planning.plan import Plan, Unit
 from fsdp_compat.planning.records import UnitRecord, record_of, set_record
 from fsdp_compat.step.buffers import cast_buffers_when_computing
 from fsdp_compat.step.eval_precision import follow_mode
@@ -31,6 +33,7 @@ from fsdp_compat.torch_.gradients import reduce_again, reduce_unused_as_zeros
 from fsdp_compat.torch_.param_groups import forget_place, refuse_tensor_parallelism, set_input_cast
 from fsdp_compat.torch_.registered import keep_requires_grad, register_sharded
 from fsdp_compat.torch_.versions import WORKS_ON_CPU
+from fsdp_compat.vocabulary import ShardingStrategy
 
 _EXPOSED = "_fsdp_compat_tied_"
 
@@ -44,6 +47,7 @@ def apply_plan(plan: Plan) -> None:
     use_device(device)
     if device.type == "cpu" and not WORKS_ON_CPU:
         make_cpu_work()
+    around_roots = is_container_class(plan.root)
     nested = [(part, record) for part in plan.root.modules() if (record := record_of(part)) is not None]
     watch(_named_places(plan, plan.units), [unit.module for unit in plan.units])
     run_in_full_precision(plan.full_precision)
@@ -54,12 +58,14 @@ def apply_plan(plan: Plan) -> None:
         if mesh in wrong:
             divide_explicitly(unit.module)
     for module, record in nested:
-        if record.is_root:
+        if record.is_root and not around_roots:
             record.is_root = False
             set_input_cast(module, record.cast_inputs_if_nested)
-    cast_buffers_when_computing(plan.root)
-    prefetch_after_first_forward(plan.root)
-    check_forward_order(plan.root)
+    # A container never runs; below one each of the outermost units is the root of its own forwards.
+    for root in [unit.module for unit in plan.units if unit.is_root]:
+        cast_buffers_when_computing(root)
+        prefetch_after_first_forward(root)
+        check_forward_order(root)
 
 
 def _named_places(plan: Plan, units: Iterable[Unit]) -> list[tuple[Place, str]]:
@@ -120,6 +126,8 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         leaving_out(unit.module, ignored | left_to_outer) as arguments,
         _exposed(unit.module, exposed),
     ):
+        if is_container_class(unit.module):
+            unit.module.__class__ = _callable_container(type(unit.module))
         fully_shard(unit.module, mesh=mesh, **arguments, **unit.kwargs)
     for index in range(len(exposed)):
         forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
@@ -148,6 +156,15 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         follow_mode(unit.module)
     if precision is not None and precision.keep_low_precision_grads:
         keep_low_precision_grads(unit.module, precision)
+
+
+def _callable_container(container: type[nn.Module]) -> type[nn.Module]:
+    """``container`` with a forward of its own, which fails as that of a container does: ``fully_shard`` wants one."""
+
+    def forward(self: nn.Module, *args: Any) -> None:
+        nn.Module.forward(self, *args)
+
+    return type(container.__name__, (container,), {"forward": forward, "__module__": container.__module__})
 
 
 @contextlib.contextmanager

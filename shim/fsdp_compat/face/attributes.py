@@ -7,10 +7,10 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy
 
 from fsdp_compat.planning.options import HYBRID
 from fsdp_compat.planning.records import UnitRecord, record_of
+from fsdp_compat.vocabulary import CPUOffload, MixedPrecision, ShardingStrategy
 
 
 class Attribute:

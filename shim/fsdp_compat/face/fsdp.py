@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,13 +18,15 @@ from torch.distributed.fsdp import FSDPModule
 from fsdp_compat import units as modules
 from fsdp_compat.face.attributes import ATTRIBUTES
 from fsdp_compat.face.sharding import shard
+from fsdp_compat.face.unwrapping import reads
+from fsdp_compat.messages import warn_caller
 from fsdp_compat.optimizers.relink import relink_live_optimizers
-from fsdp_compat.planning.options import log_once
 from fsdp_compat.states import state_dict_type as state
 from fsdp_compat.states import statics as legacy
 from fsdp_compat.step import comm_hooks, full_params, grads
 from fsdp_compat.torch_.param_groups import is_running
 
+_KEYWORDS = tuple(inspect.signature(shard).parameters)
 _classes: dict[type, type] = {}
 
 
@@ -39,14 +44,21 @@ class _Face(type):
 
     def __call__(cls, module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         """Shard ``module``, see :func:`fsdp_compat.shard`, and return the same object with FSDP1's methods."""
+        for name in sorted(kwargs.keys() - _KEYWORDS):
+            close = difflib.get_close_matches(name, _KEYWORDS, 1)
+            raise TypeError(
+                f"FullyShardedDataParallel() got an unexpected keyword argument {name!r}"
+                + (f". Did you mean {close[0]!r}?" if close else f": it takes {', '.join(_KEYWORDS)}")
+            )
         shard(module, *args, **kwargs)
         for unit in modules.fsdp_modules(module):
             _give_methods(unit)
         relink_live_optimizers(module)
-        if "module" in module._modules:
-            log_once(
-                f"{type(module).__name__} has a child called module, so .module is that child and not the whole model; "
-                "where FSDP1's .module is meant, leave it out"
+        kinds = {type(unit).__name__: None for unit in modules.fsdp_modules(module) if "module" in unit._modules}
+        if kinds:
+            warn_caller(
+                f"{' and '.join(kinds)} has a child called module, and .module is that child, where FSDP1's is the "
+                "whole of what was wrapped. Remove .module where the whole is meant."
             )
         return module
 
@@ -112,14 +124,11 @@ class _Methods(_Statics, FSDPModule):
     @property
     def module(self) -> Any:
         """The module itself: there is no wrapper. A child of that name, or what a checkpoint wrapper holds, wins."""
-        children = self.__dict__["_modules"]
-        if "module" in children:
-            return children["module"]
-        return children["_checkpoint_wrapped_module"] if isinstance(self, ActivationWrapper) else self
+        return _unwrapped(self, sys._getframe(1))
 
     @property
     def _fsdp_wrapped_module(self) -> Any:
-        return self.module
+        return _unwrapped(self, sys._getframe(1))
 
     def check_is_root(self) -> bool:
         """Whether no sharded module is known to lie around this one."""
@@ -138,12 +147,23 @@ class _Methods(_Statics, FSDPModule):
             return super().apply(fn)  # type: ignore[misc]
 
 
+def _unwrapped(module: Any, reader: FrameType) -> Any:
+    children = module._modules
+    if "module" in children:
+        return children["module"]
+    if isinstance(module, ActivationWrapper):
+        return children["_checkpoint_wrapped_module"]
+    reads.note(module, reader)
+    return module
+
+
 def _gathering(forward: Callable[..., Any]) -> Callable[..., Any]:
     """``forward`` for those who call it by name: FSDP1 gathers in its forward, FSDP2 in hooks of the call around it."""
 
     @functools.wraps(forward)
     def gather_first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or is_running(self):
+            reads.forget()
             return forward(self, *args, **kwargs)
         return self(*args, **kwargs)
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    CPUOffload,
-    FSDPModule,
-    MixedPrecision,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    ShardingStrategy,
-)
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy
 
 from fsdp_compat.applying.apply import apply_plan
-from fsdp_compat.planning.make_plan import Plan, make_plan
+from fsdp_compat.messages import logger
+from fsdp_compat.planning.make_plan import make_plan
 from fsdp_compat.planning.options import Device, Options, ProcessGroups
+from fsdp_compat.planning.plan import Plan
 from fsdp_compat.planning.policies import Policy
+from fsdp_compat.vocabulary import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 
 _Module = TypeVar("_Module", bound=nn.Module)
-_logger = logging.getLogger("fsdp_compat")
 
 
 def shard(
@@ -80,12 +73,12 @@ def shard(
         reshard_after_forward=reshard_after_forward,
     )
     if isinstance(module, FSDPModule) and auto_wrap_policy is None:
-        _logger.info("%s is sharded already and stays as it is", type(module).__name__)
+        logger.info("%s is sharded already and stays as it is", type(module).__name__)
         return module
     made = make_plan(module, options, auto_wrap_policy, ignored_modules, ignored_states)
     options.log_no_ops()
     for note in made.notes:
-        _logger.info(note)
+        logger.info(note)
     apply_plan(made)
     return module
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.distributed.tensor import DTensor
 
+from fsdp_compat.messages import shortened
 from fsdp_compat.optimizers.held import Held
 from fsdp_compat.units import clean_name
 
@@ -76,8 +77,3 @@ def _loadable(group: Mapping[str, Any], wanted: Sequence[str], keys: Mapping[str
         given = dict(zip(map(clean_name, group["params"]), group["param_names"], strict=True))
         values["param_names"] = [given[name] for name in wanted]
     return values
-
-
-def shortened(names: Sequence[str], limit: int = 5) -> str:
-    """The first ``names`` and how many more there are."""
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

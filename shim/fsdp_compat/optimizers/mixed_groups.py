@@ -5,16 +5,16 @@ The kernels that torch runs on many tensors at once take either kind, not both. 
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from fsdp_compat.messages import logger
+
 _MANY_AT_ONCE = ("foreach", "fused")
 
-_logger = logging.getLogger("fsdp_compat")
 _left_open: WeakKeyDictionary[Optimizer, list[tuple[dict[str, Any], str]]] = WeakKeyDictionary()
 
 
@@ -26,7 +26,7 @@ def step_one_by_one_where_mixed(optimizer: Optimizer) -> None:
             continue
         for name in chosen:
             if group[name]:
-                _logger.warning(
+                logger.warning(
                     "group %d of this %s holds sharded and ordinary parameters, which no %s kernel takes together: "
                     "%s=True has no effect. Put them into groups of their own to keep it.",
                     index,

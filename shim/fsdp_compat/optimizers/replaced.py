@@ -19,8 +19,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fsdp_compat.messages import shortened
 from fsdp_compat.optimizers.mixed_groups import leave_open_again, step_one_by_one_where_mixed
 from fsdp_compat.planning.ownership import Place, parameter_at
+from fsdp_compat.torch_.assigned_data import note_data, refuse_assigned_data
 from fsdp_compat.torch_.gathering import gathered_copies, is_left_alone
 from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run
 
@@ -87,6 +89,9 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     _refuse_stale_parameters(optimizer)
+    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    for module in filter(_is_sharded, _sharded_modules):
+        refuse_assigned_data(module, held)
     step_one_by_one_where_mixed(optimizer)
 
 
@@ -100,7 +105,7 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
     if stale:
         raise RuntimeError(
             f"this {type(optimizer).__name__} was built before the model was sharded and holds parameters that are no "
-            f"longer in it ({_shortened(stale)}): its step would train nothing. Build it after sharding, or call "
+            f"longer in it ({shortened(stale)}): its step would train nothing. Build it after sharding, or call "
             "fsdp_compat.relink_optimizer(optimizer, model)."
         )
     copies = gathered_copies(filter(_is_sharded, _sharded_modules))
@@ -108,7 +113,7 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
     if temporary:
         raise RuntimeError(
             f"this {type(optimizer).__name__} was built between a forward without backward and the next backward and "
-            f"holds gathered copies of parameters ({_shortened(temporary)}): its step would train nothing. Build it "
+            f"holds gathered copies of parameters ({shortened(temporary)}): its step would train nothing. Build it "
             "before that forward, or call fsdp_compat.relink_optimizer(optimizer, model)."
         )
     _checked[optimizer] = version
@@ -117,16 +122,22 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
 def refuse_exchanged_parameters(unit: nn.Module) -> None:
     """From the second forward on, raise RuntimeError where ``unit`` holds another parameter than the one it shards.
 
-    FSDP2 would put its own back without a word. What is exchanged before the first forward it takes over.
+    FSDP2 would put its own back without a word. What is exchanged before the first forward it takes over; an assigned
+    ``.data``, which it would not notice, is refused from the first one on, and by each optimizer.
     """
+    note_data(unit)
 
     def check(module: nn.Module, args: Any) -> None:
-        if not has_run(module) or is_left_alone(module):
+        if is_left_alone(module):
+            return
+        if not torch.compiler.is_compiling():
+            refuse_assigned_data(module)
+        if not has_run(module):
             return
         names = exchanged_parameters(module)
         if names:
             raise RuntimeError(
-                f"{_shortened(names)} of this {type(module).__name__} was exchanged for another parameter after "
+                f"{shortened(names)} of this {type(module).__name__} was exchanged for another parameter after "
                 "sharding, which would be lost. Write the values into it instead: param.copy_(...) under "
                 "FullyShardedDataParallel.summon_full_params(model), or load_state_dict."
             )
@@ -136,7 +147,3 @@ def refuse_exchanged_parameters(unit: nn.Module) -> None:
 
 def _is_sharded(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
-
-
-def _shortened(names: list[str], limit: int = 5) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -6,75 +6,21 @@ units cannot be what FSDP1 makes of them, so their parameters move to an enclosi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FSDPModule, OffloadPolicy
+from torch.distributed.fsdp import FSDPModule
 
-from fsdp_compat.messages import warn_caller
+from fsdp_compat.messages import shortened, warn_caller
 from fsdp_compat.optimizers.replaced import replacement_of
 from fsdp_compat.planning.mixed_precision import Precision
-from fsdp_compat.planning.options import KEEP_AFTER_FORWARD, Options, ignored_parts
-from fsdp_compat.planning.ownership import Ownership, Place, Tie, parameter_at
-from fsdp_compat.planning.plan_table import plan_table
-from fsdp_compat.planning.policies import Policy, chosen_modules
+from fsdp_compat.planning.options import Options, ignored_parts
+from fsdp_compat.planning.ownership import Ownership, parameter_at
+from fsdp_compat.planning.plan import Plan, Unit
+from fsdp_compat.planning.policies import Policy, chosen_modules, warn_if_nothing_matches
 from fsdp_compat.planning.sizes import Shards, UnitBytes, known_world_size, shards_of
 from fsdp_compat.planning.tensor_parallel import check_tensor_parallel
-from fsdp_compat.torch_.versions import HAS_AUTO_RESHARD
-
-
-@dataclass(frozen=True, eq=False)
-class Unit:
-    """One future call of ``fully_shard``. ``numel`` counts the elements it manages, before sharding.
-
-    ``size`` is what they weigh, see :class:`fsdp_compat.UnitBytes`.
-    """
-
-    fqn: str
-    module: nn.Module
-    options: Options
-    precision: Precision | None
-    is_root: bool
-    places: tuple[Place, ...]
-    numel: int
-    size: UnitBytes
-
-    @cached_property
-    def kwargs(self) -> dict[str, Any]:
-        """What ``fully_shard`` is called with, besides ``mesh`` and ``ignored_params``."""
-        kwargs: dict[str, Any] = {
-            "reshard_after_forward": _reshard_after_forward(self.options),
-            "offload_policy": _offload_policy(self.options.cpu_offload),
-        }
-        if self.precision is not None:
-            kwargs["mp_policy"] = self.precision.unit_policy(is_root=self.is_root, has_parameters=bool(self.places))
-        return kwargs
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What :func:`fsdp_compat.shard` does to ``root``: ``units`` in the order they are applied, the root last.
-
-    ``shared`` holds the places of each tied parameter, ``ties`` those that several units would share;
-    ``full_precision`` are the modules kept in fp32;
-    ``notes`` says, one sentence each, where the units differ from FSDP1's. ``str(plan)`` is a table.
-    """
-
-    root: nn.Module
-    units: tuple[Unit, ...]
-    ties: tuple[Tie, ...]
-    shared: tuple[tuple[Place, ...], ...]
-    ignored: tuple[Place, ...]
-    ignored_modules: frozenset[nn.Module]
-    full_precision: tuple[nn.Module, ...]
-    notes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return plan_table(self)
 
 
 def make_plan(
@@ -91,13 +37,13 @@ def make_plan(
     Raises ValueError, TypeError or NotImplementedError where the arguments contradict each other, where FSDP1
     refuses them, or where FSDP2 cannot do what they ask.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"FSDP takes a module, not {type(module).__name__}. Wrap each module by itself, or one that holds and runs "
+            "them."
+        )
     options.check(is_auto_wrapped=auto_wrap_policy is not None)
     world = known_world_size(world_size, options)
-    if isinstance(module, nn.ModuleList | nn.ModuleDict) and _is_container(module):
-        raise ValueError(
-            f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters. "
-            "Shard each of its elements, or the module that holds it."
-        )
     notes: list[str] = []
     ignored_module_set, ignored_params = _ignored(module, *ignored_parts(ignored_modules, ignored_states))
     precision = Precision.read(options.mixed_precision)
@@ -109,15 +55,28 @@ def make_plan(
         if full_precision:
             kinds = sorted({type(part).__name__ for part in full_precision})
             notes.append(f"mixed precision leaves {', '.join(kinds)} out: they are units of their own, in their dtype")
+            warn_caller(
+                "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the wrapped module has "
+                f"submodules of type {', '.join(kinds)}. These modules are units of their own with mixed precision "
+                "disabled."
+            )
         root_arguments = {**options.as_dict(), "ignored_states": ignored_params}
         chosen = chosen_modules(module, auto_wrap_policy, ignored_module_set, ignored_params, root_arguments, classes)
         arguments = {part: _unit_arguments(given, ignored_params) for part, given in chosen.items()}
+        if not arguments:
+            warn_if_nothing_matches(module, auto_wrap_policy)
     names = {part: name for name, part in module.named_modules()}
     for container in [part for part in arguments if _is_container(part)]:
         del arguments[container]
         notes.append(f"{names[container]} has no forward: what it holds itself belongs to the unit around it")
     ownership = Ownership.of(module, arguments.keys(), ignored_params)
     _check_not_tied_to_sharded(ownership)
+    own = [ownership.fqns[parameter_at(place)] for place in ownership.places[module]]
+    if is_container_class(module) and own:
+        raise ValueError(
+            f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters ({shortened(own)}). Shard "
+            "each of its elements, or the module that holds it."
+        )
     notes += [
         f"{' and '.join(tie.fqns)} are one parameter: it belongs to {tie.owner_fqn or 'the root'}"
         for tie in ownership.ties
@@ -125,7 +84,11 @@ def make_plan(
     nested = [name for name, part in module.named_modules() if isinstance(part, FSDPModule)]
     if nested:
         notes.append(f"already sharded, left as they are: {', '.join(nested)}")
-    order = [(part, options.with_unit_arguments(given, names[part]), False) for part, given in arguments.items()]
+    # Whose forward runs first is the root of that forward: below a container that is each of the outermost units.
+    outermost = set(_outermost(module, arguments)) if is_container_class(module) else set()
+    order = [
+        (part, options.with_unit_arguments(given, names[part]), part in outermost) for part, given in arguments.items()
+    ]
     for part, unit_options, _ in [*order, (module, options, True)]:
         params = map(parameter_at, ownership.places[part])
         check_tensor_parallel({param: ownership.fqns[param] for param in params}, unit_options)
@@ -204,22 +167,18 @@ def _check_not_tied_to_sharded(ownership: Ownership) -> None:
             )
 
 
+def _outermost(module: nn.Module, units: Container[nn.Module]) -> Iterator[nn.Module]:
+    for child in module.children():
+        if child in units:
+            yield child
+        else:
+            yield from _outermost(child, units)
+
+
+def is_container_class(module: nn.Module) -> bool:
+    """Whether ``module`` is a ModuleList or a ModuleDict, which nobody calls."""
+    return isinstance(module, nn.ModuleList | nn.ModuleDict) and _is_container(module)
+
+
 def _is_container(module: nn.Module) -> bool:
     return getattr(module.forward, "__func__", module.forward) is nn.Module.forward
-
-
-def _reshard_after_forward(options: Options) -> int | None:
-    if options.reshard_after_forward is not None:
-        return options.reshard_after_forward
-    if options.strategy in KEEP_AFTER_FORWARD:
-        return False
-    return None if HAS_AUTO_RESHARD else True
-
-
-def _offload_policy(value: CPUOffload | OffloadPolicy | None) -> OffloadPolicy:
-    if isinstance(value, OffloadPolicy):
-        return value
-    if value is None or not value.offload_params:
-        return OffloadPolicy()
-    # Pinned memory exists for an accelerator's copies; without one torch refuses to allocate it.
-    return CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())

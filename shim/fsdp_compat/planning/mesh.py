@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import ShardingStrategy
 
-from fsdp_compat.planning.options import HYBRID, Device, Options, log_once
+from fsdp_compat.messages import log_once
+from fsdp_compat.planning.options import HYBRID, Device, Options
 from fsdp_compat.planning.tensor_parallel import first_dimension
+from fsdp_compat.vocabulary import ShardingStrategy
 
 # The order is FSDP2's: the outer dimension replicates, the inner one shards.
 DIM_NAMES = ("replicate", "shard")
@@ -125,7 +126,7 @@ def compute_device(module: nn.Module, options: Options, ignored_params: set[nn.P
             f"FSDP only supports single device modules but got params on {', '.join(sorted(map(str, own)))}"
         )
     if options.device_id is not None:
-        device = _with_index(_existing(_as_device(options.device_id)))
+        device = _with_index(_existing(options.device_id))
         if own and own != {device}:
             raise ValueError(
                 f"Inconsistent compute device and `device_id` on rank {dist.get_rank()}: {own.pop()} vs {device}. "
@@ -158,17 +159,15 @@ def use_device(device: torch.device) -> None:
         torch.get_device_module(device.type).set_device(device)
 
 
-def _existing(device: torch.device) -> torch.device:
-    if device.type not in ("cpu", "meta") and not torch.accelerator.is_available():
+def _existing(device: Device) -> torch.device:
+    # A number alone names an accelerator's device, and torch.device(number) fails without one.
+    names_accelerator = isinstance(device, int) or torch.device(device).type not in ("cpu", "meta")
+    if names_accelerator and not torch.accelerator.is_available():
         raise RuntimeError(
-            f"device_id names {device}, but torch finds no accelerator on this machine. Pass torch.device('cpu') to "
-            "train on the CPU."
+            f"device_id={device} names an accelerator, but torch finds no accelerator on this machine. Pass "
+            "device_id=torch.device('cpu') to train on the CPU."
         )
-    return device
-
-
-def _as_device(device: Device) -> torch.device:
-    return device if isinstance(device, torch.device) else torch.device(device)
+    return torch.device(device)
 
 
 def _with_index(device: torch.device) -> torch.device:

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from fsdp_compat.torch_.versions import HAS_GRAD_DTYPE, TORCH
+from fsdp_compat.vocabulary import MixedPrecision
 
 _FULL_PRECISION_IN_EVAL = "FSDP_USE_FULL_PREC_IN_EVAL"
 

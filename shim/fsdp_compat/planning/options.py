@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -11,14 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    CPUOffload,
-    MixedPrecision,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    ShardingStrategy,
-)
+from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
+
+from fsdp_compat.messages import log_once
+from fsdp_compat.vocabulary import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 
 ProcessGroups: TypeAlias = dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup]
 Device: TypeAlias = int | str | torch.device
@@ -27,9 +22,6 @@ FREES_AFTER_FORWARD = frozenset({ShardingStrategy.FULL_SHARD, ShardingStrategy.H
 HYBRID = frozenset({ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2})
 #: The strategies under which a unit stays gathered from its forward to its backward.
 KEEP_AFTER_FORWARD = frozenset({ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2})
-
-_logger = logging.getLogger("fsdp_compat")
-_logged: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +62,20 @@ class Options:
         return options
 
     def check(self, *, is_auto_wrapped: bool) -> None:
-        """Raise ValueError for combinations that FSDP1's constructor refuses, or that contradict each other."""
+        """Raise ValueError for combinations that FSDP1's constructor refuses, or that contradict each other.
+
+        TypeError for a strategy or an offload that is none.
+        """
+        if not isinstance(self.sharding_strategy, ShardingStrategy | None):
+            raise TypeError(
+                f"sharding_strategy takes a ShardingStrategy, as ShardingStrategy.FULL_SHARD, not "
+                f"{self.sharding_strategy!r}"
+            )
+        if not isinstance(self.cpu_offload, CPUOffload | OffloadPolicy | None):
+            raise TypeError(
+                f"cpu_offload takes a CPUOffload or an OffloadPolicy, as CPUOffload(offload_params=True), not "
+                f"{self.cpu_offload!r}"
+            )
         self._check_reshard_after_forward()
         if self.param_init_fn is not None and not callable(self.param_init_fn):
             raise ValueError(
@@ -132,13 +137,6 @@ class Options:
 
 def _is_pair(group: object) -> bool:
     return isinstance(group, tuple) and len(group) == 2 and all(isinstance(part, dist.ProcessGroup) for part in group)
-
-
-def log_once(message: str) -> None:
-    """Log ``message`` unless this process has logged it before."""
-    if message not in _logged:
-        _logged.add(message)
-        _logger.info(message)
 
 
 def ignored_parts(

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy, _or_policy
+
+from fsdp_compat.messages import warn_caller
+from fsdp_compat.vocabulary import CustomPolicy, ModuleWrapPolicy, _or_policy, lambda_auto_wrap_policy
 
 Decision: TypeAlias = Callable[..., bool]
 Policy: TypeAlias = Decision | ModuleWrapPolicy | CustomPolicy
@@ -60,6 +62,28 @@ def chosen_modules(
         else dict(root_arguments)
         for module in order
     }
+
+
+def warn_if_nothing_matches(root: nn.Module, policy: Policy) -> None:
+    """Warn where ``policy``, which has chosen no module below ``root``, says by class or by rule which ones it wants.
+
+    A policy by size chooses nothing in a small model, and one of the user's own may.
+    """
+    wanted = getattr(policy, "_module_classes", None)
+    if isinstance(policy, functools.partial):
+        wanted = policy.keywords.get("transformer_layer_cls")
+        if policy.func is not lambda_auto_wrap_policy and not wanted:
+            return
+    elif wanted is None and not isinstance(policy, CustomPolicy):
+        return
+    classes = tuple(wanted or ())
+    if isinstance(root, classes):
+        return
+    names = ", ".join(sorted(each.__name__ for each in classes))
+    warn_caller(
+        f"auto_wrap_policy{f' for {names}' if names else ''} matches no module in {type(root).__name__}: its "
+        "parameters are one unit and are gathered together. Check the classes or the rule that it names."
+    )
 
 
 def _check_nothing_sharded(root: nn.Module) -> None:

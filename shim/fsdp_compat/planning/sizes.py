@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat.planning.mesh import compute_device, ranks_per_node
 from fsdp_compat.planning.options import HYBRID, Options
+from fsdp_compat.vocabulary import ShardingStrategy
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,11 @@ class UnitBytes:
 def known_world_size(given: int | None, options: Options) -> Shards | None:
     """How many ranks the default group has or will have: as ``given``, as initialised, or as torchrun says.
 
-    Raises ValueError if ``given`` is no number of ranks, or if ``options`` say it already.
+    Raises TypeError if ``given`` is no int, ValueError if it is no number of ranks, or if ``options`` say it already.
     """
     if given is not None:
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise TypeError(f"world_size is the number of ranks, an int, not {given!r}")
         if given < 1:
             raise ValueError(f"world_size is the number of ranks, at least 1, not {given}")
         if options.device_mesh is not None or options.process_group is not None:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import DTensor
 
-from fsdp_compat.planning.options import HYBRID, Options, log_once
+from fsdp_compat.messages import log_once
+from fsdp_compat.planning.options import HYBRID, Options
 from fsdp_compat.torch_.param_groups import root_mesh
 from fsdp_compat.torch_.versions import HAS_UNEVEN_STRIDES, MOVES_STRIDED_CHECKPOINTS, TORCH
+from fsdp_compat.vocabulary import ShardingStrategy
 
 
 def check_tensor_parallel(params: Mapping[torch.Tensor, str], options: Options) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -12,7 +11,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from fsdp_compat.optimizers.groups import KEYED_BY_NUMBER, exported_groups, loadable_groups, shortened
+from fsdp_compat.messages import logger, shortened
+from fsdp_compat.optimizers.groups import KEYED_BY_NUMBER, exported_groups, loadable_groups
 from fsdp_compat.optimizers.held import Held, OptimInput, held_parameters
 from fsdp_compat.states.agreement import check_agreement
 from fsdp_compat.states.rank0 import FromFirstRank, is_first_rank, map_tensors, meshes_of
@@ -22,7 +22,6 @@ from fsdp_compat.units import clean_name
 
 StateDict: TypeAlias = dict[str, Any]
 _Fetch: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-_logger = logging.getLogger("fsdp_compat")
 
 
 def optim_state_dict(
@@ -41,7 +40,7 @@ def optim_state_dict(
     ``full`` gathers each tensor (one at a time, onto the CPU if ``offload_to_cpu``), else they stay DTensors. With
     ``rank0_only`` the other ranks get an empty dict; it needs ``full``. The result shares no memory with ``optim``.
     Never steps the optimizer: a state that is still empty is returned empty. A collective; optimizers
-    may hold their parameters in another order on each rank.
+    may hold their parameters in another order on each rank, and the entries come in that of the first rank on all.
 
     ``optim_state_dict`` stands for ``optim.state_dict()``: numbered as that is, or by name; without groups there are
     none in the result. What is not a parameter's state in it is kept as it is. ``optim_input`` is what an optimizer
@@ -58,6 +57,7 @@ def optim_state_dict(
     sharded = {held.names[param] for param in held.order if isinstance(param, DTensor)}
     if full:
         check_agreement({name: states[name] for name in sharded & states.keys()}, meshes_of(model))
+    order = _order_of_first_rank(states, model, group)
     keep = not rank0_only or is_first_rank(model, group)
     exported: dict[Any, Any] = {}
     for name in (held.names[param] for param in held.order):
@@ -68,9 +68,9 @@ def optim_state_dict(
             }
     if not keep:
         return {}
-    ordered = {name: {key: exported[name][key] for key in state} for name, state in states.items()}
+    ordered = {name: {key: exported[name][key] for key in order[name]} for name in order}
     if others:
-        _logger.info("optimizer state of no parameter is kept as it is: %s", shortened([str(key) for key in others]))
+        logger.info("optimizer state of no parameter is kept as it is: %s", shortened([str(key) for key in others]))
     result: StateDict = {"state": {**ordered, **others}}
     if "param_groups" in given:
         result["param_groups"] = exported_groups(given["param_groups"], held)
@@ -132,6 +132,19 @@ def optim_state_dict_to_load(
         groups = map_tensors(optim_state_dict["param_groups"], fetch)
         loadable["param_groups"] = loadable_groups(groups, held, keys)
     return loadable
+
+
+def _order_of_first_rank(
+    states: Mapping[str, Mapping[str, Any]], model: nn.Module, group: dist.ProcessGroup | None
+) -> dict[str, list[str]]:
+    """The names in ``states`` and the keys of each, in the order of the first rank; what it lacks follows.
+
+    So code that communicates entry by entry meets on all ranks.
+    """
+    own = {name: list(state) for name, state in states.items()}
+    first: dict[str, list[str]] = FromFirstRank(own, model, group).skeleton
+    names = [*(name for name in first if name in own), *(name for name in own if name not in first)]
+    return {name: sorted(own[name], key=[*first.get(name, ()), *own[name]].index) for name in names}
 
 
 def _by_name(states: Mapping[Any, Any], held: Held) -> tuple[dict[str, Any], dict[Any, Any]]:

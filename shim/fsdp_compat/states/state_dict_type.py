@@ -14,8 +14,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import (
-    FSDPModule,
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
+from fsdp_compat.torch_.param_groups import managed_parameters
+from fsdp_compat.torch_.tensors import full_tensor, holds_first_shard, shard_like, whole_copy
+from fsdp_compat.units import clean_name, fsdp_modules
+from fsdp_compat.vocabulary import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
     OptimStateDictConfig,
@@ -25,12 +31,6 @@ from torch.distributed.fsdp import (
     StateDictSettings,
     StateDictType,
 )
-from torch.distributed.tensor import DTensor
-
-from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
-from fsdp_compat.torch_.param_groups import managed_parameters
-from fsdp_compat.torch_.tensors import full_tensor, holds_first_shard, shard_like, whole_copy
-from fsdp_compat.units import clean_name, fsdp_modules
 
 _ATTRIBUTE = "_fsdp_compat_state_dict_settings"
 _COPIED = "_fsdp_compat_copied"

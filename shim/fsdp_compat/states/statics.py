@@ -11,16 +11,16 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import OptimStateKeyType
 from torch.optim import Optimizer
 
+from fsdp_compat.messages import log_once
 from fsdp_compat.optimizers.groups import exported_groups
 from fsdp_compat.optimizers.held import OptimInput, held_parameters
-from fsdp_compat.planning.options import log_once
 from fsdp_compat.states import optim as _optim
 from fsdp_compat.states.optim import StateDict
 from fsdp_compat.states.state_dict_type import optim_options
 from fsdp_compat.units import clean_name
+from fsdp_compat.vocabulary import OptimStateKeyType
 
 
 def optim_state_dict(

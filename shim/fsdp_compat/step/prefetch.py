@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from fsdp_compat.planning.options import log_once
+from fsdp_compat.messages import log_once
 from fsdp_compat.planning.records import record_of
 from fsdp_compat.torch_.gathering import is_being_gathered
 from fsdp_compat.torch_.param_groups import param_groups, prefetches_in_forward
