@@ -98,6 +98,14 @@ def test_batch_norm_beside_mixed_precision_is_warned_of() -> None:
         plan(model, **arguments)
 
 
+def test_a_container_is_warned_of_as_by_fsdp1_and_refused_with_parameters_of_its_own() -> None:
+    model = nn.ModuleList([Block(3, 5), nn.Linear(3, 3)])
+    with pytest.warns(UserWarning, match="will not all-gather parameters for containers that do not implement forward"):
+        plan(model, auto_wrap_policy=ModuleWrapPolicy({Block, nn.Linear}), world_size=2)
+    with pytest.raises(ValueError, match=r"ModuleList has no forward, .* \(1\.weight, 1\.bias\)"):
+        plan(model, auto_wrap_policy=ModuleWrapPolicy({Block}), world_size=2)
+
+
 def assigned(rank: int, world_size: int) -> None:
     """Worker: an assigned ``.data`` is found at the next forward or step; what writes values or moves them is not."""
     for change in (lambda p: p.data.mul(0.5), lambda p: p.data.to(torch.bfloat16)):

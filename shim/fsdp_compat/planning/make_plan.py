@@ -77,6 +77,11 @@ def make_plan(
             f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters ({shortened(own)}). Shard "
             "each of its elements, or the module that holds it."
         )
+    if is_container_class(module):
+        warn_caller(
+            "FSDP will not all-gather parameters for containers that do not implement forward: each unit below this "
+            f"{type(module).__name__} gathers its own."
+        )
     notes += [
         f"{' and '.join(tie.fqns)} are one parameter: it belongs to {tie.owner_fqn or 'the root'}"
         for tie in ownership.ties

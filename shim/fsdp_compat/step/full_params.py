@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat.planning.ownership import Place
 from fsdp_compat.torch_.gathering import left_alone, prepare
-from fsdp_compat.torch_.param_groups import ManagedParameter, is_running, managed_parameters
+from fsdp_compat.torch_.param_groups import ManagedParameter, is_running, managed_parameters, reduction_groups
 from fsdp_compat.torch_.tensors import copy_into, gathered_copy, holds_first_shard
 from fsdp_compat.units import fsdp_modules
 
@@ -45,8 +45,8 @@ def summon_full_params(
     tensor-parallel mesh that they were before FSDP, as in FSDP1.
     A module without FSDP2 units is left alone. A collective: all ranks enter it.
 
-    Differs from FSDP1 in that ``offload_to_cpu`` works with NO_SHARD, and that nothing is written with
-    ``writeback=False`` under NO_SHARD either.
+    As in FSDP1 changes under NO_SHARD stay with ``writeback=False`` too, unless parameters are offloaded.
+    Differs from FSDP1 in that ``offload_to_cpu`` works with NO_SHARD.
 
     Raises NotImplementedError for ``writeback`` with ``rank0_only`` and for ``with_grads`` with ``offload_to_cpu``,
     AssertionError inside a forward, a backward or another ``summon_full_params`` of the same unit (all as FSDP1);
@@ -101,6 +101,9 @@ def _summon(
     unit.reshard()
     gathered = [_gather(managed, rank0_only, offload_to_cpu, with_grads) for managed in managed_parameters(unit)]
     summoned = [one for one in gathered if one is not None]
+    # FSDP1 has the parameter itself there, so that changes need no writing back, unless it was offloaded.
+    is_whole = bool(summoned) and reduction_groups(unit).is_replicated
+    is_whole = is_whole and all(one.managed.sharded.device == one.full.device for one in summoned)
     for one in summoned:
         _register(one.managed.places, one.full)
     _summoned.add(id(unit))
@@ -110,8 +113,11 @@ def _summon(
     finally:
         _summoned.discard(id(unit))
         try:
-            for one in summoned if writeback else ():
-                _write_back(one, with_grads)
+            for one in summoned:
+                if writeback:
+                    _write_back(one, with_grads)
+                elif is_whole and not offload_to_cpu:
+                    copy_into(one.managed.sharded, one.full.detach(), one.managed.data_dimensions)
         finally:
             for one in summoned:
                 _register(one.managed.places, one.managed.sharded)

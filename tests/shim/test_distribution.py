@@ -1,0 +1,26 @@
+"""fsdp_compat as a distribution of its own says the same as the whole project about versions and dependencies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+
+
+def project(path: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / path).read_text())["project"]
+
+
+def test_the_shims_distribution_agrees_with_the_project() -> None:
+    whole, shim = project("pyproject.toml"), project("shim/pyproject.toml")
+    for field in ("version", "requires-python", "license"):
+        assert shim[field] == whole[field]
+    packaging = [each for each in whole["dependencies"] if each.startswith("packaging")]
+    assert sorted(shim["dependencies"]) == sorted([*packaging, *whole["optional-dependencies"]["torch"]])
