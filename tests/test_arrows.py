@@ -108,24 +108,24 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "fsdp_compat": {
         "messages": set(),
+        "own_vocabulary": set(),
+        "vocabulary": {"own_vocabulary"},
         "tables": set(),
         "torch_": set(),
         "memory": {"tables", "torch_"},
         "units": {"planning", "torch_"},
-        "planning": {"messages", "optimizers", "tables", "torch_"},
-        "optimizers": {"planning", "torch_", "units"},
-        "states": {"optimizers", "planning", "torch_", "units"},
-        "step": {"face", "messages", "optimizers", "planning", "torch_", "units"},
-        "applying": {"messages", "optimizers", "planning", "step", "torch_"},
-        "face": {"applying", "optimizers", "planning", "states", "step", "torch_", "units"},
-        "": {"face", "memory", "optimizers", "planning", "states", "step", "torch_", "units"},
+        "planning": {"messages", "optimizers", "tables", "torch_", "vocabulary"},
+        "optimizers": {"messages", "planning", "torch_", "units"},
+        "states": {"messages", "optimizers", "planning", "torch_", "units", "vocabulary"},
+        "step": {"messages", "optimizers", "planning", "torch_", "units"},
+        "applying": {"messages", "optimizers", "planning", "step", "torch_", "vocabulary"},
+        "face": {"applying", "messages", "optimizers", "planning", "states", "step", "torch_", "units", "vocabulary"},
+        "": {"face", "memory", "optimizers", "planning", "states", "step", "torch_", "units", "vocabulary"},
     },
 }
 #: Circles that are still there; an entry goes with its circle and none comes.
 CIRCLES = {
     frozenset({"optimizers", "planning", "units"}),
-    frozenset({"applying", "face", "step"}),
-    frozenset({"fsdp_compat.planning.make_plan", "fsdp_compat.planning.plan_table"}),
 }
 #: Base names that still occur more than once; a name goes with its second file and none comes.
 TWICE = {

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from fsdp_compat.planning.options import HYBRID
-from fsdp_compat.planning.records import UnitRecord, record_of
+from fsdp_compat.planning.records import UnitRecord, process_group, record_of
 from fsdp_compat.vocabulary import CPUOffload, MixedPrecision, ShardingStrategy
 
 
@@ -34,16 +34,6 @@ class Attribute:
         if record is None:
             raise AttributeError(f"{owner.__name__} was not sharded by fsdp_compat: it has no {self._name}")
         return self._read(record)
-
-
-def process_group(record: UnitRecord) -> dist.ProcessGroup:
-    """The group that shards; for NO_SHARD the one that replicates."""
-    given = record.options.process_group
-    if isinstance(given, tuple):
-        return given[0]
-    if given is not None:
-        return given
-    return record.mesh.get_group(record.mesh.ndim - 1 if record.options.strategy in HYBRID else 0)
 
 
 def replicating_group(record: UnitRecord) -> dist.ProcessGroup:

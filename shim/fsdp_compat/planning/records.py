@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from fsdp_compat.planning.options import Options
+from fsdp_compat.planning.options import HYBRID, Options
 
 _ATTRIBUTE = "_fsdp_compat_unit"
 
@@ -33,3 +34,13 @@ def record_of(module: nn.Module) -> UnitRecord | None:
 
 def set_record(module: nn.Module, record: UnitRecord) -> None:
     module.__dict__[_ATTRIBUTE] = record
+
+
+def process_group(record: UnitRecord) -> dist.ProcessGroup:
+    """The group that shards; for NO_SHARD the one that replicates."""
+    given = record.options.process_group
+    if isinstance(given, tuple):
+        return given[0]
+    if given is not None:
+        return given
+    return record.mesh.get_group(record.mesh.ndim - 1 if record.options.strategy in HYBRID else 0)

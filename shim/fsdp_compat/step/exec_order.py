@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from fsdp_compat.face.attributes import process_group
 from fsdp_compat.messages import warn_caller
-from fsdp_compat.planning.records import record_of
+from fsdp_compat.planning.records import process_group, record_of
 from fsdp_compat.torch_.param_groups import is_running, param_groups
 from fsdp_compat.units import fsdp_modules
 
