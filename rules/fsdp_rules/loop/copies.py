@@ -14,6 +14,7 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 COPIES = ("copy.deepcopy", "torch.optim.swa_utils.AveragedModel")
+RAISES = "deepcopy of a sharded model raises an error"
 
 
 class Copies(Rule):
@@ -55,11 +56,12 @@ def build(model):
         """List copies made where the model is wrapped for certain."""
         if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in COPIES:
             return
-        if sharded(node.args[0].value, file).certainty is Certainty.YES:
+        held = sharded(node.args[0].value, file).certainty
+        if held is not Certainty.NO:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "deepcopy of a sharded model raises an error",
+                RAISES if held is Certainty.YES else f"if this model is sharded: {RAISES}",
                 "copy the model before it is sharded and shard the copy the same way. Then update the copy's "
                 "parameters from the model's pairwise under torch.no_grad(): both are DTensors with the same "
                 "placements.",

@@ -8,14 +8,16 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded_owner
+from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.model.wrapping import assignments, may_wrap, model_of_parameter
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 #: Methods of models that change ``requires_grad`` of their parameters, by what people call them.
 FREEZES = re.compile(r"(^|_)(un)?freeze(_|$)|^set_(requires_grad|trainable)(_|$)")
+LOST = "an eval forward leaves gathered parameters: the next reshard loses this change"
 
 
 class FrozenLater(Rule):
@@ -59,14 +61,19 @@ def train(net, epochs):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """What changes parameters of a wrapped model in a loop, or in another function than the one that wraps it."""
         found = _changed(node, file)
-        model = sharded_owner(found[0], file) if found is not None else None
-        if found is None or model is None or not _is_later(node, found[1], file):
+        if found is None:
+            return
+        model = sharded_owner(found[0], file)
+        sure = model is not None
+        if model is None and sharded(found[0], file).certainty is Certainty.MAYBE:
+            model = found[0]
+        if model is None or not _is_later(node, found[1], file):
             return
         units = f"for unit in {file.code(model)}.modules(): if isinstance(unit, FSDPModule): unit.reshard()"
         yield Diagnosis(
             node,
             Level.MANUAL,
-            "an eval forward leaves gathered parameters: the next reshard loses this change",
+            LOST if sure else f"if this model is sharded: {LOST}",
             f"reshard first ({units}), or shard with fsdp_compat.shard, which keeps the change. If no forward "
             "has run since the last backward, nothing is lost.",
         )

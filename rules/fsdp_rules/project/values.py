@@ -94,17 +94,17 @@ class Values:
                 self.value(node.value, place, scope, sure)
             case ast.List() | ast.Tuple() | ast.Set():
                 for element in node.elts:
-                    self.value(element, place, scope, False)
+                    self.value(element, place, scope, sure and len(node.elts) == 1)
             case ast.Dict():
                 self._dict(node, place, scope)
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-                self.value(node.elt, place, scope, False)
+                self.value(node.elt, place, scope, sure)
             case ast.DictComp():
                 self.value(node.value, place, scope, False)
             case ast.Call() if text_of(node) is None:
                 self._call_value(node, place, scope, sure)
             case ast.Subscript():
-                self._element(node, place, scope)
+                self._element(node, place, scope, sure)
             case _:
                 self._name(node, place, scope, sure)
 
@@ -124,11 +124,12 @@ class Values:
             if place.kind == "var" and isinstance(key, ast.Constant) and isinstance(key.value, str):
                 self.value(element, place._replace(kind="item", part=key.value), scope, False)
 
-    def _element(self, node: ast.Subscript, place: Place, scope: str) -> None:
+    def _element(self, node: ast.Subscript, place: Place, scope: str, sure: bool) -> None:
         text, key = text_of(node.value), _key(node)
         if text is not None and key is not None:
-            self.flow(self.var(scope, text)._replace(kind="item", part=key), place)
-        self.value(node.value, place, scope, False)
+            self.flow(self.var(scope, text)._replace(kind="item", part=key), place, sure)
+        # Of a list that surely holds wrapped models each element is one; a dictionary often holds other things too.
+        self.value(node.value, place, scope, sure and key is None)
 
     def _call_value(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
         if self.aliases.is_factory(node.func):

@@ -54,7 +54,7 @@ def main(net, rank):
         """One verdict for each state that FSDP1 does not transform afterwards."""
         if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or not is_raw_state(node, file):
             return
-        if not file.project.touches(file.path) and not any(map(canonical, file.aliases.values())):
+        if not _uses_wrapped(file) and not any(map(canonical, file.aliases.values())):
             return
         yield Diagnosis(
             node,
@@ -62,6 +62,12 @@ def main(net, rank):
             f"{file.code(node)} is this rank's part of the state, and FSDP1's parts do not load into FSDP2",
             "use get_optimizer_state_dict(model, optimizer), which returns a state by name for any number of ranks",
         )
+
+
+def _uses_wrapped(file: File) -> bool:
+    """Whether some name of the file, or an attribute that it reads, may hold a wrapped model."""
+    held = file.project.held_attributes
+    return file.project.touches(file.path) or any(node.attr.value in held for node in file.nodes(cst.Attribute))
 
 
 def is_raw_state(call: cst.Call, file: File) -> bool:

@@ -272,7 +272,7 @@ def test_a_class_that_shards_only_sometimes_loads_without_a_process_group_too() 
 
 
 def test_what_is_called_an_optimizer_is_no_model() -> None:
-    main = WRAP + "from example import save\n\ndef main(net, things):\n    things = [FSDP(net)]\n    save(*things)\n"
+    main = WRAP + "from example import save\n\ndef main(net, a):\n    things = [FSDP(net), net]\n    save(*things)\n"
     main += "    save(things[0], things[0], things[0])\n"
     source = "def save(model, optimizer, lr_scheduler):\n    {}.state_dict()\n"
     said = {

@@ -133,10 +133,11 @@ def _is_unseen(state: StateCall, file: File) -> str:
 
 def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
     """Whether the receiver of a ``state_dict`` method is an FSDP1 model, or a part of one."""
-    name = dotted(state.model)
+    model = state.model
+    element = isinstance(model, cst.Subscript) and dotted(model.value) is not None
+    name = file.code(model) if element else dotted(model)
     if name is None or name in ("self", "cls"):
         return False
-    model = state.model
     if isinstance(model, cst.Attribute) and model.attr.value == "_orig_mod":
         model = model.value
     held = sharded(model, file).certainty
