@@ -9,6 +9,7 @@ Makes a tree of Python files in a temporary directory, of which a few train with
 - ``parse``: ``libcst.parse_module`` of the FSDP files alone, in this process;
 - ``start``: ``fsdp-migrate --version``;
 - ``rewrite``: ``fsdp-migrate rewrite --diff --jobs 1`` of the whole tree;
+- ``check``: ``fsdp-migrate check --jobs 1`` of the same tree without the FSDP files;
 - ``peer``: ``python -m libcst.tool codemod rename.RenameCommand`` of a directory with the FSDP files alone: libcst's
   own command line at a smaller task, one import renamed, at its best, since it parses every file that it is given.
 
@@ -72,19 +73,25 @@ def plain_source(seed: int) -> str:
 
 
 def make_tree(root: Path, files: int, fsdp: int) -> None:
-    """``files`` files in ``root/tree``, ``fsdp`` of them from the FSDP1 projects; these again in ``root/fsdp``."""
+    """``files`` files in ``root/tree``, ``fsdp`` of them from the FSDP1 projects.
+
+    These are in ``root/fsdp`` again, and the others in ``root/plain``.
+    """
     sources = [source for file in sorted(PROJECTS.rglob("*.py")) if b"FSDP" in (source := file.read_bytes())]
     if not sources:
         raise SystemExit(f"no FSDP1 sources under {PROJECTS}")
     (root / "fsdp").mkdir()
     for number in range(files):
         directory = root / "tree" / f"package_{number // 50:03}"
-        directory.mkdir(parents=True, exist_ok=True)
+        plain = root / "plain" / directory.name
+        for place in (directory, plain):
+            place.mkdir(parents=True, exist_ok=True)
         if number < fsdp:
             source = sources[number % len(sources)]
             (root / "fsdp" / f"train_{number:03}.py").write_bytes(source)
         else:
             source = plain_source(number).encode()
+            (plain / f"module_{number:05}.py").write_bytes(source)
         # Spread evenly, as training scripts are.
         (directory / f"module_{number * 7919 % files:05}.py").write_bytes(source)
 
@@ -101,11 +108,19 @@ def in_process(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def in_child(arguments: list[str], cwd: Path, allowed: tuple[int, ...]) -> Usage:
-    """What ``python arguments`` used. Fails if it ended with a code that is not ``allowed``."""
+def in_child(arguments: list[str], cwd: Path, allowed: tuple[int, ...], checkout: Path | None = None) -> Usage:
+    """What ``python arguments`` used. Fails if it ended with a code that is not ``allowed``.
+
+    ``checkout`` is where the command is imported from; None takes what is installed.
+    """
+    environment = dict(os.environ)
+    if checkout is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(str(checkout / part) for part in (".", "rules", "shim"))
     start = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen([sys.executable, *arguments], cwd=cwd, stdout=subprocess.DEVNULL, stderr=errors)
+        process = subprocess.Popen(
+            [sys.executable, *arguments], cwd=cwd, env=environment, stdout=subprocess.DEVNULL, stderr=errors
+        )
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -125,21 +140,27 @@ def parse_all(directory: Path) -> None:
         libcst.parse_module(file.read_bytes())
 
 
-def measure(root: Path, files: int, fsdp: int, repeat: int) -> dict[str, object]:
+def measure(root: Path, files: int, fsdp: int, repeat: int, checkout: Path | None) -> dict[str, object]:
     """All measurements, as described above."""
     tree, candidates = root / "tree", root / "fsdp"
     parse_all(candidates)
     command = ["-m", "fsdp_migrate"]
     floor, parse = [], []
-    start, rewrite, peer = [], [], []
+    start, rewrite, check, peer, before = [], [], [], [], []
     for _ in range(repeat):
         floor.append(in_process(lambda: read_all(tree)))
         parse.append(in_process(lambda: parse_all(candidates)))
         start.append(in_child([*command, "--version"], root, (0,)))
         rewrite.append(in_child([*command, "rewrite", "--diff", "--jobs", "1", "tree"], root, (0, 1)))
+        check.append(in_child([*command, "check", "--jobs", "1", "plain"], root, (0,)))
+        if checkout is not None:
+            before.append(in_child([*command, "rewrite", "--diff", "--jobs", "1", "tree"], root, (0, 1), checkout))
         peer.append(in_child([*RENAME, "fsdp"], root, (0,)))
     floor_s, parse_s = min(floor), min(parse)
-    start_s, rewrite_s, peer_s = (min(usage.cpu_s for usage in found) for found in (start, rewrite, peer))
+    start_s, rewrite_s, check_s, peer_s = (
+        min(usage.cpu_s for usage in found) for found in (start, rewrite, check, peer)
+    )
+    earlier = {"rewrite_before": round(min(usage.cpu_s for usage in before), 4)} if before else {}
     return {
         "versions": {"python": platform.python_version(), "libcst": importlib.metadata.version("libcst")},
         "files": files,
@@ -151,7 +172,9 @@ def measure(root: Path, files: int, fsdp: int, repeat: int) -> dict[str, object]
             "parse": round(parse_s, 4),
             "start": round(start_s, 4),
             "rewrite": round(rewrite_s, 4),
+            "check": round(check_s, 4),
             "peer": round(peer_s, 4),
+            **earlier,
         },
         "wall_s": {
             "rewrite": round(min(usage.wall_s for usage in rewrite), 4),
@@ -160,6 +183,8 @@ def measure(root: Path, files: int, fsdp: int, repeat: int) -> dict[str, object]
         "ratios": {
             "rewrite_to_floor": round(rewrite_s / floor_s, 2),
             "rewrite_to_parse_of_fsdp_files": round(rewrite_s / parse_s, 2),
+            "rewrite_less_start_to_parse": round((rewrite_s - start_s) / parse_s, 2),
+            "check_to_floor": round(check_s / floor_s, 2),
             "rewrite_to_peer": round(rewrite_s / peer_s, 2),
         },
         "peak_mib": {
@@ -175,13 +200,14 @@ def main() -> None:
     parser.add_argument("--fsdp", type=int, default=40, help="how many of them use FSDP1")
     parser.add_argument("--repeat", type=int, default=3, help="the best of this many repetitions counts")
     parser.add_argument("--output", type=Path, help="write the JSON here too")
+    parser.add_argument("--checkout", type=Path, help="a checkout of another commit, whose rewrite is measured too")
     options = parser.parse_args()
     if not 0 < options.fsdp <= options.files:
         parser.error("--fsdp must be from 1 to --files")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         make_tree(root, options.files, options.fsdp)
-        text = json.dumps(measure(root, options.files, options.fsdp, options.repeat), indent=2) + "\n"
+        text = json.dumps(measure(root, options.files, options.fsdp, options.repeat, options.checkout), indent=2) + "\n"
     if options.output:
         options.output.write_text(text)
     print(text, end="")
