@@ -21,10 +21,20 @@ class Certainty(enum.IntEnum):
 
 
 class Held(NamedTuple):
-    """That a place may hold a wrapped model: how sure that is, and the wrap (a ``seed``) that it comes from."""
+    """That a place may hold a wrapped model: how sure that is, and the wrap (a ``seed``) that it comes from.
+
+    ``by_name``: nothing but the name of an attribute, of some object, led here. Such a guess is not built on: of it
+    only what is sure follows.
+    """
 
     certainty: Certainty
     origin: Place
+    by_name: bool = False
+
+    @property
+    def rank(self) -> tuple[Certainty, bool]:
+        """What makes one reason better than another."""
+        return self.certainty, not self.by_name
 
 
 Edges = dict[Place, list[tuple[Place, bool]]]
@@ -56,13 +66,16 @@ def spread(edges: Edges) -> dict[Place, Held]:
     while queue:
         place, found = queue.popleft()
         known = held.get(place)
-        if known is not None and known.certainty >= found.certainty:
+        if known is not None and known.rank >= found.rank:
             continue
         held[place] = found
         maybe = found._replace(certainty=min(found.certainty, Certainty.MAYBE))
         for target, sure in edges.get(place, ()):
-            queue.append((target, found if sure else maybe))
-        if place.kind == "var":
+            if place.kind == "attr":
+                queue.append((target, maybe._replace(by_name=True)))
+            elif sure or not found.by_name:
+                queue.append((target, found if sure else maybe))
+        if place.kind == "var" and not found.by_name:
             for scope in inner[place.path, place.name]:
                 if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
                     queue.append((place._replace(scope=scope), maybe))

@@ -127,3 +127,12 @@ def test_the_result_of_a_function_that_returns_a_partial_constructor_wraps() -> 
     source += "        parts[name] = {}(part)\n    for part in parts.values():\n        part.state_dict()\n"
     assert rules(source.format("get_wrapper(cfg)"), factory=factory) == ["FSDP309"]
     assert rules(source.format("get_other(cfg)"), factory=factory) == []
+
+
+def test_nothing_is_guessed_from_the_name_of_an_attribute_twice() -> None:
+    wraps = WRAP + "import main\n\nclass Trainer:\n    def __init__(self, net):\n        self.model = FSDP(net)\n"
+    source = "from copy import deepcopy\n\ndef run(args):\n    return deepcopy(args)\n"
+    main = "from example import run\n\ndef start(options):\n    run({})\n"
+    assert rules(source, wraps=wraps, main=main.format("[options.model]")) == ["FSDP211"]
+    further = "from example import run\n\ndef start(options):\n    given = options.model\n    run([given, options])\n"
+    assert rules(source, wraps=wraps, main=further) == []
