@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import findings
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(net{})\n"
@@ -13,7 +14,7 @@ WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nm
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        ("net.head = bnb.nn.Linear4bit(8, 8)\n", "4-bit"),
+        ("from bitsandbytes.nn import Linear4bit\n", "4-bit"),
         ("config = BitsAndBytesConfig(load_in_4bit=four_bit)\n", "4-bit"),
         ("config = BitsAndBytesConfig(load_in_8bit=True)\n", ""),
         ("from apex.optimizers import FusedAdam\n", "apex"),
@@ -26,6 +27,22 @@ def test_what_only_fsdp1_allows(other: str, told: str, arguments: str) -> None:
     assert not told or [found.level.value for found in said if told in found.message] == ["review"]
     elsewhere = findings(WRAP.format(arguments), other=other)
     assert len([found for found in elsewhere if found.rule == "FSDP101"]) == 1
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    "built",
+    [
+        "net.head = bnb.nn.Linear4bit(8, 8)\n",
+        "net = Sequential(Linear4bit(8, 8))\n",
+        "net.w = Params4bit(data)\n",
+        "def make():\n    return LinearNF4(8, 8)\nnet = make()\n",
+        "class Net(Module):\n    def __init__(self):\n        self.head = bnb.nn.Linear4bit(8, 8)\nnet = Net()\n",
+    ],
+)
+def test_a_model_that_has_4_bit_weights_stays(built: str, to: str) -> None:
+    said = [found for found in findings(built + WRAP.format(""), Settings(to=to)) if found.rule == "FSDP101"]
+    assert [(found.level.value, "4-bit" in found.message) for found in said] == [("manual", True)]
 
 
 def test_a_library_that_may_bring_batch_norm() -> None:
