@@ -131,10 +131,21 @@ def _is_unseen(state: StateCall, file: File) -> str:
     return ""
 
 
+def _is_replaced(element: cst.Subscript, file: File) -> bool:
+    """Whether the function of ``element`` puts something else in its place further down, as a wrap does."""
+    text, line = file.code(element), file.span(element).line
+    return any(
+        file.scope(entry) == file.scope(element)
+        and file.span(entry).line >= line
+        and any(file.code(target.target) == text for target in entry.targets)
+        for entry in file.nodes(cst.Assign)
+    )
+
+
 def _is_model(state: StateCall, file: File, notes: list[str]) -> bool:
     """Whether the receiver of a ``state_dict`` method is an FSDP1 model, or a part of one."""
     model = state.model
-    element = isinstance(model, cst.Subscript) and dotted(model.value) is not None
+    element = isinstance(model, cst.Subscript) and dotted(model.value) is not None and not _is_replaced(model, file)
     name = file.code(model) if element else dotted(model)
     if name is None or name in ("self", "cls"):
         return False
