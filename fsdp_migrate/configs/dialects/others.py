@@ -59,7 +59,7 @@ class Others:
         found: list[Entry] = []
         strategies: list[Entry] = []
         for _, node in root.mappings():
-            for entry in node.entries or ():
+            for entry in () if _is_off(node) else node.entries or ():
                 if (
                     not _OWN.search(entry.key)
                     or {"@", "/"} & set(entry.key)

@@ -52,7 +52,7 @@ class TrainerKeys(ConfigRule):
                 advice = f"It may be {near[0]} that was meant." if near else "Remove it, or use a key that is read."
                 yield Verdict(setting, Level.MANUAL, f"the Trainer does not read the key {setting.written}", advice)
             elif key.verdict == "dead":
-                reason = f"{setting.written} has no effect: {(key.v2 if trainer_is_fsdp2(block) else key.v1)}"
+                reason = f"{setting.written} is {key.v2 if trainer_is_fsdp2(block) else key.v1}"
                 yield Verdict(setting, Level.MANUAL, reason, f"Under FSDP2: {key.v2}.")
             elif key.verdict == "removed":
                 yield self._removed(setting.written, setting.name, block)

@@ -29,6 +29,8 @@ class HostStrategy(Rule):
     what_to_test = HOSTED
     visits = (cst.Call,)
     shim = True
+    # The names of the list in which no word of FSDP is.
+    spelled = ("DDPFullyShardedNativeStrategy", "torch.sagemaker")
     before = """
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import FSDPStrategy
