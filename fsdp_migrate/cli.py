@@ -21,11 +21,11 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
 \b
   fsdp-migrate rewrite --diff src/     see what would change
   fsdp-migrate rewrite src/            change it
-  fsdp-migrate check src/ checkpoints/ fail where FSDP1 is left, for CI
-  fsdp-migrate rules                   list what is known about FSDP1
+  fsdp-migrate check src/ checkpoints/ fail if FSDP1 code remains, for CI
+  fsdp-migrate rules                   list the rules about FSDP1
   fsdp-migrate rules FSDP102           explain one rule, with an example
   fsdp-migrate verify -- torchrun ...  prove on your own run that it trains the same
-  fsdp-migrate checkpoint inspect DIR  say what a checkpoint holds and how it loads
+  fsdp-migrate checkpoint inspect DIR  show what a checkpoint contains and how it loads
 """
 
 

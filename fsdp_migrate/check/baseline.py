@@ -27,8 +27,8 @@ def read(file: Path) -> set[Entry]:
         content = json.loads(file.read_bytes())
     except OSError as error:
         raise BaselineError(
-            f"could not read the baseline {file}: {error.strerror or error}; "
-            f"fsdp-migrate check --write-baseline {file} makes one"
+            f"could not read the baseline {file}: {error.strerror or error} (fsdp-migrate check "
+            f"--write-baseline {file} writes one)"
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise BaselineError(f"the baseline {file} is not JSON: {error}") from error
@@ -36,7 +36,7 @@ def read(file: Path) -> set[Entry]:
         raise BaselineError(f"{file} is not a baseline of fsdp-migrate check, version {VERSION}")
     entries = content.get("findings")
     if not isinstance(entries, list) or not all(_is_entry(entry) for entry in entries):
-        raise BaselineError(f"the baseline {file} is damaged: each finding has a path, a rule and a fingerprint")
+        raise BaselineError(f"the baseline {file} is damaged: each finding needs a path, a rule and a fingerprint")
     return {(entry["path"], entry["rule"], entry["fingerprint"]) for entry in entries}
 
 

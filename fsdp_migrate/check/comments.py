@@ -46,7 +46,7 @@ def todos(file: FileOutcome, is_python: bool, names: Mapping[str, str]) -> Itera
             end_column=start + len(found[0]),
             level=Level.MANUAL,
             message=f"left to do by hand: {found['text'].strip()}",
-            advice="do it, then remove the comment",
+            advice="fix it, then remove the comment",
         )
 
 

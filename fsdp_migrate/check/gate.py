@@ -104,7 +104,7 @@ def _as_told(finding: Finding) -> Finding:
 def _checkpoints(found: tuple[Found, ...], progress: Progress) -> tuple[list[Finding], list[tuple[str, str]]]:
     findings: list[Finding] = []
     errors: list[tuple[str, str]] = []
-    progress.start("Looking into checkpoints", len(found))
+    progress.start("Reading checkpoints", len(found))
     for one in found:
         said = contained(partial(_judged, one))
         if isinstance(said, Failed):
@@ -141,7 +141,7 @@ def _comments(
         findings += todos(file, is_python, names)
         if file.real.suffix != SUFFIXES[1]:
             errors += [
-                (file.path, f"line {line}: a comment ignores {name}, and there is no such rule")
+                (file.path, f"line {line}: a comment ignores {name}, which is not a rule")
                 for line, name in unknown_names(file.before, is_python, names)
             ]
     return findings, errors

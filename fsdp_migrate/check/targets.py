@@ -64,7 +64,7 @@ def sort(paths: Sequence[str]) -> Targets:
     for one in sorted(found.values(), key=lambda entry: entry.path):
         pointers = [file for file in one.files if _begins(file, (_LFS,))]
         if pointers:
-            reason = "a pointer of Git LFS, not the file itself; git lfs pull fetches it"
+            reason = "this is a Git LFS pointer, not the file itself: run git lfs pull"
             skipped.append((pointers[0].as_posix(), reason))
         else:
             whole.append(one)

@@ -14,17 +14,17 @@ from fsdp_migrate.tree.settings import LEVELS
 if TYPE_CHECKING:
     from fsdp_migrate.check.checked import CheckResult
 
-_HELP = """Fail if PATH... still holds FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
+_HELP = """Fail if PATH... still has FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
 
 PATH is a Python file, a Jupyter notebook, a checkpoint or one of its files, or a directory with any of these; what is
 in a file decides, not its name. Name every directory of a project in one call: a wrapped model is followed from file
-to file. Under a directory what git ignores is passed over. torch need not be installed, and a checkpoint costs no more
-than its metadata, however large it is: no tensor is read, and no pickle is run.
+to file. Under a directory, files that git ignores are skipped. torch need not be installed, and a checkpoint costs no
+more than its metadata, however large it is: no tensor is read, and no pickle is run.
 
 \b
-  fsdp-migrate check .                              in CI: fails while FSDP1 is left
+  fsdp-migrate check .                              in CI: fails while FSDP1 code remains
   fsdp-migrate check --min-level manual src/        fail only on what rewrite cannot do by itself
-  fsdp-migrate check --write-baseline known.json .  keep what is there today,
+  fsdp-migrate check --write-baseline known.json .  record what is there now,
   fsdp-migrate check --baseline known.json .        and fail on what is new
   fsdp-migrate check --ignore FSDP2,FSDP404 .       leave some rules out
   fsdp-migrate check --format sarif --output out.sarif src/ checkpoints/step_1000
@@ -32,9 +32,9 @@ than its metadata, however large it is: no tensor is read, and no pickle is run.
 \b
 Levels, each of which includes the ones below it:
   info    nothing to do, worth knowing; always shown, fails nothing unless asked for
-  safe    FSDP1 code that rewrite moves with the same numbers (the default: FSDP1 is left)
+  safe    FSDP1 code that rewrite moves with the same numbers (the default: FSDP1 code remains)
   review  FSDP1 code that rewrite moves on an assumption
-  manual  to be done by hand, and checkpoints that must be saved anew
+  manual  to be done by hand, and checkpoints that must be converted
 
 \b
 Formats:
@@ -50,13 +50,13 @@ Exit code:
   1  findings
   2  it could not run, or a path could not be checked
 
-Defaults for --select, --ignore, --to, --helpers, --jobs, --min-level and --baseline can stand in pyproject.toml under
+Defaults for --select, --ignore, --to, --helpers, --jobs, --min-level and --baseline can be set in pyproject.toml under
 [tool.fsdp-migrate]. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 `fsdp-migrate rules FSDP203` explains one.
 """
 
 
-@click.command(help=_HELP, short_help="Fail where FSDP1 is left, in sources and checkpoints.")
+@click.command(help=_HELP, short_help="Fail if FSDP1 code remains, in sources or checkpoints.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option(
     "--format",
@@ -64,12 +64,12 @@ Defaults for --select, --ignore, --to, --helpers, --jobs, --min-level and --base
     type=click.Choice(["text", "json", "sarif", "github", "junit"]),
     default="text",
     show_default=True,
-    help="How to say it.",
+    help="The output format.",
 )
-@click.option("--output", metavar="FILE", help="Write the format there, and text to standard output.")
-@click.option("--min-level", type=click.Choice(LEVELS), help="What is below does not fail (default: safe).")
+@click.option("--output", metavar="FILE", help="Write the output to this file, and text to standard output.")
+@click.option("--min-level", type=click.Choice(LEVELS), help="Lowest level that fails (default: safe).")
 @rule_options
-@click.option("--baseline", metavar="FILE", help="Leave out the findings that are in FILE.")
+@click.option("--baseline", metavar="FILE", help="Ignore the findings that are in FILE.")
 @click.option("--write-baseline", metavar="FILE", help="Write all findings to FILE, and exit 0.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
 @JOBS
@@ -97,7 +97,7 @@ def check(
     from fsdp_rules.verdict.finding import Level
 
     if baseline and write_baseline:
-        raise click.UsageError("--baseline and --write-baseline exclude each other: a baseline is written anew")
+        raise click.UsageError("--baseline and --write-baseline exclude each other: choose one")
     target = writable(output, "--output") if output else None
     kept = writable(write_baseline, "--write-baseline") if write_baseline else None
     try:

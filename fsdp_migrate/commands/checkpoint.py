@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-_INSPECT_HELP = """Say what the checkpoints at or under PATH hold, and the code that loads them into FSDP2.
+_INSPECT_HELP = """Show what the checkpoints at or under PATH contain, and the code that loads them into FSDP2.
 
 PATH is a file of torch.save or safetensors, or a folder: of torch.distributed.checkpoint, of a file per rank, or one
 that has such folders in it. Nothing is loaded: no tensor is read and no pickle is run, so that a large checkpoint is as
@@ -23,12 +23,12 @@ quick as a small one, and a hostile one harmless. torch need not be installed.
 \b
 Exit code:
   0  all of it loads into FSDP2
-  1  something must be saved anew or found first, or runs code when loaded
+  1  something must be converted, is incomplete, or runs code when loaded
   2  it could not be read, or there is no checkpoint
 """
 
 
-_CONVERT_HELP = """Write the checkpoint SRC anew at DST, in a format that FSDP2 loads.
+_CONVERT_HELP = """Convert checkpoint SRC to DST, in a format that FSDP2 loads.
 
 One process does it, without a process group, a GPU or the model's code: it reads one tensor after the other, so that
 memory for two of the largest is enough. No pickle is run. SRC is only read. DST must not be there yet; it appears when
@@ -45,12 +45,12 @@ all of it has been written, read again and compared with SRC, and not before.
   fsdp-migrate checkpoint convert --dry-run out/step_1000 all.pt --to full
 
 Flat parameters (LOCAL_STATE_DICT) need --template, as neither names nor shapes are in them: a state dict of the model,
-or a JSON of name and shape in the order of model.named_parameters(). Where rank files tell the order themselves, any
+or a JSON of name and shape in the order of model.named_parameters(). Where rank files contain the order, any
 safetensors of the model, or an optimizer keyed by name beside them, is enough. optimizer.state_dict() needs --groups:
-it calls parameters by numbers.
+its keys are numbers.
 
-What differs from the source, wrappers in names for one, is printed. What cannot be carried over stops it with the
-reason, and --leave-out goes on without that.
+Differences from the source (wrapper prefixes in names, for example) are printed. A key that cannot be converted stops
+it with the reason, and --leave-out KEY continues without it.
 
 \b
 Exit code:
@@ -63,19 +63,19 @@ _SIZES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 def _nbytes(context: click.Context, option: click.Parameter, value: str) -> int:
     number, unit = value[:-2].strip(), value[-2:].upper()
     if unit not in _SIZES or not number.isdecimal() or not int(number):
-        raise click.BadParameter(f"{value!r} is no size: write it as 5GB, 500MB or 100KB", context, option)
+        raise click.BadParameter(f"invalid size {value!r}: use for example 5GB, 500MB or 100KB", context, option)
     return int(number) * _SIZES[unit]
 
 
-@click.group(short_help="Look into checkpoints, and convert them.")
+@click.group(short_help="Inspect and convert checkpoints.")
 def checkpoint() -> None:
-    """Look into checkpoints without loading them, and write them anew in a format that FSDP2 loads."""
+    """Look into checkpoints without loading them, and convert them to a format that FSDP2 loads."""
 
 
-@checkpoint.command(help=_INSPECT_HELP, short_help="Say what a checkpoint holds and how it loads.")
+@checkpoint.command(help=_INSPECT_HELP, short_help="Show what a checkpoint contains and how it loads.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="For people, or programs.")
-@click.option("--all", "everything", is_flag=True, help="Show every tensor, however many there are.")
+@click.option("--all", "everything", is_flag=True, help="Show every tensor.")
 def inspect(path: Path, form: str, everything: bool) -> int:
     from rich.console import Console
 
@@ -91,7 +91,7 @@ def inspect(path: Path, form: str, everything: bool) -> int:
     except BadCheckpoint as error:
         raise click.ClickException(printable(str(error))) from error
     if not found:
-        raise click.ClickException(f"{path}: there is no checkpoint in it")
+        raise click.ClickException(f"{path}: no checkpoint found in it")
     if form == "json":
         click.echo(report.render_json(found), nl=False)
     else:
@@ -100,7 +100,7 @@ def inspect(path: Path, form: str, everything: bool) -> int:
     return int(any(finding.level is Level.MANUAL for one in found for finding in judge(one)))
 
 
-@checkpoint.command(help=_CONVERT_HELP, short_help="Write a checkpoint anew in another format.")
+@checkpoint.command(help=_CONVERT_HELP, short_help="Convert a checkpoint to another format.")
 @click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Choice(["dcp", "safetensors", "full"]), required=True, help="The format of DST.")
@@ -117,19 +117,21 @@ def inspect(path: Path, form: str, everything: bool) -> int:
     help="A JSON of the parameters' names in each param group, for an optimizer keyed by number.",
 )
 @click.option(
-    "--leave-out", metavar="KEY", multiple=True, help="Do not carry over KEY and what is under it. Repeatable."
+    "--leave-out", metavar="KEY", multiple=True, help="Leave out KEY and everything under it. May be repeated."
 )
-@click.option("--adamw", "decoupled", flag_value="adamw", help="Param groups are AdamW's: fill decoupled_weight_decay.")
-@click.option("--adam", "decoupled", flag_value="adam", help="Param groups are Adam's: fill decoupled_weight_decay.")
+@click.option(
+    "--adamw", "decoupled", flag_value="adamw", help="The param groups are AdamW's: add decoupled_weight_decay."
+)
+@click.option("--adam", "decoupled", flag_value="adam", help="The param groups are Adam's: add decoupled_weight_decay.")
 @click.option(
     "--shard-size",
     callback=_nbytes,
     metavar="SIZE",
     default="5GB",
     show_default=True,
-    help="The most that a safetensors file takes.",
+    help="Maximum size of a safetensors file.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
 def convert(
     source: Path,
     target: Path,

@@ -23,7 +23,7 @@ PATH is a Python file, a Jupyter notebook or a directory. In a git repository th
 ignore are taken, elsewhere all that no .gitignore excludes. Name every directory of a project in one call: a wrapped
 model is followed from file to file.
 
-What cannot be carried over is never dropped: it stays as it is, with a TODO above it, and is listed.
+Code that cannot be rewritten is never dropped: it is kept, with a TODO above it, and listed.
 
 \b
   fsdp-migrate rewrite --diff . | git apply     review, then apply as a patch
@@ -35,21 +35,21 @@ What cannot be carried over is never dropped: it stays as it is, with a TODO abo
 Exit code:
   0  nothing is left to do by hand
   1  something is left to do by hand
-  2  it could not run, or a file could not be done
+  2  it could not run, or a file could not be processed
 
-Defaults for --select, --ignore, --to, --helpers and --jobs can stand in pyproject.toml under [tool.fsdp-migrate].
+Defaults for --select, --ignore, --to, --helpers and --jobs can be set in pyproject.toml under [tool.fsdp-migrate].
 A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 """
 
 
 @click.command(help=_HELP, short_help="Rewrite FSDP1 code to FSDP2.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--diff", is_flag=True, help="Print a patch and write nothing; the report goes to standard error.")
+@click.option("--diff", is_flag=True, help="Print a patch and write nothing; and the report to standard error.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="FSDP2 itself (default), or imports of fsdp_compat.")
 @rule_options
 @click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
 @JOBS
-@click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted work.")
+@click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted changes.")
 def rewrite(
     paths: tuple[str, ...],
     diff: bool,
@@ -81,7 +81,9 @@ def rewrite(
     except GitError as error:
         raise click.ClickException(f"{error}; pass --allow-dirty to write without asking git") from error
     except run.Interrupted as interrupt:
-        click.echo(f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each whole", err=True)
+        click.echo(
+            f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each completely", err=True
+        )
         return _INTERRUPTED
     _show(result)
     _write_reports(result, reports)

@@ -27,7 +27,7 @@ def warning(result: RunResult) -> str:
     files = sorted({finding.path for finding in left})
     where = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
     return (
-        f"{len(left)} FSDP1 {'calls' if several else 'call'} could not move ({where}) and will not work with the "
-        f"models that {'would have' if result.diff else 'have'} moved. Do {'them' if several else 'it'} by hand before "
-        f"anything runs, or undo this and use `{SHIM}`, which moves a project as a whole and works today."
+        f"{len(left)} FSDP1 {'calls' if several else 'call'} could not be rewritten ({where}) and will not "
+        f"work with the migrated models. Rewrite {'them' if several else 'it'} by hand before you run "
+        f"anything, or undo this and use `{SHIM}`, which migrates a project as a whole."
     )

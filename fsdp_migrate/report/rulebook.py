@@ -36,8 +36,8 @@ class Page:
 _CELL = Page(
     CELL_RULE,
     CELL_RULE_NAME,
-    "A notebook cell, or an IPython magic, that holds FSDP1 code but is not plain Python.\n\n"
-    "It is left as it is. Move its code to a cell of its own and run again.",
+    "FSDP1 code in a notebook cell that is not plain Python.\n\n"
+    "The cell, or an IPython magic in it, is not rewritten. Move its code to a separate cell and run again.",
     "%time model = FSDP(model)\n",
     "",
 )

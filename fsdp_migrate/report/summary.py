@@ -32,8 +32,8 @@ def refusal(result: RunResult) -> str:
     """Why nothing was written, with the files that stand in the way."""
     names = "".join(f"\n  {printable(name)}" for name in result.refused)
     return (
-        f"nothing was written: {count(len(result.refused), 'file')} to be rewritten would lose the only copy of "
-        f"uncommitted work:{names}\nCommit or stash first, or pass --allow-dirty."
+        f"nothing was written: rewriting {count(len(result.refused), 'file')} would overwrite uncommitted "
+        f"changes:{names}\nCommit or stash first, or pass --allow-dirty."
     )
 
 
@@ -44,14 +44,14 @@ def paragraph(result: RunResult) -> str:
     verb = "would be rewritten" if result.diff else "rewritten"
     manual, review = len(result.of_level(Level.MANUAL)), len(result.of_level(Level.REVIEW))
     sentences = [
-        f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with FSDP1 code, {len(result.changed)} {verb}."
+        f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with findings, {len(result.changed)} {verb}."
     ]
     if review:
-        sentences.append(f"{count(review, 'change')} to read again, since each rests on a stated assumption.")
+        sentences.append(f"{count(review, 'change')} to review: each rests on a stated assumption.")
     if manual:
         sentences.append(f"{count(manual, 'place')} left to do by hand.")
     if result.errors:
-        sentences.append(f"{count(len(result.errors), 'file')} could not be done.")
+        sentences.append(f"{count(len(result.errors), 'file')} could not be processed.")
     return " ".join([*sentences, _next(result, manual)])
 
 
@@ -64,7 +64,7 @@ def _next(result: RunResult, manual: int) -> str:
     if manual:
         return "Next: do these by hand, then run the same command again."
     if result.errors:
-        return "Next: mend these files, then run the same command again."
+        return "Next: fix these files, then run the same command again."
     if result.changed:
         return "Next: git diff, then train a few steps and compare the losses."
     return "Nothing to do."

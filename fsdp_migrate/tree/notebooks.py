@@ -62,10 +62,10 @@ class Notebook:
         """The notebook with the cells of a rewritten module. Raises :class:`NotebookError` if a cell got lost."""
         parts = _ANY_BREAK.split(module.decode("utf-8"))
         if parts[1::2] != [str(index) for index in range(1, len(self.included))]:
-            raise NotebookError("the cells could not be told apart after the rewrite")
+            raise NotebookError("the rewritten cells could not be separated again")
         masks = [int(found) for found in _ANY_MASK.findall(module.decode("utf-8"))]
         if masks != list(range(len(self.masked))):
-            raise NotebookError("the IPython magics could not be put back after the rewrite")
+            raise NotebookError("the IPython magics could not be restored after the rewrite")
         pieces, at = [], 0
         for cell, part in zip(self.included, parts[::2], strict=True):
             new = _ANY_MASK.sub(lambda found: self.masked[int(found[1])], part).removesuffix("\n")
@@ -103,7 +103,7 @@ def parse(data: bytes, path: str, has_marker: Callable[[bytes], bool]) -> Notebo
     except UnicodeEncodeError as error:
         raise NotebookError("could not parse: half of a surrogate pair, which is not a character") from error
     if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
-        raise NotebookError("could not parse: no list of cells (only notebook format 4 is understood)")
+        raise NotebookError("could not parse: it has no list of cells (only notebook format 4 is supported)")
     for number, cell in enumerate(content["cells"], start=1):
         if not isinstance(cell, dict) or not _is_source(cell.get("source", "")) or "cell_type" not in cell:
             raise NotebookError(f"could not parse: cell {number} is not an object with a type and lines of source")
@@ -191,7 +191,7 @@ class _Builder:
         lines = None if foreign else self._python_lines(cell)
         if lines is None:
             what = f"a {first[0]} cell" if foreign else "this cell is not valid Python"
-            self._note(cell, 0, f"{what}; it was left alone", quiet=foreign)
+            self._note(cell, 0, f"{what} and is not rewritten", quiet=foreign)
             return
         if self.included:
             self._append(_BREAK.format(len(self.included)) + "\n", (cell, 0))
@@ -230,7 +230,7 @@ class _Builder:
             return None
         for text, start in masked:
             if self.has_marker(text.encode("utf-8")):
-                self._note(cell, start, "an IPython magic runs this code; it was left alone", quiet=False)
+                self._note(cell, start, "an IPython magic runs this code, so it is not rewritten", quiet=False)
         self.masked += [text for text, _ in masked]
         return lines
 
@@ -239,7 +239,7 @@ class _Builder:
         if quiet and not concerns_fsdp:
             return
         level = Level.MANUAL if concerns_fsdp else Level.INFO
-        advice = "Move its FSDP code by hand, or make it plain Python and run again." if concerns_fsdp else ""
+        advice = "Rewrite its FSDP code by hand, or make it plain Python and run again." if concerns_fsdp else ""
         row = cell.rows[line]
         text = f"cell {cell.number}, line {line + 1}: {message}"
         self.findings.append(Finding(CELL_RULE, CELL_RULE_NAME, self.path, row, 0, row, 0, level, text, advice))

@@ -69,7 +69,7 @@ def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
     known = [name.replace("_", "-") for name in ProjectSettings.__dataclass_fields__]
     unknown = sorted(set(table) - set(known))
     if unknown:
-        raise SettingsError(f"{where} has no setting {unknown[0]!r}; there are {', '.join(known)}")
+        raise SettingsError(f"{where} has no setting {unknown[0]!r}: the settings are {', '.join(known)}")
     to, helpers, jobs = table.get("to"), table.get("helpers"), table.get("jobs")
     if to is not None and to not in TARGETS:
         raise SettingsError(f"{where} to = {to!r}: must be one of {', '.join(TARGETS)}")

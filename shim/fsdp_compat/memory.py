@@ -89,10 +89,10 @@ class MemoryReport:
     def _remarks(self) -> Iterator[str]:
         total = self.total
         usages = {"parameters": total.parameters, "gradients": total.gradients, "optimizer": total.optimizer}
-        for what, meaning in (("padding", "to equal shards"), ("unsharded", "beside the shards")):
+        for what, meaning in (("padding", "to equal shards"), ("unsharded", "next to the shards")):
             found = [f"{kind} {readable(size)}" for kind, usage in usages.items() if (size := getattr(usage, what))]
             if found:
-                yield f"of that {what}, {meaning}: {', '.join(found)}"
+                yield f"of which {what}, {meaning}: {', '.join(found)}"
         everything = sum(usages.values(), Usage())
         if everything.by_device:
             devices = ", ".join(f"{name} {readable(size)}" for name, size in everything.by_device.items())

@@ -50,7 +50,7 @@ def test_bad_content(content: bytes, reason: str, good: Path, capsys: pytest.Cap
     assert err.startswith("bad.py: error: ")
     assert err.count("\n") == 1
     assert reason in err
-    assert "1 file could not be done. Next: mend these files" in out
+    assert "1 file could not be processed. Next: fix these files" in out
     assert bad.read_bytes() == content
     assert good.read_text() == "fully_shard(x)\n"
 
@@ -66,7 +66,7 @@ def test_what_cannot_concern_fsdp_is_never_parsed(
 ) -> None:
     good.with_name("other.py").write_bytes(content)
     assert main(["rewrite", "."]) == 0
-    assert "2 files read, 1 with FSDP1 code" in capsys.readouterr().out
+    assert "2 files read, 1 with findings" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("word_engine")

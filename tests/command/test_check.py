@@ -34,7 +34,7 @@ def test_a_check_of_nothing_says_so(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "notes.txt").write_text("FSDP(model)\n")
     assert main(["check", "."]) == 0
     assert capsys.readouterr().out == (
-        "0 source files and 0 checkpoints checked, no findings. Nothing was looked at: is this the right path?\n"
+        "0 source files and 0 checkpoints checked, no findings. No source files or checkpoints found under this path.\n"
     )
 
 
@@ -124,7 +124,7 @@ def test_a_comment_that_names_no_rule_is_refused(name: str, tmp_path: Path, caps
     (tmp_path / "a.py").write_text(f"{text}FSDP(m)  # fsdp-migrate: ignore[FSDP101, {name}]\n")
     assert main(["check", "."]) == 2
     out = capsys.readouterr().out
-    assert f"a.py: error: line 3: a comment ignores {name}, and there is no such rule\n" in out
+    assert f"a.py: error: line 3: a comment ignores {name}, which is not a rule\n" in out
     assert "NONE" not in out
 
 
@@ -146,7 +146,7 @@ def test_traps_are_told_in_a_project_that_has_moved_and_in_no_other(tmp_path: Pa
     assert main(["check", "."]) == 1
     out = capsys.readouterr().out
     assert "resume.py:4:27: FSDP313 manual: optimizer.state_dict() of a fresh optimizer is empty" in out
-    assert " FSDP312 manual: FSDP2's states hold DTensor" in out
+    assert " FSDP312 manual: FSDP2's states have DTensors" in out
     # A rewrite leaves a project alone that has no FSDP1.
     assert main(["rewrite", "--allow-dirty", "."]) == 0
     assert (tmp_path / "resume.py").read_text() == TRAP
@@ -205,7 +205,7 @@ def test_settings_of_the_project(tmp_path: Path, capsys: Capture) -> None:
             "min-level = 'fatal': must be one of info, safe, review, manual",
         ),
         ("[tool.fsdp-migrate]\nbaseline = 3\n", "baseline = 3: must be the name of a file"),
-        ("[tool.fsdp-migrate]\nmin_level = 3\n", "has no setting 'min_level'; there are select,"),
+        ("[tool.fsdp-migrate]\nmin_level = 3\n", "has no setting 'min_level': the settings are select,"),
         ('[tool.fsdp-migrate]\nselect = ["FSDB"]\n', "there is no rule FSDB"),
         ("[tool.fsdp-migrate\n", "could not read"),
         ("x = " + "[" * 5000, "could not read"),

@@ -93,7 +93,7 @@ def test_no_baseline_is_written_from_a_check_that_failed(project: Path, capsys: 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "could not read the baseline known.json: No such file or directory; fsdp-migrate check --write-base"),
+        (None, "could not read the baseline known.json: No such file or directory (fsdp-migrate check --write-base"),
         (b"", "the baseline known.json is not JSON: "),
         (b"\xff\xfe\x00", "the baseline known.json is not JSON: "),
         (b"[" * 100_000, "the baseline known.json is not JSON: "),

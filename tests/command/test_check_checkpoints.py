@@ -120,7 +120,7 @@ def test_pointers_of_git_lfs_are_left_out_and_named(folder: Path, capsys: Captur
     (folder / "out" / "flat.pt").write_bytes(LFS)
     assert main(["check", "out", "out/flat.pt"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("out/flat.pt: skipped: a pointer of Git LFS, not the file itself; git lfs pull fetches it\n")
+    assert out.startswith("out/flat.pt: skipped: this is a Git LFS pointer, not the file itself: run git lfs pull\n")
     assert "1 checkpoint checked" in out
 
 

@@ -36,8 +36,8 @@ def test_rewrites_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["rewrite", "a.py"]) == 0
     assert (tmp_path / "a.py").read_text() == "model = fully_shard(model)\n"
     assert capsys.readouterr() == (
-        "a.py: rewritten (FSDP101 x1)\n"
-        "1 file read, 1 with FSDP1 code, 1 rewritten. Next: git diff, then train a few steps and compare the losses.\n",
+        "a.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Next: git diff, then train "
+        "a few steps and compare the losses.\n",
         "",
     )
 
@@ -162,7 +162,7 @@ def test_dirty_files_stop_everything(tmp_path: Path, commit: Commit, capsys: pyt
     assert main(["rewrite", ".", "--report", "r.json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "nothing was written: 2 files" in err
+    assert "nothing was written: rewriting 2 files" in err
     assert "\n  modified.py\n  new.py\n" in err
     assert "--allow-dirty" in err
     assert (tmp_path / "clean.py").read_text() == "FSDP(x)\n"
@@ -289,7 +289,7 @@ def test_an_interrupt_between_two_files(
 
     monkeypatch.setattr(writing.os, "replace", replace)
     assert main(["rewrite", "."]) == 130
-    assert capsys.readouterr().err == "interrupted: 1 of 3 files were rewritten, each whole\n"
+    assert capsys.readouterr().err == "interrupted: 1 of 3 files were rewritten, each completely\n"
     assert [entry.read_text() for entry in sorted(tmp_path.iterdir())] == ["fully_shard(x)\n", "FSDP(x)\n", "FSDP(x)\n"]
 
 

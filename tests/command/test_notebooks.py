@@ -121,9 +121,9 @@ def test_a_timed_cell_is_still_python() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("%%bash\npython train.py --FSDP", "cell 2, line 1: a %%bash cell; it was left alone"),
-        ("%time m = FSDP(m)", "cell 2, line 1: an IPython magic runs this code; it was left alone"),
-        ("x = 1\nthis is FSDP no Python", "cell 2, line 1: this cell is not valid Python; it was left alone"),
+        ("%%bash\npython train.py --FSDP", "cell 2, line 1: a %%bash cell and is not rewritten"),
+        ("%time m = FSDP(m)", "cell 2, line 1: an IPython magic runs this code, so it is not rewritten"),
+        ("x = 1\nthis is FSDP no Python", "cell 2, line 1: this cell is not valid Python and is not rewritten"),
     ],
 )
 def test_cells_that_are_left_alone_are_named(source: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +156,8 @@ def test_the_cell_rule_can_be_ignored() -> None:
     [
         ('{"cells": [FSDP', "could not parse: broken JSON at line 1"),
         ("", None),
-        ('"FSDP"', "could not parse: no list of cells"),
-        ('{"worksheets": [{"cells": ["FSDP"]}]}', "could not parse: no list of cells"),
+        ('"FSDP"', "could not parse: it has no list of cells"),
+        ('{"worksheets": [{"cells": ["FSDP"]}]}', "could not parse: it has no list of cells"),
         ('{"cells": ["FSDP"]}', "could not parse: cell 1 is not an object"),
         ('{"cells": [{"cell_type": "code", "source": ["FSDP", 1]}]}', "could not parse: cell 1 is not an object"),
         ("[" * 100_000 + '"FSDP"', "too deeply nested"),

@@ -80,12 +80,12 @@ def test_what_changed_and_why() -> None:
     assert "a.py:1" in assumptions
     assert "same" not in assumptions
     (to_do,) = tree.texts("section", id="next")
-    assert "Do by hand the 1 place" in to_do
+    assert "Change the 1 place" in to_do
     assert "Train the first steps" in to_do
     changed, excerpt = tree.texts("article")
     assert changed.index("if it holds") < changed.index("same") < changed.index("-FSDP(m)")
     assert "+fully_shard(m)" in changed
-    assert "The code, left as it is" in excerpt
+    assert "The code, unchanged" in excerpt
     assert " FSDP.by_hand()" in excerpt
     assert tree.texts("details", **{"class": "whole"}) != []
 

@@ -59,7 +59,7 @@ def test_exit_codes(result: RunResult, code: int) -> None:
         (run(Changed(b"")), "Next: git diff, then train a few steps and compare the losses."),
         (run(Changed(b"", (finding(Level.MANUAL),))), "Next: grep -rn 'TODO(fsdp-migrate' 'src dir'"),
         (run(Unchanged((finding(Level.MANUAL),))), "do these by hand, then run the same command again."),
-        (run(Failed("x")), "1 file could not be done. Next: mend these files, then run the same command again."),
+        (run(Failed("x")), "1 file could not be processed. Next: fix these files, then run the same command again."),
         (run(Unchanged((finding(Level.REVIEW),))), "stated assumption. Nothing to do."),
     ],
 )
@@ -100,7 +100,7 @@ def test_markdown_escapes_what_it_quotes() -> None:
     shown = markdown.render(run(Changed(b"", (finding(Level.MANUAL),)), Failed("a|b"), diff=True))
     assert "- `a.py:3` FSDP101: x\\[red\\]y\\[/red\\] \\\\x1b\\[31m \\| \\`a\\` \\\\udcff\\\\n\\<b\\>" in shown
     assert "## Files that would be rewritten\n\n- `a.py`\n" in shown
-    assert "## Files that could not be done\n\n- `b.py`: a\\|b\n" in shown
+    assert "## Files that could not be processed\n\n- `b.py`: a\\|b\n" in shown
 
 
 def test_json_is_json_whatever_it_holds() -> None:
@@ -237,14 +237,14 @@ def state_finding(level: Level, path: str = "save.py") -> Finding:
 def test_a_project_between_fsdp1_and_fsdp2_is_told_so_first() -> None:
     result = run(Changed(b"", (finding(Level.SAFE),)), Unchanged((state_finding(Level.MANUAL),)))
     first = next(text.lines(result))
-    assert first.startswith("1 FSDP1 call could not move (save.py) and will not work with the models that have moved")
+    assert first.startswith("1 FSDP1 call could not be rewritten (save.py) and will not work with the migrated models")
     assert "fsdp-migrate rewrite --to shim" in first
     assert guide.next_steps(result)[0] == first
     assert json.loads(json_report.render(result))["between_fsdp1_and_fsdp2"] == first
     console = Console(file=io.StringIO(), width=200)
     terminal.show(result, console)
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue().startswith("1 FSDP1 call could not move")
+    assert console.file.getvalue().startswith("1 FSDP1 call could not be rewritten")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_without_a_file(tmp_path: Path, requests: list[run.Request]) -> None:
     [
         (
             "[tool.fsdp-migrate]\nselects = []\n",
-            "has no setting 'selects'; there are select, ignore, to,",
+            "has no setting 'selects': the settings are select, ignore, to,",
         ),
         ("[tool.fsdp-migrate]\nselect = 'FSDP1'\n", "select = 'FSDP1': must be a list of rule ids"),
         ("[tool.fsdp-migrate]\nignore = [1]\n", "ignore = [1]: must be a list of rule ids"),

@@ -271,7 +271,7 @@ def refused_settings(rank: int, world_size: int) -> None:
         with pytest.raises(RuntimeError, match=r"Expected state_dict_config of type FullStateDictConfig.*got Sharded"):
             face.set_state_dict_type(model, FULL, ShardedStateDictConfig())
     for call in (FSDP.get_state_dict_type, lambda module: FSDP.set_state_dict_type(module, FULL)):
-        with pytest.raises(ValueError, match="Linear has no sharded part"):
+        with pytest.raises(ValueError, match="Linear has no FSDP units"):
             call(nn.Linear(1, 1))
     with model.state_dict_type(model.blocks[0], SHARDED), model.blocks[1].summon_full_params(model.blocks[2]):
         assert isinstance(model.blocks[0].state_dict()["gain"], DTensor)

@@ -492,7 +492,7 @@ def raises_before_sharding(rank: int, world_size: int) -> None:
         ({"sharding_strategy": hybrid_shard}, ValueError, "requires explicit specification of process group"),
         ({"sharding_strategy": hybrid_shard, "device_mesh": mesh}, ValueError, "to have ndim=2 but got 1"),
         ({"sharding_strategy": hybrid_shard, "process_group": group}, ValueError, r"Tuple\[dist.ProcessGroup, dist"),
-        ({"process_group": (group, group)}, ValueError, "goes with a hybrid strategy"),
+        ({"process_group": (group, group)}, ValueError, "needs a hybrid strategy"),
     ]
     for arguments, error, message in cases:
         model = build()

@@ -349,9 +349,9 @@ def test_printed_as_a_table(pool: Pool) -> None:
         "blocks.2  Block       187       748 B     420 B      748 B     420 B    1.5 KiB     684 B       1.5 KiB",
         "(root)    Model       196       784 B     424 B      784 B     424 B    1.5 KiB     736 B       1.5 KiB",
         "total                 757     3.0 KiB   1.6 KiB    3.0 KiB   1.6 KiB    6.0 KiB   2.7 KiB       6.0 KiB",
-        "of that padding, to equal shards: parameters 340 B, gradients 340 B",
+        "of which padding, to equal shards: parameters 340 B, gradients 340 B",
     ]
-    assert "unsharded, beside the shards: parameters 848 B" in str(first.after_forward)
+    assert "unsharded, next to the shards: parameters 848 B" in str(first.after_forward)
 
 
 def no_process_group_call(rank: int, world_size: int) -> tuple[int, int]:

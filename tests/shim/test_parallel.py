@@ -285,7 +285,7 @@ def gathered_in_optimizer(rank: int, world_size: int) -> None:
     loss = loss_of(model, 0, 0)
     optimizer = optimizer_of(model)
     loss.backward()
-    with pytest.raises(RuntimeError, match="holds gathered copies of parameters"):
+    with pytest.raises(RuntimeError, match="has gathered copies of parameters"):
         optimizer.step()
 
 

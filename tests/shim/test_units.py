@@ -120,7 +120,7 @@ def test_units_are_what_fsdp1_wraps(pool: Pool) -> None:
 def test_plan_notes_what_differs() -> None:
     plan = fsdp_compat.plan(build(tied=True), auto_wrap_policy=fsdp_compat.always_wrap_policy)
     assert plan.notes == (
-        "blocks has no forward: what it holds itself belongs to the unit around it",
+        "blocks has no forward: its own parameters move to the enclosing unit",
         "embed.weight and head.weight are one parameter: it belongs to the root",
     )
 

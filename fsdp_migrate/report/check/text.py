@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterator
 
 from fsdp_migrate.check.checked import CheckResult, Told
+from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import count, printable
 from fsdp_rules.verdict.finding import Level
 
@@ -26,7 +28,7 @@ def paragraph(result: CheckResult) -> str:
     if result.errors:
         parts.append(f"{count(len(result.errors), 'path')} could not be checked.")
     elif not result.sources and not result.checkpoints:
-        parts.append("Nothing was looked at: is this the right path?")
+        parts.append("No source files or checkpoints found under this path.")
     return " ".join([*parts, *_next(result)])
 
 
@@ -45,12 +47,27 @@ def left_out(result: CheckResult) -> Iterator[str]:
         yield f"{printable(path)}: error: {printable(reason)}"
 
 
-def _lines(result: CheckResult) -> Iterator[str]:
+def shown(result: CheckResult) -> tuple[list[Told], list[str]]:
+    """The findings to print, and a line for each rule whose further notes are counted."""
+    first: dict[tuple[object, ...], Told] = {}
     for told in result.told:
+        found = told.finding
+        first.setdefault((found.path, found.line, found.rule, found.level), told)
+    findings, rest = shortened(told.finding for told in result.told)
+    entries = [
+        dataclasses.replace(first[found.path, found.line, found.rule, found.level], finding=found) for found in findings
+    ]
+    return entries, [f"{printable(more.path)}: {more.sentence}" for more in rest]
+
+
+def _lines(result: CheckResult) -> Iterator[str]:
+    entries, rest = shown(result)
+    for told in entries:
         finding = told.finding
         yield f"{place(told)}: {finding.rule} {finding.level.value}: {printable(finding.message)}"
         if finding.advice:
             yield f"    {printable(finding.advice)}"
+    yield from rest
     yield from left_out(result)
     yield paragraph(result)
 

@@ -63,11 +63,15 @@ class Change:
 
 
 class Reader:
-    """The changes of one file. ``diff``: nothing was written, so the lines of findings are those of the old file."""
+    """The changes of one file. ``diff``: nothing was written, so the lines of findings are those of the old file.
 
-    def __init__(self, file: FileOutcome, diff: bool) -> None:
+    ``findings``: those to show, without it all of the file.
+    """
+
+    def __init__(self, file: FileOutcome, diff: bool, findings: Sequence[Finding] | None = None) -> None:
         after = file.result.source if isinstance(file.result, Changed) else file.before
-        self._findings = sorted(file.findings, key=lambda finding: (finding.line, finding.column, finding.rule))
+        found = file.findings if findings is None else findings
+        self._findings = sorted(found, key=lambda finding: (finding.line, finding.column, finding.rule))
         self._in_after = isinstance(file.result, Changed) and not diff
         self._before, self._after = _split(file.before), _split(after)
         self._encoding = _encoding(file.before)

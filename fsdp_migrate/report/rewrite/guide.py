@@ -12,10 +12,10 @@ from fsdp_rules.verdict.finding import Finding, Level
 
 #: What the levels mean, the one that needs most attention first.
 MEANINGS = {
-    Level.MANUAL: "not rewritten; to be done by hand, a comment marks the place",
-    Level.REVIEW: "rewritten; means the same under the assumption that is stated",
-    Level.SAFE: "rewritten; same numbers, same meaning",
-    Level.INFO: "nothing to do, worth knowing",
+    Level.MANUAL: "not rewritten, to be done by hand (a comment marks the place)",
+    Level.REVIEW: "rewritten, same meaning if the stated assumption is true",
+    Level.SAFE: "rewritten, same numbers and same meaning",
+    Level.INFO: "nothing to do, for information",
 }
 
 
@@ -58,16 +58,18 @@ def next_steps(result: RunResult) -> list[str]:
     steps = [printable(said)] if (said := warning(result)) else []
     manual, assumed = len(result.of_level(Level.MANUAL)), len(assumptions(result))
     if result.errors:
-        steps.append(f"Mend {count(len(result.errors), 'file')} that could not be done; the reason stands beside each.")
+        steps.append(
+            f"Fix {count(len(result.errors), 'file')} that could not be processed (see the reason next to each)."
+        )
     if manual:
         place = "1 place that was" if manual == 1 else f"{manual} places that were"
         steps.append(
-            f"Do by hand the {place} not rewritten. Each says why and what to do; in the code a comment "
-            "`TODO(fsdp-migrate ...)` marks it."
+            f"Change the {place} not rewritten by hand. Each has a reason and an advice, and a comment "
+            "`TODO(fsdp-migrate ...)` in the code."
         )
     if assumed:
         steps.append(
-            f"Read the assumptions ({assumed}), and look at their places: where one does not hold for your program, "
+            f"Read the assumptions ({assumed}) and their places: where one is not true for your program, "
             "change the code there."
         )
     return steps

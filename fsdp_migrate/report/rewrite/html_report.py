@@ -23,6 +23,7 @@ from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.rewrite.changes import Change, Hunk, Reader
 from fsdp_migrate.report.rewrite.guide import MEANINGS, assumptions, checks, next_steps
 from fsdp_migrate.report.rulebook import Page, pages
+from fsdp_migrate.report.shorten import Rest, shortened
 from fsdp_migrate.report.summary import by_level, by_rule, count, paragraph, printable
 from fsdp_migrate.report.what_to_test import what_to_test
 from fsdp_rules.verdict.finding import Finding
@@ -52,8 +53,16 @@ class _File:
         return _levels(list(self.outcome.findings))
 
     @cached_property
+    def _shortened(self) -> tuple[list[Finding], list[Rest]]:
+        return shortened(self.outcome.findings)
+
+    @property
+    def rest(self) -> list[Rest]:
+        return self._shortened[1]
+
+    @cached_property
     def _reader(self) -> Reader:
-        return Reader(self.outcome, self.diff)
+        return Reader(self.outcome, self.diff, self._shortened[0])
 
     @property
     def changes(self) -> list[Change]:
@@ -95,7 +104,9 @@ def render(result: RunResult) -> str:
         markdown=lambda text: Markup(markdown.render(text)),
         sentence=lambda text: Markup(markdown.renderInline(text)),
     )
-    numbers = {id(finding): number for number, finding in enumerate(result.findings)}
+    numbers: dict[tuple[object, ...], int] = {}
+    for number, finding in enumerate(result.findings):
+        numbers.setdefault(_place(finding), number)
     style, script = _part("style.css"), _part("filter.js")
     return environment.get_template("report.html").render(
         result=result,
@@ -107,13 +118,18 @@ def render(result: RunResult) -> str:
         meanings={level.value: meaning for level, meaning in MEANINGS.items()},
         rules=list(_rules(result)),
         files=[_File(file, result.diff) for file in result.with_fsdp1],
-        anchor=lambda finding: f"finding-{numbers[id(finding)]}",
+        anchor=lambda finding: f"finding-{numbers[_place(finding)]}",
         longest_hunk=LONGEST_HUNK,
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),
         script_hash=_hash(script),
     )
+
+
+def _place(finding: Finding) -> tuple[object, ...]:
+    """What findings that are shown as one entry have in common."""
+    return finding.path, finding.line, finding.rule, finding.level
 
 
 def _levels(findings: list[Finding]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.rewrite.changes import Hunk, Reader
 from fsdp_migrate.report.rewrite.guide import assumptions, checks, next_steps
+from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import by_rule, paragraph, printable
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -40,7 +41,10 @@ def _lines(result: RunResult) -> Iterator[str]:
     if result.changed:
         yield from ("", f"## Files that {'would be' if result.diff else 'were'} rewritten", "")
         yield from (f"- {_code(file.path)}" for file in result.changed)
-    for title, pairs in (("Files that could not be done", result.errors), ("Files that were skipped", result.skipped)):
+    for title, pairs in (
+        ("Files that could not be processed", result.errors),
+        ("Files that were skipped", result.skipped),
+    ):
         if pairs:
             yield from ("", f"## {title}", "")
             yield from (f"- {_code(path)}: {_escape(reason)}" for path, reason in pairs)
@@ -50,14 +54,14 @@ def _lines(result: RunResult) -> Iterator[str]:
 
 def _findings(result: RunResult) -> Iterator[str]:
     if manual := result.of_level(Level.MANUAL):
-        yield from ("", "## Left to do by hand", "", *map(_item, manual))
+        yield from ("", "## Left to do by hand", "", *_items(manual))
     if assumed := assumptions(result):
-        yield from ("", "## Rewritten, on an assumption", "")
+        yield from ("", "Rewritten with an assumption", "")
         for assumption in assumed:
             yield f"- {_escape(assumption.message)}{_advice(assumption.advice)}"
             yield from (f"  - {_place(place)} {place.rule}" for place in assumption.places)
     if info := result.of_level(Level.INFO):
-        yield from ("", "## Worth knowing", "", *map(_item, info))
+        yield from ("", "For information", "", *_items(info))
 
 
 def _file(file: FileOutcome, diff: bool) -> Iterator[str]:
@@ -65,7 +69,7 @@ def _file(file: FileOutcome, diff: bool) -> Iterator[str]:
     if not any(finding.level in _SHOWN for finding in file.findings):
         return
     yield from ("", f"## {_code(file.path)}")
-    for change in Reader(file, diff).changes():
+    for change in Reader(file, diff, shortened(file.findings)[0]).changes():
         told = [finding for finding in change.findings if finding.level in _SHOWN]
         if told:
             yield ""
@@ -82,6 +86,12 @@ def _fenced(hunk: Hunk) -> Iterator[str]:
     longest = max((len(ticks) for line in hunk.lines for ticks in _TICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
     yield from (f"{fence}diff", hunk.header, *hunk.lines, fence)
+
+
+def _items(findings: list[Finding]) -> Iterator[str]:
+    shown, rest = shortened(findings)
+    yield from map(_item, shown)
+    yield from (f"- {_code(more.path)}: {more.sentence}" for more in rest)
 
 
 def _item(finding: Finding) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.rewrite.text_report import error_lines, place
+from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import paragraph, printable
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -45,7 +46,7 @@ def _parts(result: RunResult) -> Iterator[RenderableType]:
         yield Text()
     if result.findings:
         yield _table(result)
-    for level, title in ((Level.REVIEW, "Rewritten, on an assumption"), (Level.INFO, "Worth knowing")):
+    for level, title in ((Level.REVIEW, "Rewritten with an assumption"), (Level.INFO, "For information")):
         yield from _listing(title, result.of_level(level))
     yield from _listing("Left to do by hand", result.of_level(Level.MANUAL))
     for path, reason in result.skipped:
@@ -76,8 +77,10 @@ def _listing(title: str, findings: list[Finding]) -> Iterator[Text]:
         return
     yield Text()
     yield Text(title, style="bold")
-    for finding in findings:
+    shown, rest = shortened(findings)
+    for finding in shown:
         style = STYLES[finding.level]
         yield Text.assemble((place(finding), "bold"), " ", (finding.rule, style), f" {printable(finding.message)}")
         if finding.advice:
             yield Text(f"    {printable(finding.advice)}", style="dim")
+    yield from (Text(f"{printable(more.path)}: {more.sentence}", style="dim") for more in rest)

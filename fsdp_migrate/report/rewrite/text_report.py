@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.half_migrated import warning
+from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import paragraph, printable
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -21,10 +22,12 @@ def lines(result: RunResult) -> Iterator[str]:
     for file in result.changed:
         yield f"{printable(file.path)}: {'would be rewritten' if result.diff else 'rewritten'}{_rules(file)}"
     for level in (Level.REVIEW, Level.INFO, Level.MANUAL):
-        for finding in result.of_level(level):
+        shown, rest = shortened(result.of_level(level))
+        for finding in shown:
             yield f"{place(finding)}: {finding.rule} {level.value}: {printable(finding.message)}"
             if finding.advice:
                 yield f"    {printable(finding.advice)}"
+        yield from (f"{printable(more.path)}: {more.sentence}" for more in rest)
     for path, reason in result.skipped:
         yield f"{printable(path)}: skipped: {printable(reason)}"
     yield paragraph(result)

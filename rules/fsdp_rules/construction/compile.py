@@ -53,7 +53,7 @@ def build(model):
             yield Diagnosis(
                 node,
                 Level.INFO,
-                "the numbers are the same, but state dict keys no longer start with _orig_mod.",
+                "the numbers are the same, but state dict keys no longer have the prefix _orig_mod",
                 "to compile faster and keep parameter names, call block.compile() on each block before it is sharded",
             )
         elif parent is not None and wrapping_call(parent, file) is not None:

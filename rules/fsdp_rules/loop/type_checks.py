@@ -209,7 +209,7 @@ def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnos
         node,
         Level.MANUAL,
         f"{file.code(node)} becomes another name of FSDPModule, for which {subject} is tested as well",
-        "remove the FSDP1 branch: the first of the two is taken for every sharded module",
+        "remove the FSDP1 branch: every sharded module takes the first of the two",
     )
 
 

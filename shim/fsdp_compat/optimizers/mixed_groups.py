@@ -27,8 +27,8 @@ def step_one_by_one_where_mixed(optimizer: Optimizer) -> None:
         for name in chosen:
             if group[name]:
                 logger.warning(
-                    "group %d of this %s holds sharded and ordinary parameters, which no %s kernel takes together: "
-                    "%s=True has no effect. Put them into groups of their own to keep it.",
+                    "group %d of this %s has both sharded and ordinary parameters, which no %s kernel "
+                    "supports: %s=True has no effect. To keep it, put them into separate groups.",
                     index,
                     type(optimizer).__name__,
                     name,

@@ -104,17 +104,17 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
     stale = [found.fqn for found in map(replacement_of, held) if found is not None]
     if stale:
         raise RuntimeError(
-            f"this {type(optimizer).__name__} was built before the model was sharded and holds parameters that are no "
-            f"longer in it ({shortened(stale)}): its step would train nothing. Build it after sharding, or call "
-            "fsdp_compat.relink_optimizer(optimizer, model)."
+            f"this {type(optimizer).__name__} was built before the model was sharded and has parameters that "
+            f"are no longer in it ({shortened(stale)}): its step would train nothing. Build it after "
+            "sharding, or call fsdp_compat.relink_optimizer(optimizer, model)."
         )
     copies = gathered_copies(filter(_is_sharded, _sharded_modules))
     temporary = [copies[id(param)] for param in held if id(param) in copies]
     if temporary:
         raise RuntimeError(
-            f"this {type(optimizer).__name__} was built between a forward without backward and the next backward and "
-            f"holds gathered copies of parameters ({shortened(temporary)}): its step would train nothing. Build it "
-            "before that forward, or call fsdp_compat.relink_optimizer(optimizer, model)."
+            f"this {type(optimizer).__name__} was built between a forward without backward and the next "
+            f"backward and has gathered copies of parameters ({shortened(temporary)}): its step would train "
+            "nothing. Build it before that forward, or call fsdp_compat.relink_optimizer(optimizer, model)."
         )
     _checked[optimizer] = version
 
@@ -137,7 +137,7 @@ def refuse_exchanged_parameters(unit: nn.Module) -> None:
         names = exchanged_parameters(module)
         if names:
             raise RuntimeError(
-                f"{shortened(names)} of this {type(module).__name__} was exchanged for another parameter after "
+                f"{shortened(names)} of this {type(module).__name__} was replaced by another parameter after "
                 "sharding, which would be lost. Write the values into it instead: param.copy_(...) under "
                 "FullyShardedDataParallel.summon_full_params(model), or load_state_dict."
             )

@@ -54,7 +54,7 @@ def make_plan(
         full_precision = tuple(part for part in module.modules() if isinstance(part, classes))
         if full_precision:
             kinds = sorted({type(part).__name__ for part in full_precision})
-            notes.append(f"mixed precision leaves {', '.join(kinds)} out: they are units of their own, in their dtype")
+            notes.append(f"mixed precision excludes {', '.join(kinds)}: they are separate units with their own dtype")
             warn_caller(
                 "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the wrapped module has "
                 f"submodules of type {', '.join(kinds)}. These modules are units of their own with mixed precision "
@@ -68,7 +68,7 @@ def make_plan(
     names = {part: name for name, part in module.named_modules()}
     for container in [part for part in arguments if _is_container(part)]:
         del arguments[container]
-        notes.append(f"{names[container]} has no forward: what it holds itself belongs to the unit around it")
+        notes.append(f"{names[container]} has no forward: its own parameters move to the enclosing unit")
     ownership = Ownership.of(module, arguments.keys(), ignored_params)
     _check_not_tied_to_sharded(ownership)
     own = [ownership.fqns[parameter_at(place)] for place in ownership.places[module]]
@@ -143,14 +143,14 @@ def _ignored(
     for module in modules:
         if isinstance(module, FSDPModule):
             raise ValueError(
-                f"`ignored_modules` should not include FSDP modules, but holds a {type(module).__name__} that is "
-                "sharded already. Leave it out: what is sharded is not sharded again."
+                f"`ignored_modules` should not include FSDP modules, but contains a {type(module).__name__} "
+                "that is sharded already. Remove it: a sharded module is not sharded again."
             )
     subtree = {part for module in modules for part in module.modules() if not isinstance(part, FSDPModule)}
     if root in subtree:
         warn_caller(
-            "Trying to ignore the top-level module passed into the FSDP constructor itself will result in all "
-            f"parameters being ignored: {type(root).__name__} stays unsharded on every rank"
+            "Trying to ignore the top-level module passed into the FSDP constructor itself will result in "
+            f"all parameters being ignored: {type(root).__name__} is not sharded on any rank"
         )
     return subtree, {*params, *(param for module in modules for param in module.parameters())}
 

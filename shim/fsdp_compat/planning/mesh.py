@@ -40,7 +40,7 @@ class MeshBuilder:
             return self._hybrid(options)
         group = options.process_group
         if isinstance(group, tuple):
-            raise ValueError(f"a tuple of process groups goes with a hybrid strategy, not with {options.strategy}")
+            raise ValueError(f"a tuple of process groups needs a hybrid strategy, not {options.strategy}")
         mesh = options.device_mesh
         if options.strategy is ShardingStrategy.NO_SHARD:
             return self._replicated(mesh.get_group(0) if mesh is not None else group)

@@ -106,7 +106,7 @@ class Options:
                     "(shard, replicate)."
                 )
         elif isinstance(self.process_group, tuple):
-            raise ValueError(f"a tuple of process groups goes with a hybrid strategy, not with {self.strategy}")
+            raise ValueError(f"a tuple of process groups needs a hybrid strategy, not {self.strategy}")
 
     def _check_reshard_after_forward(self) -> None:
         degree = self.reshard_after_forward

@@ -65,14 +65,14 @@ def _check(tensor_parallel: DeviceMesh, fqn: str, options: Options) -> None:
     used = mesh if hybrid else first_dimension(mesh) or mesh
     if set(_ranks(used)) & set(_ranks(tensor_parallel)) != {dist.get_rank()}:
         raise ValueError(
-            f"{what}, and device_mesh {_named(mesh)} would use the same ranks for data parallelism once more: they "
-            f"get the same data and hold different parts. {advice}"
+            f"{what}, and device_mesh {_named(mesh)} would use the same ranks for data parallelism again: "
+            f"they get the same data and have different shards. {advice}"
         )
     rest = set((mesh.mesh_dim_names or ())[1:]) - set(tensor_parallel.mesh_dim_names or ())
     if rest and not hybrid:
         raise ValueError(
-            f"{what}, and {options.strategy} would use only the first dimension of device_mesh {_named(mesh)}: the "
-            f"ranks along the others would train apart. {advice}"
+            f"{what}, and {options.strategy} would use only the first dimension of device_mesh "
+            f"{_named(mesh)}: the ranks along the others would train separately. {advice}"
         )
 
 

@@ -61,7 +61,7 @@ def set_state_dict_type(
     """
     units = fsdp_modules(module)
     if not units:
-        raise ValueError(f"{type(module).__name__} has no sharded part whose state dict could be of a type")
+        raise ValueError(f"{type(module).__name__} has no FSDP units")
     settings = _settings(state_dict_type, state_dict_config, optim_state_dict_config)
     for unit in units:
         install_state_hooks(unit)
@@ -81,9 +81,9 @@ def get_state_dict_type(module: nn.Module) -> StateDictSettings:
         for unit in fsdp_modules(module)
     ]
     if not found:
-        raise ValueError(f"{type(module).__name__} has no sharded part whose state dict could be of a type")
+        raise ValueError(f"{type(module).__name__} has no FSDP units")
     if any(settings != found[0] for settings in found):
-        raise ValueError("the sharded parts have different state dict settings: set them for the whole model")
+        raise ValueError("the FSDP units have different state dict settings: set them for the whole model")
     return found[0]
 
 
@@ -110,7 +110,8 @@ def _settings(
 ) -> StateDictSettings:
     if kind not in _CONFIGS:
         raise NotImplementedError(
-            f"{kind} is FSDP1's flat parameters, which FSDP2 does not have. Use SHARDED_STATE_DICT: it is local too."
+            f"{kind} returns FSDP1's flat parameters, which FSDP2 does not have. Use SHARDED_STATE_DICT: it "
+            "is local too."
         )
     config_type, optim_config_type = _CONFIGS[kind]
     for name, given, expected in (
@@ -119,7 +120,7 @@ def _settings(
     ):
         if given is not None and type(given) is not expected:
             raise RuntimeError(
-                f"Expected {name} of type {expected.__name__}, which goes with {kind}, but got {type(given).__name__}"
+                f"Expected {name} of type {expected.__name__}, which {kind} needs, but got {type(given).__name__}"
             )
     settings = StateDictSettings(kind, config or config_type(), optim_config or optim_config_type())
     if kind is StateDictType.SHARDED_STATE_DICT:

@@ -135,7 +135,7 @@ def rekey_optim_state_dict(
     states = optim_state_dict["state"]
     wanted = str if optim_state_key_type is OptimStateKeyType.PARAM_NAME else int
     if len({type(key) for key in states}) > 1:
-        raise ValueError(f"Invalid parameter keys: {states.keys()}: names and numbers in one state")
+        raise ValueError(f"Invalid parameter keys: {states.keys()}: both names and numbers in one state")
     if all(type(key) is wanted for key in states):
         return optim_state_dict
     numbers = held.numbers()
@@ -166,8 +166,8 @@ def _sorted_out(*given: Any) -> tuple[nn.Module, Optimizer, StateDict]:
         )
     if given[0] is not models[0]:
         log_once(
-            "optim_state_dict_to_load was called in torch 2.0's order (optim_state_dict, model, optim); the arguments "
-            "are taken for what they are"
+            "optim_state_dict_to_load was called in torch 2.0's order (optim_state_dict, model, optim), and "
+            "the arguments were reordered"
         )
     return models[0], optimizers[0], dict(states[0])
 
@@ -176,6 +176,6 @@ def _third(
     optim_input: OptimInput | Optimizer | None, optim: Optimizer | None
 ) -> tuple[OptimInput | None, Optimizer | None]:
     if isinstance(optim_input, Optimizer):
-        log_once("an optimizer was passed as optim_input; it is taken as optim")
+        log_once("an optimizer was passed as optim_input and is used as optim")
         return None, optim_input
     return optim_input, optim

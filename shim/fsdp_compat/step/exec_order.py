@@ -82,8 +82,9 @@ class _Watcher:
         for rank, other in enumerate(others):
             if other != others[0]:
                 raise RuntimeError(
-                    f"Forward order differs across ranks: rank 0 is all-gathering parameters for "
-                    f"{self._names[others[0]]} while rank {rank} is all-gathering parameters for {self._names[other]}. "
-                    "Run every unit on every rank, with its output multiplied by 0 where it is not wanted, or wrap so "
-                    "that the modules that only some ranks run belong to a unit that all of them run."
+                    "Forward order differs across ranks: rank 0 is all-gathering parameters for "
+                    f"{self._names[others[0]]} while rank {rank} is all-gathering parameters for "
+                    f"{self._names[other]}. Run every unit on every rank, with its output multiplied by 0 "
+                    "where it is not wanted, or wrap so that the modules that only some ranks run are in a "
+                    "unit that all of them run."
                 )

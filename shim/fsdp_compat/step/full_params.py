@@ -60,7 +60,8 @@ def summon_full_params(
         )
     if with_grads and offload_to_cpu:
         raise NotImplementedError(
-            "with_grads=True and offload_to_cpu=True is not supported: gradients stay on the device of their parameters"
+            "with_grads=True and offload_to_cpu=True is not supported: gradients are kept on the device of "
+            "their parameters"
         )
     if recurse:
         units = fsdp_modules(module)

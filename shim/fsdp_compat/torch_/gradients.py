@@ -161,8 +161,8 @@ def _post_backward_with_zeros(group: Any, post_backward: Callable[..., None], *a
         for param in group.fsdp_params:
             if hasattr(param.sharded_param, "_in_backward_optimizers"):
                 raise NotImplementedError(
-                    f"{param._param_fqn} has an optimizer that is to step in the backward, which FSDP2 leaves out. "
-                    "Step in a hook instead: param.register_post_accumulate_grad_hook(...) after sharding."
+                    f"{param._param_fqn} has an optimizer that steps in the backward, which FSDP2 skips. Step "
+                    "in a hook instead: param.register_post_accumulate_grad_hook(...) after sharding."
                 )
             full = getattr(param, "_unsharded_param", None)
             if full is None or not full.requires_grad:

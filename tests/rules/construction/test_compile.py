@@ -22,7 +22,7 @@ def test_the_wrapped_model() -> None:
         model = torch.compile(model)
         """
     assert levels(source) == ["info"]
-    assert any("no longer start with _orig_mod." in found.message for found in findings(source))
+    assert any("no longer have the prefix _orig_mod" in found.message for found in findings(source))
 
 
 def test_a_compiled_model_that_is_wrapped() -> None:
