@@ -71,7 +71,9 @@ def test_guides_quote_files_as_they_are(guide: Path) -> None:
         assert text == (ROOT / path).read_text(encoding="utf-8"), path
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/checkpoints.md", "docs/rules.md", "docs/shim.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/check.md", "docs/checkpoints.md", "docs/rewrite.md", "docs/rules.md", "docs/shim.md"]
+)
 def test_commands_on_pages_have_the_options_that_they_use(page: str) -> None:
     told = re.findall(r"^\$ fsdp-migrate (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     for line in told:

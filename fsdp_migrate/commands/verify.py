@@ -60,7 +60,7 @@ def _recording_options(function: Any) -> Any:
         click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Steps to record."),
         click.option("--seed", type=int, metavar="N", help="Seed all generators when torch is imported."),
         click.option("--deep", is_flag=False, flag_value=1, default=0, type=click.IntRange(min=0), metavar="[N]",
-                     help="Also record what goes in and out of every module, in the first step or the first N."),
+                     help="Also record the inputs and outputs of every module, in the first step or the first N."),
         click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a run that takes longer."),
     ):  # fmt: skip
         function = option(function)
@@ -146,7 +146,7 @@ def record(
     deep: int,
     timeout: float | None,
 ) -> int:
-    """Run COMMAND with the recorder in each rank; one file a rank goes to OUT, which must be new or empty."""
+    """Run COMMAND with the recorder in each rank; one file a rank is written to OUT, which must be new or empty."""
     from fsdp_migrate.verify.recorder.orders import Orders
     from fsdp_migrate.verify.recording.read import read
     from fsdp_migrate.verify.recording.recording import BadRecording

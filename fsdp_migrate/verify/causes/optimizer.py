@@ -55,7 +55,7 @@ class NotResumed(Cause):
         before, after = (_first_count(side) for side in (comparison.before, comparison.after))
         if before is None or after is None or not before > after == 1:
             return None
-        return f"the optimizer goes on at step {before:g} before and at step 1 after: resumed from an empty template"
+        return f"the optimizer continues at step {before:g} before and at step 1 after: resumed from an empty template"
 
 
 def _first_count(recording: Recording) -> float | None:

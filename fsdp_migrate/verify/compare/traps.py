@@ -32,7 +32,7 @@ def trap(before: Recording, after: Recording) -> str | None:
         more = f" and {len(after.earlier) - 1} more" if len(after.earlier) > 1 else ""
         return (
             f"the run after read {after.earlier[0]}{more}, which an earlier run of this comparison has written; "
-            "give each run an output directory of its own, such as a relative one"
+            "give each run its own output directory, such as a relative one"
         )
     return None
 

@@ -96,7 +96,7 @@ def build(model):
             precision.variable = file.code(value)
             if any("buffer_dtype" in fields for fields in every) and (len(every) > 1 or precision.optional):
                 if like is None:
-                    plan.helper.append(f"{precision.variable} has a buffer_dtype of its own")
+                    plan.helper.append(f"{precision.variable} has its own buffer_dtype")
                 precision.buffers_like = like
                 precision.fields.pop("buffer_dtype", None)
             plan.edits += [Replace(node, _built(dict(fields), file)) for node, fields in zip(made, every, strict=True)]
