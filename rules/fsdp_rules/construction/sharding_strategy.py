@@ -23,7 +23,8 @@ class Strategy(ArgumentRule):
     `reshard_after_forward=False`. `HYBRID_SHARD` and `_HYBRID_SHARD_ZERO2` shard inside a node and replicate between
     nodes: a two-dimensional mesh, nodes first. `NO_SHARD` is a mesh that is one wide in its shard dimension. Where
     the strategy is chosen at run time between values that the file names (a dictionary, branches, a conditional
-    expression), each of them becomes the arguments of `fully_shard` that it means. A value that comes from elsewhere is passed to `fsdp_compat.shard`, which takes all five.
+    expression), each of them becomes the arguments of `fully_shard` that it means. A value that comes from
+    elsewhere is passed to `fsdp_compat.shard`, which takes all five.
     """
 
     id = "FSDP102"
