@@ -37,7 +37,7 @@ PATTERNS = {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in 
 KEPT = {
     "stay unsharded": "a state of a module over time, not a decision of this tool",
 }
-#: Not reworded yet: several hundred tests quote these sentences word for word, and they change together with them.
+#: Not reworded yet: some 140 tests quote these sentences word for word, and they change together with them.
 NOT_YET = ("fsdp_migrate/checkpoints/", "docs/checkpoints.md")
 #: The longest message of a rule, with eight characters for a value that is filled in.
 LONGEST = 110

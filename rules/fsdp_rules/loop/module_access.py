@@ -92,7 +92,7 @@ def unwrap(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"this loop never ends under FSDP2, where {subject} stays an FSDPModule",
+                f"this loop never ends under FSDP2, where {subject} remains an FSDPModule",
                 f"remove the loop for the sharded model: {subject} itself is the model",
             )
             return

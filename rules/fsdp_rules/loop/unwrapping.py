@@ -21,7 +21,7 @@ class Unwrapping(Rule):
     """A function that calls itself, or a loop, until no wrapper is left.
 
     `return unwrap(model.module)` under `isinstance(model, FSDP)` ends with FSDP1, whose wrapper holds another object.
-    A model that `fully_shard` sharded is its own inner model and stays an FSDPModule, so such a test would hold for
+    A model that `fully_shard` sharded is its own inner model and remains an FSDPModule, so such a test would hold for
     ever: the class is taken out of it. With `--to shim` `model.module` is the model itself, and the test asks for that
     as well.
     """
@@ -106,7 +106,7 @@ def unwrap(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"this never ends under FSDP2, where {subject} stays an FSDPModule",
+                f"this never ends under FSDP2, where {subject} remains an FSDPModule",
                 f"remove it for the sharded model: {subject} itself is the model",
             )
 
