@@ -51,7 +51,7 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
     """Whether the expression ``node`` is a sharded model at the place ``at``, which is where it stands by default.
 
     A statement given as ``at`` has run. What stands above the wrap in the function that wraps is not sharded yet,
-    unless a loop around both leads back to it.
+    unless a loop around both leads back to it, or a caller hands in a model that is.
     """
     expression: cst.BaseExpression = node
     while isinstance(expression, cst.Subscript | cst.Await):
@@ -69,7 +69,8 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
         outer = outer.rpartition(".")[0]
     wraps = tuple(wrapping_statements(outer, file.scope(expression), file))
     if wraps and not any(_may_have_run(wrap, place, outer, file) for wrap in wraps):
-        return Sharded(Certainty.NO, Why.LATER, wraps, foreign)
+        early = file.project.holds_early(file.path, file.scope(expression), outer)
+        return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign)
     above = any(_has_run(wrap, place, file) for wrap in wraps)
     return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign)
 

@@ -141,6 +141,10 @@ class Project:
         functions = {place.scope for place in self.unwrapped if place.kind == "param"}
         return frozenset(name.removesuffix(".__init__").rpartition(".")[2] for name in functions)
 
+    def holds_early(self, path: str, scope: str, text: str) -> Certainty:
+        """How sure it is that ``text`` in ``scope`` is a wrapped model above the line of ``scope`` that wraps it."""
+        return self.held.get(Place("early", path, scope, text), _NOWHERE).certainty
+
     def origin(self, path: str, scope: str, text: str) -> tuple[str, int] | None:
         """The file and the line of the wrap that ``text`` comes from, None where none is known."""
         origin = self._held(path, scope, text).origin

@@ -59,6 +59,12 @@ def test_a_loop_leads_back_from_the_wrap_unless_it_makes_another_model() -> None
     assert asked(made).why is Why.LATER
 
 
+def test_a_model_that_a_caller_has_wrapped_is_sharded_above_a_wrap_too() -> None:
+    given = "def f(net):\n    net.ask()\n    net = wrap(net)\ndef wrap(m):\n    return FSDP(m)\n"
+    assert asked(given).why is Why.LATER
+    assert asked(f"{given}def main(model):\n    model = FSDP(model)\n    f(model)\n").why is Why.FOLLOWED
+
+
 def test_the_answer_is_for_the_place_that_is_asked_about() -> None:
     file = parsed("def f(net):\n    net.ask()\n    net = FSDP(net)\n")
     wrap = file.nodes(cst.Assign)[0]
