@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from fsdp_rules.settings import Settings
@@ -273,3 +275,18 @@ def test_a_state_that_was_read_sharded_stays_so_outside_of_the_context() -> None
             set_optimizer_state_dict(model, optimizer, optim_state_dict=state["o"])
         """,
     )
+
+
+@pytest.mark.parametrize("optim_config", ["optim_config", "cfg.optim", "configs[0]", "cfg.get()", "self.optim_config"])
+def test_a_configuration_of_a_sharded_state_has_no_rank0_only(optim_config: str) -> None:
+    source = f"""
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def load(self, net, kind, config, optim_config, cfg, configs, optimizer, state):
+            model = FSDP(net)
+            with FSDP.state_dict_type(model, kind, config, {optim_config}):
+                optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+        """
+    result = rewrite(textwrap.dedent(source))
+    if isinstance(result, Changed):
+        assert ".rank0_only" not in result.source.decode()

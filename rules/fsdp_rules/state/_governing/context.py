@@ -177,7 +177,8 @@ def _config(
 
 
 def _unread(node: cst.BaseExpression) -> Config:
-    return Config(Expression(node, ".offload_to_cpu"), Expression(node, ".rank0_only"))
+    # Configurations of sharded states have no rank0_only.
+    return Config(Expression(node, ".offload_to_cpu"), Expression(node, ', "rank0_only", False)', "getattr("))
 
 
 def _is_constant(node: cst.BaseExpression, file: File) -> bool:
