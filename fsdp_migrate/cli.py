@@ -10,6 +10,7 @@ import click
 
 from fsdp_migrate.commands.check import check
 from fsdp_migrate.commands.checkpoint import checkpoint
+from fsdp_migrate.commands.preflight import preflight
 from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
 from fsdp_migrate.commands.verify import verify
@@ -25,6 +26,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate rules                   list the rules about FSDP1
   fsdp-migrate rules FSDP102           explain one rule, with an example
   fsdp-migrate verify -- torchrun ...  prove on your own run that it trains the same
+  fsdp-migrate preflight -- torchrun   look at model and optimizer before the first step
   fsdp-migrate checkpoint inspect DIR  show what a checkpoint contains and how it loads
 """
 
@@ -37,6 +39,7 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(checkpoint)
+cli.add_command(preflight)
 cli.add_command(rewrite)
 cli.add_command(rules)
 cli.add_command(verify)

@@ -23,6 +23,8 @@ from fsdp_compat.memory import MemoryReport, MemoryRow, Usage, memory_report
 from fsdp_compat.optimizers.relink import relink_optimizer
 from fsdp_compat.planning.plan import Plan, Unit
 from fsdp_compat.planning.sizes import Shards, UnitBytes
+from fsdp_compat.preflight.preflight import preflight
+from fsdp_compat.preflight.report import PreflightReport, Suspicion
 from fsdp_compat.states.optim import optim_state_dict, optim_state_dict_to_load
 from fsdp_compat.states.state_dict_type import get_state_dict_type, set_state_dict_type, state_dict_type
 from fsdp_compat.step.comm_hooks import register_comm_hook
@@ -83,6 +85,7 @@ __all__ = [
     "OptimStateDictConfig",
     "OptimStateKeyType",
     "Plan",
+    "PreflightReport",
     "ShardedGradScaler",
     "ShardedOptimStateDictConfig",
     "ShardedStateDictConfig",
@@ -91,6 +94,7 @@ __all__ = [
     "StateDictConfig",
     "StateDictSettings",
     "StateDictType",
+    "Suspicion",
     "Unit",
     "UnitBytes",
     "Usage",
@@ -107,6 +111,7 @@ __all__ = [
     "optim_state_dict",
     "optim_state_dict_to_load",
     "plan",
+    "preflight",
     "register_comm_hook",
     "relink_optimizer",
     "set_state_dict_type",

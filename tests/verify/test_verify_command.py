@@ -179,3 +179,13 @@ def test_what_cannot_be_done_is_said(
     monkeypatch.chdir(tmp_path)
     code, text = told(capsys, *arguments)
     assert (code, reason in text) == (2, True), text
+
+
+def test_preflight_stops_where_the_first_step_would_begin(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(program, body="Path('stepped').write_text('x')")
+    code = main(["preflight", "--format", "json", "--", sys.executable, "train.py", "2", "1"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    (model,) = json.loads(out)["models"]
+    assert (model["world"], model["units"], model["suspicions"]) == (1, [], [])
+    assert not (program.parent / "stepped").exists()

@@ -27,6 +27,7 @@ from .models import Named, named_parameters
 from .opened import from_an_earlier_run
 from .orders import Orders
 from .parts import local_of, rank
+from .preflight import look
 from .states import Optimizers
 from .surroundings import environment, layout, loaded_files
 from .values import Values
@@ -168,8 +169,12 @@ class Session:
     def before_step(self, optimizer: Optimizer) -> None:
         """Gradients, and before the first step the weights."""
         trace = self._optimizers.trace(optimizer)
-        if trace.depth == 0 and trace.step == 0 and not self._begin(optimizer):
-            return
+        if self._orders.preflight:
+            self.is_on = False
+            look(self._roots, optimizer, self._orders.out, rank())
+            leave()
+        if trace.depth == 0 and trace.step == 0:
+            self._begin(optimizer)
         trace.depth += 1
         if trace.depth > 1:
             return
@@ -183,7 +188,7 @@ class Session:
         self._grads = {}
         trace.tell(self._grads)
 
-    def _begin(self, optimizer: Optimizer) -> bool:
+    def _begin(self, optimizer: Optimizer) -> None:
         """The first step of an optimizer: write what the models are made of."""
         if not self._writer.is_open:
             self._writer.open(rank())
@@ -215,7 +220,6 @@ class Session:
             "optimizer", number=trace.number, optimizer=type(optimizer).__name__, models=models, weights=weights,
             groups=trace.group_names(), missing=trace.missing(named),
         )  # fmt: skip
-        return True
 
     @_guarded
     def after_step(self, optimizer: Optimizer) -> None:

@@ -1,0 +1,62 @@
+"""The command ``preflight``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+_HELP = """Look at model and optimizer where the first step would begin, and stop there.
+
+COMMAND is how you start the training, torchrun included. It runs as it is up to the first optimizer step, with nothing
+of the program changed. Printed are the units with their bytes, dtypes and ranks, and what is suspicious, each with its
+cure.
+
+\b
+  fsdp-migrate preflight -- torchrun --nproc-per-node 2 train.py
+  fsdp-migrate preflight --compare -- torchrun ...    HEAD's FSDP1 units against those that rewrite makes
+
+\b
+Exit code:
+  0  nothing is suspicious
+  1  something is
+  2  it could not run
+"""
+
+
+@click.command(help=_HELP, short_help="Look at model and optimizer before the first step.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--compare", is_flag=True, help="Also run what rewrite makes of HEAD, and print both, unit by unit.")
+@click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What --compare moves to.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
+def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeout: float | None) -> int:
+    from fsdp_migrate.verify.preflight import run, run_both
+    from fsdp_migrate.verify.report import units
+    from fsdp_migrate.verify.report.progress import shown
+    from fsdp_migrate.verify.runs.launch import CannotRun
+
+    with shown() as progress:
+        try:
+            if compare:
+                before, after = run_both(command, to, timeout, progress)
+            else:
+                before, after = [], run(command, Path.cwd(), timeout, progress)
+        except CannotRun as error:
+            raise click.ClickException(str(error)) from error
+    if form == "json":
+        _json(before, after, compare)
+    else:
+        for model in after:
+            click.echo(model["text"])
+        if compare:
+            for line in units.lines(before, after):
+                click.echo(line)
+    return int(any(model["suspicions"] for model in after))
+
+
+def _json(before: list[dict[str, Any]], after: list[dict[str, Any]], compare: bool) -> None:
+    plain = [[{n: v for n, v in model.items() if n != "text"} for model in side] for side in (before, after)]
+    click.echo(json.dumps({"before": plain[0], "after": plain[1]} if compare else {"models": plain[1]}, indent=2))

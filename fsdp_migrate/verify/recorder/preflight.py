@@ -1,0 +1,26 @@
+"""Runs the preflight of ``fsdp_compat`` on the program's models, where the first optimizer step would begin."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+from torch.optim import Optimizer
+
+
+def look(models: Sequence[nn.Module], optimizer: Optimizer, out: str, rank: int) -> None:
+    """Write ``preflight-RANK.json`` to ``out``: text and plain values of each model that has run."""
+    preflight = importlib.import_module("fsdp_compat").preflight
+    # Gradients would keep torch from filling in the optimizer's state for the trial of a save.
+    optimizer.zero_grad(set_to_none=True)
+    own = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    found = []
+    for model in models:
+        stepped = any(id(param) in own for param in model.parameters()) or len(models) == 1
+        report = preflight(model, optimizer if stepped else None)
+        found.append({"text": str(report), **report.as_dict()})
+    Path(out).mkdir(parents=True, exist_ok=True)
+    Path(out, f"preflight-{rank}.json").write_text(json.dumps(found), encoding="utf-8")

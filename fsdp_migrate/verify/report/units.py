@@ -1,0 +1,59 @@
+"""Units before and after a migration, side by side: bytes, padding, and what is gathered and reduced in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fsdp_migrate.verify.report.facts import readable
+
+_HEAD = ("unit", "bytes", "per rank", "padding", "gathers", "gathered", "reductions", "reduced")
+_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def lines(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Iterator[str]:
+    """A line per unit and side, for one backward per step; what a unit gathers and reduces, with its bytes."""
+    rows: list[tuple[str, ...]] = [("", *_HEAD)]
+    for one, two in zip(before, after, strict=False):
+        names = dict.fromkeys(unit["name"] for side in (one, two) for unit in side["units"])
+        for name in names:
+            for label, side in (("before", one), ("after", two)):
+                rows += [(label, *_row(unit)) for unit in side["units"] if unit["name"] == name]
+        for label, side in (("before", one), ("after", two)):
+            rows.append((label, *_total(side["units"])))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _gathers(unit: dict[str, Any]) -> int:
+    # FSDP2's root stays gathered between its forward and its backward whatever reshard_after_forward says.
+    again = unit["reshard"] and not (unit["kind"] == "FSDP2" and not unit["name"])
+    return (2 if again else 1) if unit["shards"] > 1 else 0
+
+
+def _numbers(unit: dict[str, Any]) -> tuple[int, int, int, int, int, int, int]:
+    ranks = unit["shards"] * unit["replicas"]
+    gathers = _gathers(unit)
+    held = unit["nbytes"] // unit["numel"] if unit["numel"] else 0
+    reduced = unit["numel"] * _SIZES.get(unit["reduce_dtype"] or "", held)
+    padding = max(0, unit["local"] * unit["shards"] - unit["nbytes"])
+    reductions = (unit["shards"] > 1) + (unit["replicas"] > 1) if ranks > 1 else 0
+    return (
+        unit["nbytes"], unit["local"], padding, gathers, gathers * unit["gathered"], reductions,
+        reduced if reductions else 0,
+    )  # fmt: skip
+
+
+def _row(unit: dict[str, Any]) -> tuple[str, ...]:
+    return (unit["name"] or "(root)", *_cells(_numbers(unit)))
+
+
+def _total(units: list[dict[str, Any]]) -> tuple[str, ...]:
+    sums = [sum(column) for column in zip(*map(_numbers, units), strict=True)] if units else [0] * 7
+    return ("total", *_cells(sums))
+
+
+def _cells(numbers: Any) -> Iterator[str]:
+    for index, number in enumerate(numbers):
+        yield str(number) if index in (3, 5) else readable(number)

@@ -1,0 +1,119 @@
+"""Checks of what is in the parameters and the optimizer, without communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from fsdp_compat.preflight.facts import Facts, local
+from fsdp_compat.preflight.report import Suspicion
+
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def uninitialised(facts: Facts) -> Iterator[Suspicion]:
+    """Parameters on the meta device, with non-finite elements, or matrices of zeros."""
+    zeros, matrices = [], 0
+    for name, param in facts.parameters.items():
+        mine = local(param)
+        if mine.is_meta:
+            yield _uninitialised(name, "is on the meta device: it has no values")
+        elif mine.is_floating_point() and mine.numel():
+            if not bool(torch.isfinite(mine).all()):
+                yield _uninitialised(name, "has elements that are not finite")
+            elif param.dim() >= 2:
+                matrices += 1
+                if not bool(mine.any()):
+                    zeros.append(name)
+    # Some matrices start as zeros on purpose, such as the second one of a low-rank adapter; most do not.
+    if zeros and len(zeros) > matrices / 2:
+        yield _uninitialised(zeros[0], f"and {len(zeros) - 1} more of {matrices} matrices are zeros")
+
+
+def _uninitialised(name: str, message: str) -> Suspicion:
+    cure = "Initialise the model, or load its weights, after to_empty and before the first step."
+    return Suspicion("uninitialised", "manual", name, message, cure)
+
+
+def same_layers(facts: Facts) -> Iterator[Suspicion]:
+    """Matrices of different layers are equal element by element, as after an initialisation with a restored seed."""
+    seen: dict[tuple[object, ...], str] = {}
+    for name, param in facts.parameters.items():
+        mine = local(param)
+        if param.dim() < 2 or mine.numel() < 8 or mine.is_meta or not mine.is_floating_point():
+            continue
+        first = mine.flatten()[0]
+        if bool((mine == first).all()):
+            continue
+        key = (tuple(param.shape), str(mine.dtype), float(mine.double().sum()), float(mine.double().square().sum()))
+        other = seen.setdefault(key, name)
+        if other != name and torch.equal(local(facts.parameters[other]), mine):
+            message = f"is equal to {other}: layers that start equal stay equal"
+            cure = "Initialise before fully_shard; with CPU offload the generator is put back after each parameter."
+            yield Suspicion("same-layers", "manual", name, message, cure)
+            return
+
+
+def optimizer_parameters(facts: Facts) -> Iterator[Suspicion]:
+    """The optimizer steps other tensors than the model's, or not all that are trained."""
+    if facts.optimizer is None:
+        return
+    held = {id(param) for group in facts.optimizer.param_groups for param in group["params"]}
+    own = {id(param) for param in facts.parameters.values()}
+    strange = len(held - own)
+    cure = "Build the optimizer after fully_shard, from model.parameters()."
+    if strange and not held & own:
+        yield Suspicion(
+            "stale-optimizer", "manual", "optimizer", f"none of its {strange} parameters is the model's", cure
+        )
+    elif strange:
+        message = f"{strange} of its parameters are not the model's"
+        yield Suspicion("stale-optimizer", "review", "optimizer", message, cure)
+    lacking = [name for name, param in facts.parameters.items() if param.requires_grad and id(param) not in held]
+    if lacking and held & own:
+        message = f"does not step {lacking[0]}" + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
+        yield Suspicion("left-out", "review", "optimizer", message, "Add the parameters, or freeze them.")
+
+
+def low_master_weights(facts: Facts) -> Iterator[Suspicion]:
+    """Trained weights are kept in the low precision that mixed precision computes in."""
+    for unit in facts.units:
+        trained = [facts.parameters[name] for name in unit.parameters if name in facts.parameters]
+        if unit.param_dtype in _LOW and any(p.dtype in _LOW and p.requires_grad for p in trained):
+            dtype = str(unit.param_dtype).removeprefix("torch.")
+            message = f"trains weights that are kept in {dtype}: updates below their precision are lost"
+            cure = "Keep the model in float32 and let mp_policy compute in low precision."
+            yield Suspicion("low-master-weights", "review", unit.name or "(root)", message, cure)
+            return
+
+
+def promoting_buffers(facts: Facts) -> Iterator[Suspicion]:
+    """Buffers in fp32 promote the activations that they meet: FSDP1 cast them, FSDP2 does not."""
+    low = next((unit for unit in facts.units if unit.param_dtype in _LOW and unit.kind == "FSDP2"), None)
+    if low is None:
+        return
+    statistics = ("running_mean", "running_var")
+    for name, buffer in facts.model.named_buffers():
+        if buffer.dtype is torch.float32 and not name.endswith(statistics):
+            dtype = str(low.param_dtype).removeprefix("torch.")
+            message = f"is float32 in a model that computes in {dtype}, and promotes what it meets"
+            yield Suspicion("promoting-buffers", "review", name, message, "Cast the buffer, or what is made of it.")
+            return
+
+
+def quantised(facts: Facts) -> Iterator[Suspicion]:
+    """Parameters of packed integers, and optimizers whose kernels read whole tensors, cannot be sharded by rows."""
+    for name, param in facts.parameters.items():
+        kind = type(param).__name__
+        if kind in ("Params4bit", "Int8Params") or (isinstance(param, DTensor) and not param.dtype.is_floating_point):
+            message = f"holds {str(param.dtype).removeprefix('torch.')}: its scales do not move with the shards"
+            cure = "Store it in a floating-point dtype (bnb_4bit_quant_storage), or leave it out of the units."
+            yield Suspicion("quantised", "manual", name, message, cure)
+            break
+    optimizer = facts.optimizer
+    if optimizer is not None and type(optimizer).__module__.startswith("bitsandbytes"):
+        message = f"{type(optimizer).__name__} reads whole tensors, and the shards are parts"
+        cure = "Take an 8-bit optimizer that knows DTensors, such as that of torchao."
+        yield Suspicion("quantised", "manual", "optimizer", message, cure)

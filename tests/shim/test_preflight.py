@@ -1,0 +1,39 @@
+"""The preflight finds what is wrong with a model before its first step, and nothing in a healthy one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.pool import Pool
+from tests.shim import preflight_models
+
+Found = dict[str, tuple[dict[str, str], str, str, bool]]
+#: What a model with one thing wrong rightly has besides.
+BESIDES = {"replicas_apart": {"mesh-of-one"}, "stale_optimizer": {"save-and-load"}}
+
+
+@pytest.fixture(scope="module")
+def found(pool: Pool) -> list[Found]:
+    return pool.run(preflight_models.run, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [(build.__name__, check) for build, check in preflight_models.BUILDERS.items()]
+)
+def test_each_defect_is_found_and_nothing_else(found: list[Found], name: str, check: str | None) -> None:
+    messages = found[0][name][0]
+    assert set(messages) - BESIDES.get(name, set()) == ({check} if check is not None else set()), messages
+    assert found[1][name][0] == messages, "every rank gets what any rank found"
+    assert found[0][name][3], "the state of the optimizer is as it was"
+
+
+def test_the_report(found: list[Found]) -> None:
+    messages, text, as_json, _ = found[0]["root_only"]
+    assert messages == {"few-units": "(root): only the root is sharded: it is gathered as a whole"}
+    assert text.splitlines()[-1] == "1 units, 1 suspicious on 2 ranks"
+    answer = json.loads(as_json)
+    assert (answer["world"], answer["units"][0]["kind"], answer["units"][0]["shards"]) == (2, "FSDP2", 2)
+    assert [unit["name"] for unit in json.loads(found[0]["healthy"][2])["units"]][:2] == ["", "layers.0"]
+    assert {unit["kind"] for unit in json.loads(found[0]["healthy_fsdp1"][2])["units"]} == {"FSDP1"}
