@@ -33,9 +33,9 @@ Exit code:
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What --compare moves to.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
 def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeout: float | None) -> int:
-    from fsdp_migrate.verify.preflight import run, run_both
-    from fsdp_migrate.verify.report import units
-    from fsdp_migrate.verify.report.progress import shown
+    from fsdp_migrate.verify.first_step import run, run_both
+    from fsdp_migrate.verify.report import side_by_side
+    from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs.launch import CannotRun
 
     with shown() as progress:
@@ -52,7 +52,7 @@ def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeo
         for model in after:
             click.echo(model["text"])
         if compare:
-            for line in units.lines(before, after):
+            for line in side_by_side.lines(before, after):
                 click.echo(line)
     return int(any(model["suspicions"] for model in after))
 

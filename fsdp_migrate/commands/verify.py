@@ -105,10 +105,10 @@ def run(
     timeout: float | None,
 ) -> int:
     """Run before and after, and compare."""
+    from fsdp_migrate.verify.comparison import Recorded, Wanted, verify
     from fsdp_migrate.verify.recording.recording import BadRecording
-    from fsdp_migrate.verify.report.progress import shown
+    from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs.launch import CannotRun
-    from fsdp_migrate.verify.session import Recorded, Wanted, verify
 
     files = [_report_file(name) for name in report]
     if (before is None) != (after is None) or (before_dir is None) != (after_dir is None):
@@ -150,7 +150,7 @@ def record(
     from fsdp_migrate.verify.recorder.orders import Orders
     from fsdp_migrate.verify.recording.read import read
     from fsdp_migrate.verify.recording.recording import BadRecording
-    from fsdp_migrate.verify.report.progress import shown
+    from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs.launch import CannotRun, Run
     from fsdp_migrate.verify.runs.launch import run as launch
 
@@ -176,10 +176,10 @@ def record(
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 def compare(before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None) -> int:
     """Compare two recordings, whatever wrote them."""
+    from fsdp_migrate.verify.comparison import verdict_of
     from fsdp_migrate.verify.recording.read import read
     from fsdp_migrate.verify.recording.recording import BadRecording
     from fsdp_migrate.verify.runs.launch import CannotRun
-    from fsdp_migrate.verify.session import verdict_of
 
     files = [_report_file(name) for name in report]
     try:
@@ -202,7 +202,7 @@ def _report_file(name: str) -> Path:
 
 def _show(verdict: Verdict, files: list[Path]) -> None:
     from fsdp_migrate.tree import writing
-    from fsdp_migrate.verify.report import render, text
+    from fsdp_migrate.verify.report import render, verdict_text
 
     for file in files:
         try:
@@ -212,9 +212,9 @@ def _show(verdict: Verdict, files: list[Path]) -> None:
     if sys.stdout.isatty():
         from rich.console import Console
 
-        from fsdp_migrate.verify.report import terminal
+        from fsdp_migrate.verify.report import verdict_terminal
 
-        terminal.show(verdict, Console())
+        verdict_terminal.show(verdict, Console())
         return
-    for line in text.lines(verdict):
+    for line in verdict_text.lines(verdict):
         click.echo(line)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdp_migrate.verify.comparison import verdict_of
 from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording
-from fsdp_migrate.verify.session import verdict_of
 from fsdp_migrate.verify.verdict import Verdict
 from tests.pool import ROOT, Pool, WorkerError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.verify.compare.difference import Question
+from fsdp_migrate.verify.comparison import verdict_of
 from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording
-from fsdp_migrate.verify.session import verdict_of
 from tests.pool import Pool
 from tests.verify import variants
 

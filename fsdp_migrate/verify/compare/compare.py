@@ -80,7 +80,11 @@ class Comparison:
             for position, (left, right) in enumerate(zip(a, b, strict=False)):
                 self._value(question, step, number, name, rank, left, right, f"call {position}")
 
-        listed(Question.DATA, _tensors(one.inputs), _tensors(two.inputs))
+        listed(Question.DATA, _tensors(one.inputs, True), _tensors(two.inputs, True))
+        unseen = [_tensors(side.inputs, False) for side in (one, two)]
+        # A forward without gradients (sampling) goes past FSDP1's wrapper in some programs, and FSDP2 has no wrapper.
+        if len(unseen[0]) == len(unseen[1]):
+            listed(Question.DATA, unseen[0], unseen[1])
         forward, local = _by_kind(one.calls), _by_kind(two.calls)
         for question in (Question.FORWARD, Question.LOCAL_GRADIENTS):
             for key, value in forward[question].items():
@@ -214,8 +218,8 @@ def _clean(key: str) -> str:
     return f"{root}:{'.'.join(parts[1:] if parts[:1] == ['module'] else parts)}"
 
 
-def _tensors(forwards: Sequence[Forward]) -> list[Value | None]:
-    return [tensor for forward in forwards for tensor in forward.tensors]
+def _tensors(forwards: Sequence[Forward], grad: bool) -> list[Value | None]:
+    return [tensor for forward in forwards if forward.grad is grad for tensor in forward.tensors]
 
 
 def _by_kind(calls: Sequence[Call]) -> dict[Question, dict[tuple[str, str, int], Value | None]]:

@@ -23,11 +23,11 @@ from .calls import Calls
 from .deep import Deep
 from .digest import Range
 from .leave import leave
+from .look import look
 from .models import Named, named_parameters
 from .opened import from_an_earlier_run
 from .orders import Orders
 from .parts import local_of, rank
-from .preflight import look
 from .states import Optimizers
 from .surroundings import environment, layout, loaded_files
 from .values import Values
@@ -125,7 +125,7 @@ class Session:
             return
         entry: dict[str, Any] = {}
         number = self._roots.index(root)
-        self._pending["inputs"].append({"root": number, "tensors": entry})
+        self._pending["inputs"].append({"root": number, "grad": torch.is_grad_enabled(), "tensors": entry})
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         for position, leaf in enumerate(leaves):
             local = local_of(leaf)

@@ -169,7 +169,7 @@ def _step(events: Sequence[_Event], known: Mapping[str, Parameter]) -> Step:
 
 def _of_rank(event: _Event) -> OfRank:
     return OfRank(
-        tuple(Forward(f["root"], tuple(map(read_value, f["tensors"].values()))) for f in event["inputs"]),
+        tuple(Forward(f["root"], f["grad"], tuple(map(read_value, f["tensors"].values()))) for f in event["inputs"]),
         tuple(read_value(loss["value"]) for loss in event["losses"]),
         tuple(
             Clip(clip["limit"], read_value(clip.get("value")), clip.get("partial", False)) for clip in event["clips"]

@@ -63,9 +63,10 @@ class Clip:
 
 @dataclass(frozen=True)
 class Forward:
-    """The tensors that one forward of the model ``root`` got."""
+    """The tensors that one forward of the model ``root`` got; ``grad``: with gradients enabled, as in training."""
 
     root: int
+    grad: bool
     tensors: tuple[Value | None, ...]
 
 

@@ -9,14 +9,14 @@ def render(suffix: str, verdict: Verdict) -> str:
     """The report of the kind that ``.json``, ``.md`` or ``.html`` asks for."""
     match suffix:
         case ".html":
-            from fsdp_migrate.verify.report import html_report
+            from fsdp_migrate.verify.report import verdict_html
 
-            return html_report.render(verdict)
+            return verdict_html.render(verdict)
         case ".json":
-            from fsdp_migrate.verify.report import json_report
+            from fsdp_migrate.verify.report import verdict_json
 
-            return json_report.render(verdict)
+            return verdict_json.render(verdict)
         case _:
-            from fsdp_migrate.verify.report import markdown_report
+            from fsdp_migrate.verify.report import verdict_markdown
 
-            return markdown_report.render(verdict)
+            return verdict_markdown.render(verdict)

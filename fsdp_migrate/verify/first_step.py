@@ -13,7 +13,7 @@ from fsdp_migrate.verify.runs.launch import CannotRun, Run
 from fsdp_migrate.verify.runs.launch import run as launch
 
 if TYPE_CHECKING:
-    from fsdp_migrate.verify.report.progress import Progress
+    from fsdp_migrate.verify.report.runs_progress import Progress
 
 
 def run(command: tuple[str, ...], directory: Path, timeout: float | None, progress: Progress) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from fsdp_migrate.verify.runs.launch import CannotRun, Run, run
 from fsdp_migrate.verify.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from fsdp_migrate.verify.report.progress import Progress
+    from fsdp_migrate.verify.report.runs_progress import Progress
 
 #: Causes that are no defect, and whose effect is measured by giving the run before the same last digit.
 _ROUNDING = ("order-of-norm", "order-of-summation")
