@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-gpu verify-matrix matrix old-checkpoints frameworks parity lint docs bench-shim clean help
 
 help:
-	@echo "make demo        migrate and train a small project before and after, and compare the losses"
+	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
 	@echo "make test        run the tests"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
