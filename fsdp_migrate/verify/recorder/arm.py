@@ -26,6 +26,12 @@ def recorded(orders: Orders) -> Iterator[None]:
         session.close()
 
 
+def helpers_loaded() -> None:
+    """The program has imported ``fsdp_compat``, whose functions clip as FSDP1's method does."""
+    if _session is not None:
+        _session.helpers_loaded()
+
+
 def arm() -> None:
     """Seed if asked to, and listen. Until an optimizer steps nothing is written."""
     global _session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -58,6 +59,15 @@ class Calls:
         for name in _COLLECTIVES:
             if hasattr(torch.distributed, name):
                 self._put(torch.distributed, name, functools.partial(self._collective, name=_NAMES.get(name, name)))
+
+        self.replace_helpers()
+
+    def replace_helpers(self) -> None:
+        """The function of ``fsdp_compat`` that takes a model, where the program has imported it."""
+        helpers = sys.modules.get("fsdp_compat")
+        clip = vars(helpers).get("clip_grad_norm_") if helpers is not None else None
+        if clip is not None and not hasattr(clip, "_fsdp_migrate"):
+            self._put(helpers, "clip_grad_norm_", functools.partial(self._clip, method=True))
 
     def replace_methods(self, root: nn.Module) -> None:
         """As :meth:`replace`, for the clipping method that FSDP1 and ``fsdp_compat`` give a model."""

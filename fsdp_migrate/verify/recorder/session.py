@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import resource
 import sys
 import time
 import traceback
@@ -29,7 +28,7 @@ from .opened import from_an_earlier_run
 from .orders import Orders
 from .parts import local_of, rank
 from .states import Optimizers
-from .surroundings import environment, layout, loaded_files
+from .surroundings import environment, layout, loaded_files, peak
 from .values import Values
 from .writer import FORMAT, VERSION, Writer
 
@@ -87,6 +86,11 @@ class Session:
         self._finder = nn.modules.module.register_module_forward_pre_hook(self._find_root)
         os.register_at_fork(after_in_child=self._off)
         atexit.register(self.close)
+
+    def helpers_loaded(self) -> None:
+        """``fsdp_compat`` has been imported."""
+        if self.is_on:
+            self._calls.replace_helpers()
 
     def _off(self) -> None:
         self.is_on = False
@@ -242,7 +246,7 @@ class Session:
         now = time.perf_counter()
         self._writer.write(
             "step", optimizer=trace.number, step=trace.step, seconds=max(0.0, now - self._last - self.spent),
-            settings=trace.settings(), peak=_peak(), collectives=dict(self._calls.collectives), **event,
+            settings=trace.settings(), peak=peak(), collectives=dict(self._calls.collectives), **event,
         )  # fmt: skip
         trace.step += 1
         self._last, self.spent = now, 0.0
@@ -291,10 +295,3 @@ class Session:
             handle.remove()
         for deep in self._deep:
             deep.remove()
-
-
-def _peak() -> dict[str, int]:
-    """Most bytes that this rank has had: by the allocator of its GPU, else of the process in memory."""
-    if torch.cuda.is_available():
-        return {"cuda": torch.cuda.max_memory_allocated()}
-    return {"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)}

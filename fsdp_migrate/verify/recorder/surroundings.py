@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 from typing import Any
 
 import torch
 from torch import nn
 
-from .models import Named, fsdp2_groups, is_fsdp1, is_fsdp2, module_names, named_parameters, plain_class
+from .models import Named, fsdp2_groups, is_fsdp1, is_fsdp2, module_names, plain_class
 
 _FLAGS = ("CUBLAS_", "CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "PYTHONHASHSEED", "GLOO_")
 
@@ -133,6 +134,8 @@ def _dtype(dtype: torch.dtype | None) -> str | None:
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def named_of(roots: list[nn.Module]) -> list[list[Named]]:
-    """The parameters of each model."""
-    return [named_parameters(root, number) for number, root in enumerate(roots)]
+def peak() -> dict[str, int]:
+    """Most bytes that this rank has had: by the allocator of its GPU, else of the process in memory."""
+    if torch.cuda.is_available():
+        return {"cuda": torch.cuda.max_memory_allocated()}
+    return {"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)}

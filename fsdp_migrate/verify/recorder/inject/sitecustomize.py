@@ -15,25 +15,28 @@ _HERE = Path(__file__).resolve().parent
 _RECORDER = "fsdp_migrate_recorder"
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Arms the recorder as soon as the program has imported torch; a process without torch costs nothing."""
+class _After(importlib.abc.MetaPathFinder):
+    """Calls the recorder as soon as the program has imported a module; a process without it costs nothing."""
+
+    def __init__(self, name: str, function: str) -> None:
+        self._name, self._function = name, function
 
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
 
-        def load_and_arm(module: ModuleType) -> None:
+        def load_and_tell(module: ModuleType) -> None:
             load(module)
-            _recorder("arm").arm()
+            getattr(_recorder("arm"), self._function)()
 
-        spec.loader.exec_module = load_and_arm  # type: ignore[method-assign]
+        spec.loader.exec_module = load_and_tell  # type: ignore[method-assign]
         return spec
 
 
@@ -76,7 +79,7 @@ def _chain() -> None:
 
 
 if os.environ.get("FSDP_MIGRATE_RECORD"):
-    sys.meta_path.insert(0, _AfterTorch())
+    sys.meta_path[:0] = [_After("torch", "arm"), _After("fsdp_compat", "helpers_loaded")]
     if os.environ.get("FSDP_MIGRATE_HELPERS"):
         sys.meta_path.append(_HelpersLast(os.environ["FSDP_MIGRATE_HELPERS"]))
     _recorder("opened").watch()
