@@ -18,7 +18,8 @@ from tests.pool import ROOT, Pool, WorkerError
 
 PROJECT = ROOT / "fixtures" / "projects" / "minigpt"
 STEPS = 3
-_SHARD_ROOT = "fully_shard(model, mesh=mesh, mp_policy=mixed_precision, reshard_after_forward=False)"
+_SHARD_ROOT = "fully_shard(model, mp_policy=mixed_precision, **fsdp_kwargs)"
+_SHARD_UNIT = "fully_shard(module, mp_policy=unit_mp_policy, **fsdp_kwargs)"
 _CLIP = "grad_norm = nn.utils.clip_grad_norm_(model.parameters(), args.clip).full_tensor().item()"
 
 
@@ -43,7 +44,7 @@ WEIGHTS, UNITS, GRADS = "initial weights", "units, dtypes and meshes", "gradient
 DEFECTS = (
     Defect("missing unit", "module is not model:", "module is not model.blocks[1]:", (UNITS, -1, "blocks.1"),
            "missing-unit"),
-    Defect("reshard_after_forward", "reshard_after_forward=False,\n", "reshard_after_forward=True,\n",
+    Defect("reshard_after_forward", _SHARD_UNIT, "fully_shard(module, mesh=mesh, mp_policy=unit_mp_policy)",
            (UNITS, -1, "blocks.0"), "other-reshard"),
     Defect("hybrid mesh", "(dist.get_world_size(),))", '(2, 1), mesh_dim_names=("r", "s"))', (UNITS, -1, ""),
            "other-mesh"),
