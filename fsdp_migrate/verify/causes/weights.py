@@ -53,7 +53,10 @@ class NotLoaded(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.INITIAL_WEIGHTS:
             return None
-        zeros = [key for key, one, two in _both(comparison) if two.is_zero and not one.is_zero]
+        # Biases start as zeros; a matrix of zeros is one that nobody has filled.
+        shapes = {key: parameter.shape for key, parameter in comparison.before.parameters.items()}
+        pairs = [(key, one, two) for key, one, two in _both(comparison) if len(shapes[key]) > 1]
+        zeros = [key for key, one, two in pairs if two.is_zero and not one.is_zero]
         if not zeros:
             return None
         name = shown(zeros[0], len(comparison.before.models) > 1)

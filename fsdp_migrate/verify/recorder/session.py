@@ -27,7 +27,7 @@ from .models import Named, named_parameters
 from .opened import from_an_earlier_run
 from .orders import Orders
 from .parts import local_of, rank
-from .states import Optimizers
+from .states import Optimizers, is_of_a_state_dict
 from .surroundings import environment, layout, loaded_files, peak
 from .values import Values
 from .writer import FORMAT, VERSION, Writer
@@ -80,8 +80,8 @@ class Session:
         """Put all hooks in place."""
         self._calls.replace()
         self._handles = [
-            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self.before_step(optimizer)),
-            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self.after_step(optimizer)),
+            register_optimizer_step_pre_hook(lambda opt, *_: None if is_of_a_state_dict() else self.before_step(opt)),
+            register_optimizer_step_post_hook(lambda opt, *_: None if is_of_a_state_dict() else self.after_step(opt)),
         ]
         self._finder = nn.modules.module.register_module_forward_pre_hook(self._find_root)
         os.register_at_fork(after_in_child=self._off)

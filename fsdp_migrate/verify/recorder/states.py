@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,18 @@ from .digest import Place, Range
 from .models import Named
 from .parts import Part, local_of, plain_part
 from .values import Values
+
+
+def is_of_a_state_dict() -> bool:
+    """Whether a step is not the program's: torch steps a new optimizer once, with zeros, to fill in its state dict."""
+    frame = sys._getframe(1)
+    for _ in range(12):
+        if frame.f_code.co_name == "_init_optim_state":
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
 
 
 class Trace:
