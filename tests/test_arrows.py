@@ -121,7 +121,18 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "step": {"messages", "optimizers", "planning", "torch_", "units"},
         "applying": {"messages", "optimizers", "planning", "step", "torch_", "vocabulary"},
         "face": {"applying", "messages", "optimizers", "planning", "states", "step", "torch_", "units", "vocabulary"},
-        "": {"face", "memory", "optimizers", "planning", "preflight", "states", "step", "torch_", "units", "vocabulary"},
+        "": {
+            "face",
+            "memory",
+            "optimizers",
+            "planning",
+            "preflight",
+            "states",
+            "step",
+            "torch_",
+            "units",
+            "vocabulary",
+        },
     },
 }
 #: Circles that are still there; an entry goes with its circle and none comes.
