@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from fsdp_rules.verdict.result import Failed, Skipped
 if TYPE_CHECKING:
     from fsdp_rules.project.project import FileFacts, Project
 
+_STAR = re.compile(rb"\bimport[ \t]*\*")
 #: Gives the facts of each file, in order, or why there are none.
 Indexing = Callable[[Sequence[Candidate]], "list[FileFacts | Skipped | Failed]"]
 
@@ -65,9 +67,11 @@ class Index:
         if self._batchnorm or not self._flags <= project.flags:
             project = self._engine.build(self._facts, self._flags, self._batchnorm)
         asked: frozenset[object] = frozenset()
+        # A file that passes on all names of another one holds none of them in its text.
+        passing = {path for path, data in texts.items() if _STAR.search(data)}
         while texts and (exits := project.exits - asked):
             asked |= exits
-            reached = sorted(neighbours.reached(exits, texts))
+            reached = sorted(neighbours.reached(exits, texts) | (passing & texts.keys()))
             self.found += [sources[path] for path in reached]
             new = [Candidate(path, texts.pop(path), sources[path].is_notebook) for path in reached]
             if self._add(new):
