@@ -187,7 +187,9 @@ class Indexer(Values):
             if GROUPING.search(node.func.attr):
                 self.value(node.func.value, Place("on", name=node.func.attr), scope)
             if node.func.attr in PUTTING and (held := text_of(node.func.value)) is not None:
-                for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                # A dictionary is updated by one; an average is updated by a model, which it does not keep.
+                given = [one for one in node.args if node.func.attr != "update" or isinstance(one, ast.Dict)]
+                for argument in [*given, *(keyword.value for keyword in node.keywords)]:
                     self.value(argument, self.var(scope, held), scope, sure=False)
         if callee == "setattr" and len(node.args) == 3:
             self._set(node, scope)

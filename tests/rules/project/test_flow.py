@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.project.project import Certainty, Project, index_source
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 MAIN = WRAP + "from example import save\n\ndef main(net):\n    model = FSDP(net)\n    save(model)\n"
@@ -136,3 +137,19 @@ def test_nothing_is_guessed_from_the_name_of_an_attribute_twice() -> None:
     assert rules(source, wraps=wraps, main=main.format("[options.model]")) == ["FSDP211"]
     further = "from example import run\n\ndef start(options):\n    given = options.model\n    run([given, options])\n"
     assert rules(source, wraps=wraps, main=further) == []
+
+
+def test_what_a_model_updates_does_not_become_the_model() -> None:
+    """``ema.update(model)`` keeps numbers of the model; ``holder.update({...: model})`` keeps the model."""
+    source = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(net, average, holder):
+            model = FSDP(net)
+            average.update(model)
+            holder.update({"model": model})
+            return average.state_dict(), holder["model"].module
+    """
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b'return average.state_dict(), getattr(holder["model"], "module"' in result.source
