@@ -38,11 +38,12 @@ def only_on_rank_zero(call: cst.Call, file: File) -> bool:
         return False
     scope, line = file.scope(call), file.span(statement).line
     reads = [use for use in file.uses(target.value) if file.scope(use).startswith(scope) and file.span(use).line > line]
-    return bool(reads) and all(_guarded(read, file) for read in reads)
+    return bool(reads) and all(is_under_rank_zero(read, file) for read in reads)
 
 
-def _guarded(read: cst.CSTNode, file: File) -> bool:
-    for ancestor, inside in branches(read, file):
+def is_under_rank_zero(node: cst.CSTNode, file: File) -> bool:
+    """Whether a test of the same function lets rank 0 alone reach ``node``."""
+    for ancestor, inside in branches(node, file):
         if isinstance(ancestor, cst.FunctionDef):
             return False
         if isinstance(ancestor, cst.If) and inside is ancestor.body and RANK_ZERO.fullmatch(file.code(ancestor.test)):

@@ -22,7 +22,9 @@ class ModelState(Rule):
     default. A full state is sent from rank 0 to all others, which also keeps the check for missing names that
     `full_state_dict=True` alone would lose. In CPU memory only rank 0 of all ranks gets it, where FSDP1 gave it to the
     first rank of the model's `process_group`; with several such groups the others get nothing. A model that is loaded
-    before it is wrapped is not rewritten. Under FSDP1 the names in the state of a model that is compiled with
+    before it is wrapped is not rewritten. Where the same call may also load a model that is not sharded, the options
+    ask `torch.distributed.is_initialized()`: without a process group the load is the plain one. A load that only rank
+    0 reaches is left as it is, with a finding. Under FSDP1 the names in the state of a model that is compiled with
     `torch.compile` start with `_orig_mod.`, under FSDP2 they do not.
     """
 

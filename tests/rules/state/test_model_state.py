@@ -15,6 +15,17 @@ LOADED = """\
         options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
     )
 """
+#: Where the model may not be sharded, and no process group may be there.
+ASKED = """\
+    set_model_state_dict(
+        model,
+        {state},
+        options=StateDictOptions(
+            full_state_dict=torch.distributed.is_initialized(),
+            broadcast_from_rank0=torch.distributed.is_initialized(),
+        ),
+    )
+"""
 
 
 def output(body: str, **others: str) -> str:
@@ -68,7 +79,7 @@ def read(model, path):
 """,
         main=WRAP + "from example import read\n\ndef main(path):\n    model = FSDP(Net())\n    read(model, path)\n",
     )
-    assert text.endswith("def read(model, path):\n" + LOADED.format(state="torch.load(path)"))
+    assert text.endswith("def read(model, path):\n" + ASKED.format(state="torch.load(path)"))
 
 
 @pytest.mark.parametrize(
@@ -378,17 +389,49 @@ def test_a_full_state_is_sent_to_ranks_outside_of_the_model_s_group_too() -> Non
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "asks"),
     [
         ("model.load_state_dict(state)", True),
         ("if sharded:\n        model.load_state_dict(state)", False),
+        ("if not sharded:\n        model.load_state_dict(state)", True),
+        ("if sharded:\n        pass\n    else:\n        model.load_state_dict(state)", True),
+        ("if not sharded:\n        pass\n    else:\n        model.load_state_dict(state)", False),
+        ("if state and sharded:\n        model.load_state_dict(state)", False),
+        ("if state or sharded:\n        model.load_state_dict(state)", True),
+        ("if world_size > 1:\n        model.load_state_dict(state)", False),
+        ("if world_size == 1:\n        model.load_state_dict(state)", True),
+        ("if world_size == 1:\n        pass\n    else:\n        model.load_state_dict(state)", False),
+        ("if mode == 'fsdp':\n        model.load_state_dict(state)", False),
         ("if state:\n        model.load_state_dict(state)", True),
+        ("if state:\n        model = FSDP(model)\n    model.load_state_dict(state)", True),
+        ("model = FSDP(model) if sharded else model\n    model.load_state_dict(state)", True),
         ("model = FSDP(model)\n    model.load_state_dict(state)", False),
         ("with FSDP.state_dict_type(model, FULL):\n        model.load_state_dict(state)", False),
     ],
 )
-def test_a_full_load_needs_a_process_group(body: str, told: bool) -> None:
+def test_a_full_load_asks_for_a_process_group_unless_the_model_is_surely_sharded(body: str, asks: bool) -> None:
     imports = f"from torch.distributed.fsdp import StateDictType\n{WRAP}\nFULL = StateDictType.FULL_STATE_DICT\n"
-    source = f"{imports}\ndef load(model, state, sharded):\n    {body}\n\nload(FSDP(net), state, True)\n"
-    said = [found.message for found in findings(source) if found.rule == "FSDP309"]
-    assert ["a process group is initialised" in message for message in said] == [told]
+    source = f"{imports}\ndef load(model, state, sharded, world_size):\n    {body}\n\nload(FSDP(net), state, True, 2)\n"
+    text = output(source)
+    assert text.count("set_model_state_dict(") == 1
+    assert text.count("dist.is_initialized()") == 2 * asks
+
+
+@pytest.mark.parametrize(("wrap", "asks"), [("", False), ("if model:\n            ", True)])
+def test_a_method_of_a_class_that_always_shards_does_not_ask(wrap: str, asks: bool) -> None:
+    text = output(
+        f"{WRAP}\nclass Trainer:\n    def __init__(self, model):\n        self.model = model\n"
+        f"        {wrap}self.model = FSDP(self.model)\n\n"
+        "    def load(self, state):\n        self.model.load_state_dict(state)\n"
+    )
+    assert ("is_initialized" in text) is asks
+
+
+@pytest.mark.parametrize("test", ["rank == 0", "dist.get_rank() == 0", "args.rank == 0"])
+def test_a_load_on_one_rank_is_left_for_the_reader(test: str) -> None:
+    body = (
+        f"{WRAP}import torch.distributed as dist\n\ndef main(net, state, rank, args):\n    if args.fsdp:\n"
+        f"        net = FSDP(net)\n    if {test}:\n        net.load_state_dict(state)\n"
+    )
+    assert "    net.load_state_dict(state)" in output(body)
+    assert [found.level.value for found in findings(body) if found.rule == "FSDP309"] == ["manual"]

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-
 import libcst as cst
 
-from fsdp_rules.file.file import dotted
-from fsdp_rules.model.sharded import Why, sharded
-from fsdp_rules.project.project import Certainty
+from fsdp_rules.file.rank_tests import is_under_rank_zero
 from fsdp_rules.state._governing.calls import Action
+from fsdp_rules.state._governing.state_settings import DEFAULT
 from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
+from fsdp_rules.state._writing.evidence import is_shown_sharded
 from fsdp_rules.state._writing.loading import find_load, result_is_read
 from fsdp_rules.state._writing.options import options_text, setting_text
 from fsdp_rules.state._writing.pickled import is_unpickled
 from fsdp_rules.state._writing.ranked import is_of_a_rank
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
-
-#: Words of a test for ranks, or for what shards a model over them.
-SHARDS = re.compile(r"fsdp|shard|dist|rank|world|parallel", re.IGNORECASE)
 
 
 class Putting(Writer):
@@ -38,6 +32,8 @@ class Putting(Writer):
             full = self._full_load()
             settings = {"full_state_dict": full}
             own = "ignored" in self.file.project.flags or is_of_a_rank(state, self.file)
+            if self.block is None and is_under_rank_zero(self.state.call, self.file):
+                return refuse(self.state, "rank 0 alone reaches it, and a sharded model is loaded on every rank")
             if not own:
                 settings["broadcast_from_rank0"] = full
                 self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
@@ -63,28 +59,13 @@ class Putting(Writer):
     def _full_load(self) -> Build:
         """Whether a full state is sent from rank 0 and cut up.
 
-        In a class that shards its model only sometimes, there may be no ranks; a plain load then takes its place, which
+        Where the model may not be sharded there may be no process group: a plain load then takes its place, which
         also looks for missing names.
         """
-        name = dotted(self.state.model) or ""
-        if (
-            self.block is not None
-            or not name.startswith("self.")
-            or sharded(self.state.model, self.file).certainty is Certainty.YES
-        ):
-            if self.block is None and not self._is_certainly_sharded():
-                self.notes.append("assumes a process group is initialised wherever this runs")
+        if self.context is not DEFAULT or is_shown_sharded(self.state.model, self.state.call, self.file):
             return lambda code: setting_text(self.full, code)
         initialized = f"{self.file.ref('torch.distributed.is_initialized')}()"
         return lambda code: initialized
-
-    def _is_certainly_sharded(self) -> bool:
-        """Whether the model is wrapped further up in the same function, or a test for that stands around this load."""
-        model, function = self.state.model, self.file.function(self.state.call)
-        around = itertools.takewhile(lambda entry: entry is not function, self.file.ancestors(self.state.call))
-        return sharded(model, self.file).why is Why.ABOVE or any(
-            isinstance(entry, cst.If) and SHARDS.search(self.file.code(entry.test)) for entry in around
-        )
 
     def _options(self, settings: dict[str, Build]) -> Build:
         options_text(self.file, full_state_dict="True")
