@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.state._governing.blocks import block_problem
 from fsdp_rules.state._governing.calls import Action, StateCall, calls_in, state_call
 from fsdp_rules.state._governing.context import governing_with
@@ -19,6 +20,8 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
+#: The names of fsdp_compat's class, which takes and gives states in FSDP1's formats.
+SHIM_CLASSES = frozenset({"fsdp_compat.FSDP", f"fsdp_compat.{FSDP}"})
 FUNCTION = "load_sharded_optimizer_state_dict"
 ADVICE = (
     f'state = {{"optimizer": get_optimizer_state_dict(model, optimizer)}}; {DCP}.load(state, storage_reader=...); '
@@ -33,6 +36,7 @@ class ShardedOptimizer(Rule):
     already has the right shape: the optimizer's own, from `get_optimizer_state_dict`. Checkpoints that FSDP1 wrote
     load, since the names are the same. Of the parameter groups it reads the entries that the optimizer has: a scheduler
     adds `initial_lr`, and one that is built after the load uses the learning rate of the checkpoint as the initial one.
+    Under the class of `fsdp_compat`, which takes ShardedTensors, the call is kept as it is.
     """
 
     id = "FSDP308"
@@ -70,6 +74,8 @@ def load(model, optimizer, reader):
             return
         if file.resolved(node.func) not in (f"{DCP}.{FUNCTION}", f"{DCP}.optimizer.{FUNCTION}"):
             return
+        if _is_on_shim(file):
+            return
         if any(block_problem(block, file) is not None for block, _ in governing_with(node, file)):
             yield Diagnosis(
                 node,
@@ -94,6 +100,14 @@ def load(model, optimizer, reader):
             "build the scheduler before this load, or set initial_lr by hand as for a new run",
             edits=(ReplaceStatement(file.statement(node), build),),
         )
+
+
+def _is_on_shim(file: File) -> bool:
+    """Whether the file, or a tree that has neither FSDP1 nor FSDP2 beside it, imports fsdp_compat's class."""
+    project = file.project
+    alone = not project.flags & {"fsdp1", "gated", "fsdp2"}
+    named = project.names.names.values() if alone else (project.aliases(file.path),)
+    return any(project.resolve(full) in SHIM_CLASSES for names in named for full in names.values())
 
 
 def _build(call: cst.Call, file: File) -> Build | None:
