@@ -10,6 +10,7 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, switches
 from fsdp_rules.project.places import Place
+from fsdp_rules.project.subgroups import subgroup_values
 from fsdp_rules.project.values import Values
 from fsdp_rules.project.wraps import Wraps
 
@@ -41,6 +42,7 @@ class Indexer(Values):
 
     def run(self, tree: ast.Module) -> None:
         """Index the whole file."""
+        self.subgroups = subgroup_values(tree)
         self._body(tree.body, "")
 
     def _body(self, body: Iterable[ast.stmt], scope: str) -> None:

@@ -29,6 +29,7 @@ class Values:
         self.gated = gated
         self.flows: list[Flow] = []
         self.flags: set[str] = set()
+        self.subgroups: frozenset[tuple[int, int]] = frozenset()
 
     def flow(self, source: Place, target: Place, sure: bool = True) -> None:
         """Note one flow."""
@@ -46,6 +47,8 @@ class Values:
         for keyword in node.keywords if isinstance(node, ast.Call) else ():
             if keyword.arg == "process_group" and not isinstance(keyword.value, ast.Constant | ast.Tuple):
                 self.flags.add("own_group")
+                if (keyword.value.lineno, keyword.value.col_offset) in self.subgroups:
+                    self.flags.add("subgroup")
 
     def targets(self, target: ast.expr, scope: str) -> Iterator[Place]:
         """The places that an assignment to ``target`` puts its value in."""

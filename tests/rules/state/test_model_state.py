@@ -389,6 +389,57 @@ def test_a_full_state_is_sent_to_ranks_outside_of_the_model_s_group_too() -> Non
 
 
 @pytest.mark.parametrize(
+    ("made", "given", "level"),
+    [
+        ("group = dist.new_group([0, 1])", "group", "manual"),
+        ("ranks = list(range(2, 4))\n    group = dist.new_group(ranks=ranks)", "group", "manual"),
+        ("first, _ = dist.new_subgroups(2)", "first", "manual"),
+        ("groups = [dist.new_group([r for r in range(8) if r % 2 == n]) for n in (0, 1)]", "groups[n]", "manual"),
+        ("self.group = dist.new_group([n, n + 1])", "self.group", "manual"),
+        ("", "dist.new_group([0, 1])", "manual"),
+        ("mine = [0, 1]\n    one = dist.new_group(mine)\n    group = one", "group", "manual"),
+        ("group = dist.new_group()", "group", "review"),
+        ("group = dist.new_group(backend='gloo')", "group", "review"),
+        ("group = dist.new_group(list(range(n)))", "group", "review"),
+        ("group = dist.new_group(range(0, n))", "group", "review"),
+        ("group = dist.new_group(n)", "group", "review"),
+        ("other = dist.new_group([0, 1])", "group", "review"),
+        ("group = None\n    if n:\n        group = dist.new_group([0, 1])", "group", "review"),
+    ],
+)
+def test_a_subgroup_that_the_code_makes_contradicts_what_a_full_state_assumes(
+    made: str, given: str, level: str
+) -> None:
+    wrap = f"{WRAP}import torch.distributed as dist\n\ndef build(self, net, n, group):\n    {made or 'pass'}\n"
+    wrap += f"    return FSDP(net, process_group={given})\n"
+    load = "\ndef load(self, net, n, group, state):\n    model = build(self, net, n, group)\n"
+    load += "    model.load_state_dict(state)\n"
+    assert [found.level.value for found in findings(wrap + load) if found.rule == "FSDP309"] == [level]
+    (found,) = (
+        found for found in findings(f"from build import build\n{load}", None, build=wrap) if found.rule == "FSDP309"
+    )
+    assert found.level.value == level
+
+
+@pytest.mark.parametrize(("ranks", "level"), [("[0, 1]", "manual"), ("", "review")])
+def test_only_rank_zero_of_all_gets_the_state_of_a_subgroup(ranks: str, level: str) -> None:
+    source = f"""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def save(net, path):
+    group = dist.new_group({ranks})
+    model = FSDP(net, process_group=group)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
+        state = model.state_dict()
+    torch.save(state, path)
+"""
+    assert [found.level.value for found in findings(source) if found.rule == "FSDP309"] == [level]
+
+
+@pytest.mark.parametrize(
     ("body", "asks"),
     [
         ("model.load_state_dict(state)", True),

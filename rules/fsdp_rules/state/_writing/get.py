@@ -11,7 +11,7 @@ from fsdp_rules.file.rank_tests import only_on_rank_zero
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.state_settings import Config
-from fsdp_rules.state._writing.base import HELPERS, Writer
+from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
 from fsdp_rules.state._writing.options import Gathered, gathering
 from fsdp_rules.state._writing.pickled import is_pickled
 from fsdp_rules.state._writing.shared_options import OPTIM_OPTION_NAMES, OPTION_NAMES, shared_options
@@ -42,6 +42,8 @@ class Taking(Writer):
         if gathered.note:
             self.notes.append(gathered.note)
         if self.state.action is Action.GET_MODEL and not rank_zero_reads and self._has_own_group(gathered):
+            if "subgroup" in self.file.project.flags:
+                return refuse(self.state, "only rank 0 of all ranks would get the state, and the model has a subgroup")
             self.notes.append(OF_ALL)
         if self.full is False and is_pickled(self.state.call, self.file):
             self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")

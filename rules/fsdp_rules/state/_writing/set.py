@@ -37,6 +37,8 @@ class Putting(Writer):
             if not own:
                 settings["broadcast_from_rank0"] = full
                 self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
+            if not own and "subgroup" in self.file.project.flags:
+                return refuse(self.state, "rank 0 would send the state to all ranks, and the model has a subgroup")
             if not own and "own_group" in self.file.project.flags:
                 self.notes.append("assumes the model's process_group contains every rank, since rank 0 sends to all")
             if "offload" in self.file.project.flags:
