@@ -28,7 +28,7 @@ demo: $(STAMP)
 	$(BIN)/python scripts/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests
+	$(BIN)/python scripts/run_tests.py
 
 verify-matrix: $(STAMP)
 	$(BIN)/python scripts/verify_matrix.py

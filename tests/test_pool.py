@@ -113,7 +113,9 @@ def test_global_state_is_put_back(pool: Pool) -> None:
 
 
 def test_a_mesh_of_an_earlier_job_is_forgotten(pool: Pool) -> None:
-    assert [pool.run(norm_over_group, 2, groups) for groups in (3, 1)] == [[8.0, 8.0]] * 2
+    found = [pool.run(norm_over_group, 2, groups) for groups in (3, 1)]
+    # Norms of norms in float32: the last digit depends on the processor. A mesh of other groups gives another number.
+    assert [norm for norms in found for norm in norms] == pytest.approx([8.0] * 4, rel=1e-6)
 
 
 def test_warnings_of_our_own_packages_are_errors(pool: Pool) -> None:

@@ -80,7 +80,7 @@ def test_a_long_list_is_cut_unless_all_is_asked_for(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        ("", "there is no checkpoint in it"),
+        ("", "no checkpoint found in it"),
         ("x.txt", "neither a file of torch.save"),
         ("gone", "there is no such file"),
     ],

@@ -234,7 +234,7 @@ def built_late(rank: int, world_size: int, nested: bool) -> None:
     model(tokens(rank, 0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss_of(model, rank, 0).backward()
-    with pytest.raises(RuntimeError, match=r"holds gathered copies of parameters \(embed\.weight, "):
+    with pytest.raises(RuntimeError, match=r"has gathered copies of parameters \(embed\.weight, "):
         optimizer.step()
     relink_optimizer(optimizer, model)
     before = weights_of(model)

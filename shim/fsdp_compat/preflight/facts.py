@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -94,7 +94,8 @@ def _units(model: nn.Module) -> Iterator[UnitFacts]:
         if isinstance(module, FSDPModule):
             for group in param_groups(module):
                 yield _fsdp2(names[id(module)], module, group, names)
-        elif isinstance(module, FullyShardedDataParallel) and module._handle is not None:
+        elif "_fsdp_wrapped_module" in module._modules and getattr(module, "_handle", None) is not None:
+            # FSDP1's wrapper, known without its class, which a coming torch may lack.
             yield _fsdp1(names[id(module)], module)
 
 

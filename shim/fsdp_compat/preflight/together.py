@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat.preflight.facts import Facts, local
@@ -90,6 +89,9 @@ def save_and_load(facts: Facts) -> Iterator[Suspicion]:
     optimizer = facts.optimizer
     fresh = optimizer is not None and not optimizer.state
     reason = ""
+    # It reaches torch's ShardedTensor, which a coming torch may lack; the shim has to be importable without.
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
     try:
         model_state, state = get_state_dict(facts.model, optimizer if optimizer is not None else ())
         set_state_dict(

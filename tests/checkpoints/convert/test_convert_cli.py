@@ -90,7 +90,7 @@ def test_errors_are_a_line_on_standard_error(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("size", ["5", "5XB", "GB", "-1GB", "1.5GB", "0MB", ""])
 def test_sizes_that_are_none(size: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _convert(source, tmp_path / "new", "--to", "safetensors", "--shard-size", size) == 2
-    assert f"'{size}' is no size: write it as 5GB, 500MB or 100KB" in capsys.readouterr().err
+    assert f"invalid size '{size}': use for example 5GB, 500MB or 100KB" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
@@ -114,7 +114,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("SRC", "DST", "--to", "--leave-out", "--shard-size", "--dry-run", "Exit code:", "--adamw", "--adam"):
         assert word in out
     assert main(["checkpoint", "--help"]) == 0
-    assert "Write a checkpoint anew in another format." in capsys.readouterr().out
+    assert "Convert a checkpoint to another format." in capsys.readouterr().out
 
 
 def _run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

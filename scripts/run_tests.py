@@ -1,0 +1,49 @@
+"""The whole test suite as two runs of pytest side by side: what needs a process group, and what does not.
+
+Tests of the first kind share one pool of workers and leave the other processor idle between jobs; those of the second
+kind need none and are where coverage is measured, since they run the rewriter and the command in their own process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Tests that start processes of their own, or use the pool of workers.
+WITH_PROCESSES = (
+    "tests/shim",
+    "tests/parity",
+    "tests/checkpoints",
+    "tests/verify",
+    "tests/rules/test_fixtures.py",
+    "tests/test_pool.py",
+)
+#: Statements of the rewriter and the command that the other tests run, in percent. It may only rise.
+COVERED = 0
+
+
+def main() -> int:
+    """Run both, show the first as it goes and then the second; the exit code of the first that failed."""
+    present = [name for name in WITH_PROCESSES if (ROOT / name).exists()]
+    alone = ["tests", *(f"--ignore={name}" for name in present)]
+    coverage = ["--cov=fsdp_rules", "--cov=fsdp_migrate", "--cov-report=", f"--cov-fail-under={COVERED}"]
+    with tempfile.TemporaryFile() as said:
+        runs = [_started(present, None), _started([*alone, *coverage], said)]
+        for run in runs:
+            run.wait()
+        said.seek(0)
+        sys.stdout.buffer.write(said.read())
+    return next((run.returncode for run in runs if run.returncode), 0)
+
+
+def _started(arguments: list[str], said: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
