@@ -50,7 +50,7 @@ def same_layers(facts: Facts) -> Iterator[Suspicion]:
         key = (tuple(param.shape), str(mine.dtype), float(mine.double().sum()), float(mine.double().square().sum()))
         other = seen.setdefault(key, name)
         if other != name and torch.equal(local(facts.parameters[other]), mine):
-            message = f"is equal to {other}: layers that start equal stay equal"
+            message = f"is equal to {other}: layers that start equal remain equal"
             cure = "Initialise before fully_shard; with CPU offload the generator is put back after each parameter."
             yield Suspicion("same-layers", "manual", name, message, cure)
             return

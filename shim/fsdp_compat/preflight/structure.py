@@ -101,7 +101,7 @@ def frozen_with_trained(facts: Facts) -> Iterator[Suspicion]:
         flags = {facts.parameters[name].requires_grad for name in unit.parameters if name in facts.parameters}
         if flags == {True, False} and unit.name:
             message = "has frozen and trained parameters, which costs memory for gradients that nobody needs"
-            cure = "Give the adapters or the frozen part units of their own."
+            cure = "Give the adapters or the frozen part separate units."
             yield Suspicion("frozen-with-trained", "review", unit.name, message, cure)
 
 
