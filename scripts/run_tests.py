@@ -22,8 +22,9 @@ WITH_PROCESSES = (
     "tests/rules/test_fixtures.py",
     "tests/test_pool.py",
 )
-#: Statements of the rewriter and the command that the other tests run, in percent. It may only rise.
-COVERED = 0
+#: Statements of the rewriter and the command that the other tests run, in percent; those that only the first kind runs
+#: (conversions of checkpoints, verify) count as not run. It may only rise.
+COVERED = 71
 
 
 def main() -> int:

@@ -81,6 +81,10 @@ def build(model):
 
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         gathered = gather(call, parameters(FSDP), file)
+        if "module" not in gathered.arguments and not gathered.reasons:
+            message = "FSDP is called without a model, which raises a TypeError"
+            yield Diagnosis(call, Level.MANUAL, message, "pass the model", claims=(call.func,))
+            return
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)

@@ -111,6 +111,13 @@ def test_notebooks_that_cannot_be_read_say_why(
     assert "internal error" not in err
 
 
+def test_a_call_without_a_model_is_left_to_the_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = _rewritten(tmp_path, (WRAP + "model = FSDP()\n").encode())
+    assert code == 1
+    assert output.endswith(b"model = FSDP()\n")
+    assert "FSDP101 manual: FSDP is called without a model" in capsys.readouterr().out
+
+
 def test_input_that_does_not_compile_is_not_our_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = _rewritten(tmp_path, (WRAP + "model = FSDP(model)\nreturn model\n").encode())
     assert code == 2
