@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import libcst as cst
 
@@ -39,6 +39,8 @@ class File:
         self.bindings = Bindings(self.layout)
         self.references = References(path, source, tree, self.layout, self.bindings, project)
         self.suppressions = Suppressions(source, tree, self.layout, project)
+        # What `once` keeps: by the function that works it out, then by node.
+        self.answers: dict[Callable[..., Any], dict[cst.CSTNode, Any]] = {}
 
     def nodes(self, kind: type[Node]) -> list[Node]:
         """All nodes of exactly the type ``kind``, in the order of the text."""

@@ -8,8 +8,8 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.state._governing.calls import DEPRECATED, state_call
-from fsdp_rules.state._writing.verdict import verdict
+from fsdp_rules.state._governing.calls import DEPRECATED
+from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -74,7 +74,4 @@ def load(model, optimizer, path):
                 claims=(node.func, *(argument.value for argument in node.args)),
             )
         elif known in DEPRECATED:
-            state = state_call(node, file)
-            found = verdict(state, file) if state is not None else None
-            if found is not None:
-                yield found
+            yield from verdicts(node, file)

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.state._governing.calls import state_call
-from fsdp_rules.state._writing.verdict import verdict
+from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
@@ -75,7 +74,4 @@ def main(path):
             return
         if node.func.attr.value not in ("state_dict", "load_state_dict"):
             return
-        state = state_call(node, file)
-        found = verdict(state, file) if state is not None else None
-        if found is not None:
-            yield found
+        yield from verdicts(node, file)

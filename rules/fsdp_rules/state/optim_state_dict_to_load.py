@@ -8,8 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.state._governing.calls import state_call
-from fsdp_rules.state._writing.verdict import verdict
+from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
@@ -51,7 +50,4 @@ def load(model, optimizer, saved):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
         if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.optim_state_dict_to_load":
-            state = state_call(node, file)
-            found = verdict(state, file) if state is not None else None
-            if found is not None:
-                yield found
+            yield from verdicts(node, file)

@@ -8,10 +8,9 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind, literal_bool
 from fsdp_rules.file.file import File
-from fsdp_rules.state._governing.calls import state_call
+from fsdp_rules.state._governing.site import state_site
 from fsdp_rules.state._writing.dcp_imports import DCP
 from fsdp_rules.state._writing.options import OPTIONS
-from fsdp_rules.state._writing.verdict import is_sharded
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -89,12 +88,12 @@ def _skips(call: cst.Call, full: str | None, file: File) -> bool:
         return literal_bool(strict) is False and not _is_read(call, file)
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "load_state_dict":
         return False
-    state = state_call(call, file)
+    site = state_site(call, file)
     return (
-        state is not None
-        and literal_bool(state.strict) is False
+        site is not None
+        and literal_bool(site.state.strict) is False
         and isinstance(file.parent(call), cst.Expr)
-        and is_sharded(state, file)
+        and site.is_sharded
     )
 
 

@@ -11,10 +11,10 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.state._governing.blocks import block_problem
-from fsdp_rules.state._governing.calls import Action, StateCall, calls_in, state_call
+from fsdp_rules.state._governing.calls import Action, calls_in
 from fsdp_rules.state._governing.context import governing_with
+from fsdp_rules.state._governing.site import StateSite, state_site
 from fsdp_rules.state._writing.dcp_imports import DCP, spell
-from fsdp_rules.state._writing.loading import find_load
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -123,8 +123,7 @@ def _build(call: cst.Call, file: File) -> Build | None:
     key, reader, planner = arguments["optimizer_key"], arguments["storage_reader"], arguments.get("planner")
     if chosen is not None and file.code(chosen) != file.code(key):
         return None
-    load = find_load(consumer, file)
-    optim = consumer.optim or (load.target if load is not None else None)
+    optim = consumer.state.optim or (consumer.load.target if consumer.load is not None else None)
     if optim is None:
         return None
     get = file.ref(Action.GET_OPTIM.full_name)
@@ -159,12 +158,16 @@ def _place(call: cst.Call, file: File) -> tuple[str, cst.BaseExpression | None] 
     return (target.value, chosen) if isinstance(target, cst.Name) else None
 
 
-def _consumer(call: cst.Call, file: File) -> StateCall | None:
+def _consumer(call: cst.Call, file: File) -> StateSite | None:
     """The call of the same function that makes a state ready for the optimizer, where all of them mean the same one."""
     function = file.function(call)
     if function is None:
         return None
-    found = [state_call(entry, file) for entry in calls_in(function.body)]
-    states = [state for state in found if state is not None and state.action is Action.SET_OPTIM and not state.problem]
-    meant = {(file.code(state.model), file.code(state.optim) if state.optim is not None else "") for state in states}
-    return states[0] if len(meant) == 1 else None
+    found = [site for entry in calls_in(function.body) if (site := state_site(entry, file)) is not None]
+    sites = [site for site in found if site.state.action is Action.SET_OPTIM and not site.state.problem]
+    optims = [site.state.optim for site in sites]
+    meant = {
+        (file.code(site.model), file.code(optim) if optim is not None else "")
+        for site, optim in zip(sites, optims, strict=True)
+    }
+    return sites[0] if len(meant) == 1 else None

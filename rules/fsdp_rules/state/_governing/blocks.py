@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.model.summoned import SUMMON
 from fsdp_rules.state import local_state_dict
-from fsdp_rules.state._governing.calls import Action, calls_in, state_call
-from fsdp_rules.state._governing.context import context_items, governing_with, read_context, yields
+from fsdp_rules.state._governing.calls import calls_in, state_call
+from fsdp_rules.state._governing.context import context_items, read_context, yields
 from fsdp_rules.state._governing.nested import called, calls_of, escaping
-from fsdp_rules.state._governing.state_settings import Kind
+from fsdp_rules.state._governing.site import StateSite, state_site
+from fsdp_rules.state._governing.state_settings import Context, Kind
 
 #: Methods of a model that neither read nor load its state.
 HARMLESS_METHODS = frozenset(
@@ -40,54 +42,76 @@ class Problem:
     local: bool = False
 
 
+UNCLEAR = Problem(
+    "the arguments of state_dict_type are not clear here",
+    "call get_model_state_dict(model, options=StateDictOptions(...)) instead",
+)
+#: Kinds of state that are not rewritten.
+UNFIT = {
+    Kind.UNKNOWN: Problem(
+        "the state dict type is only known at run time",
+        "choose get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) for a full "
+        "state, or get_model_state_dict(model) for a sharded state",
+    ),
+    Kind.LOCAL: Problem(local_state_dict.MESSAGE, local_state_dict.ADVICE, local=True),
+}
+SUMMONED = Problem(
+    "full parameters are gathered in the same statement, which changes what the state dict contains",
+    "call get_model_state_dict(...) outside of summon_full_params",
+)
+YIELDS = Problem(
+    "this block yields, and the code that takes the state is one this tool cannot see",
+    "pass StateDictOptions(...) to get_model_state_dict in that code and remove this context manager",
+)
+
+
+@once
 def block_problem(block: cst.With, file: File) -> Problem | None:
     """What keeps ``block`` from being rewritten, or None."""
+    return next(_problems(block, file), None)
+
+
+def _problems(block: cst.With, file: File) -> Iterator[Problem]:
+    contexts: list[Context] = []
     for item, call in context_items(block, file):
-        problem = _context_problem(item, call, file)
-        if problem is not None:
-            return problem
-    if any(SUMMON in file.code(item.item) for item in block.items):
-        return Problem(
-            "full parameters are gathered in the same statement, which changes what the state dict contains",
-            "call get_model_state_dict(...) outside of summon_full_params",
-        )
-    if yields(block, file):
-        return Problem(
-            "this block yields, and the code that takes the state is one this tool cannot see",
-            "pass StateDictOptions(...) to get_model_state_dict in that code and remove this context manager",
-        )
-    for inner in calls_of(block, file):
-        found = state_call(inner, file)
-        if found is None or next(governing_with(inner, file))[0] is not block:
-            continue
-        if found.action in (Action.GET_MODEL, Action.SET_MODEL):
-            context = read_context(next(governing_with(inner, file))[1], file)
-            same = same_model(context.subject, found.model, file) if context and context.subject else Same.YES
-            if same is Same.NO:
-                continue
-            if same is Same.UNSURE:
-                return Problem(
-                    f"{file.code(found.model)} may be another model than the one whose state dict type is set",
-                    _advice(found.name),
-                )
-        later = escaping(inner, block, file)
-        if later:
-            return Problem(
-                f"{later} is defined here and uses the state whenever it is called, maybe after the block",
-                _advice(found.name),
-            )
-        if not found.problem:
-            continue
-        return Problem(f"{found.name} cannot be rewritten: {found.problem}", _advice(found.name))
-    for _, call in context_items(block, file):
         context = read_context(call, file)
-        if context is not None and context.subject is not None:
-            for user in _opaque(context.subject, block, file):
-                return Problem(
-                    f"{user} gets the model under {context.kind.value} and uses the state in code this tool cannot see",
-                    "pass the state to it as an argument: get_model_state_dict(model, options=...)",
-                )
-    return None
+        if context is None or item.asname is not None:
+            yield UNCLEAR
+        elif context.kind in UNFIT:
+            yield UNFIT[context.kind]
+        else:
+            contexts.append(context)
+    if any(SUMMON in file.code(item.item) for item in block.items):
+        yield SUMMONED
+    if yields(block, file):
+        yield YIELDS
+    for inner in calls_of(block, file):
+        site = state_site(inner, file)
+        if site is not None and site.around[0].block is block:
+            yield from _problems_of_call(site, block)
+    for context in contexts:
+        for user in _opaque(context.subject, block, file) if context.subject is not None else ():
+            yield Problem(
+                f"{user} gets the model under {context.kind.value} and uses the state in code this tool cannot see",
+                "pass the state to it as an argument: get_model_state_dict(model, options=...)",
+            )
+
+
+def _problems_of_call(site: StateSite, block: cst.With) -> Iterator[Problem]:
+    same = site.around[0].same if site.is_method else Same.YES
+    if same is Same.NO:
+        return
+    advice = _advice(site.state.name)
+    if same is Same.UNSURE:
+        name = site.file.code(site.model)
+        yield Problem(f"{name} may be another model than the one whose state dict type is set", advice)
+    later = escaping(site.call, block, site.file)
+    if later:
+        yield Problem(
+            f"{later} is defined here and uses the state whenever it is called, maybe after the block", advice
+        )
+    if site.state.problem:
+        yield Problem(f"{site.state.name} cannot be rewritten: {site.state.problem}", advice)
 
 
 def block_assumption(block: cst.With, file: File) -> str:
@@ -104,28 +128,6 @@ def block_assumption(block: cst.With, file: File) -> str:
         and not _harmless(call, name, file)
     ]
     return f"assumes {taken[0]} neither reads nor loads the state" if taken else ""
-
-
-def _context_problem(item: cst.WithItem, call: cst.Call, file: File) -> Problem | None:
-    context = read_context(call, file)
-    if context is None or item.asname is not None:
-        return Problem(
-            "the arguments of state_dict_type are not clear here",
-            "call get_model_state_dict(model, options=StateDictOptions(...)) instead",
-        )
-    if context.kind is Kind.UNKNOWN:
-        return Problem(
-            "the state dict type is only known at run time",
-            "choose get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) for a full "
-            "state, or get_model_state_dict(model) for a sharded state",
-        )
-    if context.kind is Kind.LOCAL:
-        return Problem(
-            local_state_dict.MESSAGE,
-            local_state_dict.ADVICE,
-            local=True,
-        )
-    return None
 
 
 def _advice(name: str) -> str:

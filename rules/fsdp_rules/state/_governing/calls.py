@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.flow import Certainty
@@ -83,6 +84,7 @@ PARAMETERS = {
 STATE_NAMES = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
 
 
+@once
 def state_call(call: cst.Call, file: File) -> StateCall | None:
     """What ``call`` does to a state, or None when it is no such call. A method's receiver may be anything yet."""
     known = file.fsdp1(call.func)

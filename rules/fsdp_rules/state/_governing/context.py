@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import bind, is_none, is_repeatable, literal_bool, names_in
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.file.order import latest_binding
 from fsdp_rules.file.tree import find
 from fsdp_rules.fsdp1.names import FSDP, canonical
@@ -23,27 +22,35 @@ PARAMETERS = ("module", "state_dict_type", "state_dict_config", "optim_state_dic
 
 def is_context_call(node: cst.CSTNode, file: File, name: str = STATE_DICT_TYPE) -> bool:
     """Whether ``node`` calls ``FSDP.state_dict_type``, on the class or on an instance of it."""
-    if not isinstance(node, cst.Call):
-        return False
-    if file.fsdp1(node.func) == name:
-        return True
-    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != name.rpartition(".")[2]:
-        return False
-    arguments = bind(node, PARAMETERS)
-    kind = arguments.get("state_dict_type") if arguments else None
-    return kind is not None and _kind(kind, file) is not Kind.UNKNOWN
+    return isinstance(node, cst.Call) and _setter(node, file) == name
 
 
-def context_items(node: cst.With, file: File) -> Iterator[tuple[cst.WithItem, cst.Call]]:
+@once
+def _setter(call: cst.Call, file: File) -> str:
+    """The function of FSDP1 that ``call`` sets the kind of state by, "" for another call."""
+    known = file.fsdp1(call.func)
+    if known in (STATE_DICT_TYPE, SET_STATE_DICT_TYPE):
+        return known
+    name = f"{FSDP}.{call.func.attr.value}" if isinstance(call.func, cst.Attribute) else ""
+    if name not in (STATE_DICT_TYPE, SET_STATE_DICT_TYPE):
+        return ""
+    kind = (bind(call, PARAMETERS) or {}).get("state_dict_type")
+    return name if kind is not None and _kind(kind, file) is not Kind.UNKNOWN else ""
+
+
+@once
+def context_items(node: cst.With, file: File) -> tuple[tuple[cst.WithItem, cst.Call], ...]:
     """The context managers of a ``with`` that set the kind of state.
 
     Also under a condition (``... if c else ...``), and by the name that they were assigned to.
     """
+    found: list[tuple[cst.WithItem, cst.Call]] = []
     for item in node.items:
         manager = _manager(item.item, file)
         for call in (manager, *(manager.children if _is_optional(manager, file) else ())):
             if isinstance(call, cst.Call) and is_context_call(call, file):
-                yield item, call
+                found.append((item, call))
+    return tuple(found)
 
 
 def _manager(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
@@ -79,6 +86,7 @@ def _is_optional(node: cst.BaseExpression, file: File) -> bool:
     )
 
 
+@once
 def read_context(call: cst.Call, file: File) -> Context | None:
     """What a call of ``state_dict_type`` or ``set_state_dict_type`` sets; None where its arguments cannot be told."""
     arguments = bind(call, PARAMETERS)
@@ -217,20 +225,13 @@ def yields(block: cst.With, file: File) -> bool:
     return bool(file.inside(block.body, cst.Yield))
 
 
-def unseen_contexts(file: File) -> list[cst.Call]:
+@once
+def unseen_contexts(module: cst.Module, file: File) -> list[cst.Call]:
     """Calls of ``state_dict_type`` whose block is not seen: no ``with`` enters them where they stand, or it yields."""
     if "state_dict_type" not in file.text:
         return []
-    return [
-        call
-        for call in file.nodes(cst.Call)
-        if is_context_call(call, file) and (not entered(call, file) or _yielding(call, file))
-    ]
-
-
-def _yielding(call: cst.Call, file: File) -> bool:
-    around = _entering(call, file)
-    return around is not None and yields(around, file)
+    found = [(call, _entering(call, file)) for call in file.inside(module, cst.Call) if is_context_call(call, file)]
+    return [call for call, block in found if block is None or yields(block, file)]
 
 
 def entered(call: cst.Call, file: File) -> bool:
@@ -245,12 +246,15 @@ def _entering(call: cst.Call, file: File) -> cst.With | None:
     return None
 
 
-def governing_with(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.With, cst.Call]]:
+@once
+def governing_with(node: cst.CSTNode, file: File) -> tuple[tuple[cst.With, cst.Call], ...]:
     """The ``with`` statements that set a kind of state around ``node``, innermost first.
 
     A function that is defined in a block counts as a part of it, whether or not it is called there.
     """
-    for ancestor, inside in branches(node, file):
-        if isinstance(ancestor, cst.With) and inside is ancestor.body:
-            for _, call in reversed(list(context_items(ancestor, file))):
-                yield ancestor, call
+    return tuple(
+        (ancestor, call)
+        for ancestor, inside in branches(node, file)
+        if isinstance(ancestor, cst.With) and inside is ancestor.body
+        for _, call in reversed(context_items(ancestor, file))
+    )

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.file.order import runs_before
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.state import local_state_dict
@@ -18,11 +19,12 @@ from fsdp_rules.state._governing.switching import is_switcher
 ELSEWHERE = "set_state_dict_type is called in another file of the project, and may affect this call"
 
 
-def settings_calls(file: File) -> list[cst.Call]:
+@once
+def settings_calls(module: cst.Module, file: File) -> list[cst.Call]:
     """Every call of ``set_state_dict_type`` in the file, in order."""
     if "set_state_dict_type" not in file.text:
         return []
-    return [call for call in file.nodes(cst.Call) if is_context_call(call, file, SET_STATE_DICT_TYPE)]
+    return [call for call in file.inside(module, cst.Call) if is_context_call(call, file, SET_STATE_DICT_TYPE)]
 
 
 def setting_problem(setting: cst.Call, file: File) -> str:
@@ -31,7 +33,7 @@ def setting_problem(setting: cst.Call, file: File) -> str:
     subject = _subject(setting, file)
     if problem or subject is None:
         return problem
-    for other in settings_calls(file):
+    for other in settings_calls(file.module, file):
         second = _subject(other, file)
         if other is setting or second is None or file.function(other) is not file.function(setting):
             continue
@@ -62,7 +64,7 @@ def _subject(setting: cst.Call, file: File) -> cst.BaseExpression | None:
 def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Context | str | None:
     """What ``set_state_dict_type`` has set for ``call``: None for nothing, or why that cannot be told."""
     own: list[Context] = []
-    for setting in settings_calls(file):
+    for setting in settings_calls(file.module, file):
         context = read_context(setting, file)
         if context is None or context.subject is None:
             return "the arguments of a set_state_dict_type in this file are not clear"
@@ -84,7 +86,7 @@ def sticky_context(call: cst.Call, model: cst.BaseExpression, file: File) -> Con
 
 def is_set_before(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
     """Whether ``set_state_dict_type`` was given ``model`` in the same function or class, which shows what it is."""
-    for setting in settings_calls(file):
+    for setting in settings_calls(file.module, file):
         context = read_context(setting, file)
         if context is None or context.subject is None or same_model(context.subject, model, file) is not Same.YES:
             continue

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
-from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import broken, depth, is_embedded
 from fsdp_rules.file.tree import Code
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, StateCall
-from fsdp_rules.state._governing.state_settings import Context
-from fsdp_rules.state._writing.shared_options import is_full, shared_name, shared_options
+from fsdp_rules.state._governing.site import StateSite
+from fsdp_rules.state._writing.shared_options import shared_name, shared_options
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.sentence import sentence
@@ -33,16 +30,15 @@ def refuse(state: StateCall, problem: str) -> Diagnosis:
 class Writer:
     """Writes the verdict about one call."""
 
-    def __init__(
-        self, state: StateCall, context: Context, block: cst.With | None, notes: list[str], file: File
-    ) -> None:
-        self.state = state
-        self.context = context
-        self.block = block
-        self.notes = notes
-        self.file = file
-        self.full = is_full(state, context)
-        self.model: Build = lambda code: code(state.model)
+    def __init__(self, site: StateSite) -> None:
+        self.site = site
+        self.state = site.state
+        self.context = site.governing.context
+        self.block = site.block
+        self.notes = list(site.assumptions)
+        self.file = site.file
+        self.full = site.full
+        self.model: Build = lambda code: code(site.model)
 
     def function(self) -> str:
         """How this file spells the function that takes the call's place."""

@@ -7,7 +7,6 @@ import re
 import libcst as cst
 
 from fsdp_rules.file.printing import depth, is_embedded, line_with
-from fsdp_rules.file.rank_tests import only_on_rank_zero
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.state_settings import Config
@@ -37,11 +36,10 @@ class Taking(Writer):
         return self._taken(self.state.config or config, arguments)
 
     def _taken(self, config: Config, arguments: list[Build]) -> Diagnosis:
-        rank_zero_reads = only_on_rank_zero(self.state.call, self.file)
-        gathered = gathering(self.full, config, rank_zero_reads, self.file)
+        gathered = gathering(self.full, config, self.site.rank_zero_reads, self.file)
         if gathered.note:
             self.notes.append(gathered.note)
-        if self.state.action is Action.GET_MODEL and not rank_zero_reads and self._has_own_group(gathered):
+        if self.state.action is Action.GET_MODEL and not self.site.rank_zero_reads and self._has_own_group(gathered):
             if "subgroup" in self.file.project.flags:
                 return refuse(self.state, "only rank 0 of all ranks would get the state, and the model has a subgroup")
             self.notes.append(OF_ALL)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.file.rank_tests import is_under_rank_zero
 from fsdp_rules.state._governing.calls import Action
-from fsdp_rules.state._governing.state_settings import DEFAULT
+from fsdp_rules.state._governing.loading import result_is_read
+from fsdp_rules.state._governing.ranked import is_of_a_rank
 from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
-from fsdp_rules.state._writing.evidence import is_shown_sharded
-from fsdp_rules.state._writing.loading import find_load, result_is_read
 from fsdp_rules.state._writing.options import options_text, setting_text
 from fsdp_rules.state._writing.pickled import is_unpickled
-from fsdp_rules.state._writing.ranked import is_of_a_rank
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
 
@@ -32,7 +29,7 @@ class Putting(Writer):
             full = self._full_load()
             settings = {"full_state_dict": full}
             own = "ignored" in self.file.project.flags or is_of_a_rank(state, self.file)
-            if self.block is None and is_under_rank_zero(self.state.call, self.file):
+            if self.block is None and self.site.is_under_rank_zero:
                 return refuse(self.state, "rank 0 alone reaches it, and a sharded model is loaded on every rank")
             if not own:
                 settings["broadcast_from_rank0"] = full
@@ -64,7 +61,7 @@ class Putting(Writer):
         Where the model may not be sharded there may be no process group: a plain load then takes its place, which
         also looks for missing names.
         """
-        if self.context is not DEFAULT or is_shown_sharded(self.state.model, self.state.call, self.file):
+        if self.site.is_shown_sharded:
             return lambda code: setting_text(self.full, code)
         initialized = f"{self.file.ref('torch.distributed.is_initialized')}()"
         return lambda code: initialized
@@ -99,7 +96,7 @@ class Putting(Writer):
         return bool(key) and literal and parent is not None and self.file.code(parent) != key
 
     def _set_optim(self) -> Diagnosis:
-        load = None if self.state.loads else find_load(self.state, self.file)
+        load = self.site.load
         optim = load.target if load is not None else self.state.optim
         if load is None and not self.state.loads and not result_is_read(self.state.call, self.file):
             return self._never_loaded()

@@ -7,12 +7,10 @@ from collections import Counter
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.file.rank_tests import only_on_rank_zero
-from fsdp_rules.model.same_model import Same, same_model
-from fsdp_rules.state._governing.calls import Action, StateCall, state_call
-from fsdp_rules.state._governing.context import governing_with, read_context
+from fsdp_rules.file.once import once
+from fsdp_rules.model.same_model import Same
 from fsdp_rules.state._governing.nested import calls_of
-from fsdp_rules.state._governing.state_settings import Context, Kind, Setting
+from fsdp_rules.state._governing.site import StateSite, state_site
 from fsdp_rules.state._writing.options import gathering
 
 #: What a variable for options is called, the first that is free.
@@ -20,27 +18,14 @@ OPTION_NAMES = ("options", "state_dict_options", "checkpoint_options")
 OPTIM_OPTION_NAMES = ("optim_options", "optimizer_options")
 
 
-def is_full(state: StateCall, context: Context) -> Setting:
-    """Whether the state is a full one."""
-    return context.full if state.kind is None else state.kind is Kind.FULL
-
-
-def governed(block: cst.With, file: File) -> list[StateCall]:
-    """The calls whose kind of state ``block`` sets."""
-    found: list[StateCall] = []
-    for call in calls_of(block, file):
-        state = state_call(call, file)
-        if state is not None and next(governing_with(call, file))[0] is block:
-            found.append(state)
-    return found
-
-
+@once
 def shared_options(block: cst.With, file: File) -> str:
     """The options that more than one call of ``block`` takes, "" where there are none."""
     counted: Counter[str] = Counter()
-    for state in governed(block, file):
-        if state.action in (Action.GET_MODEL, Action.GET_OPTIM):
-            counted[_gathered_options(state, block, file)] += 1
+    sites = [site for call in calls_of(block, file) if (site := state_site(call, file)) is not None]
+    for site in sites:
+        if site.takes and site.around[0].block is block:
+            counted[_gathered_options(site)] += 1
     del counted[""]
     text, count = counted.most_common(1)[0] if counted else ("", 0)
     return text if count > 1 else ""
@@ -51,17 +36,10 @@ def shared_name(block: cst.With, file: File) -> str:
     return file.fresh(block, *OPTION_NAMES)
 
 
-def _gathered_options(state: StateCall, block: cst.With, file: File) -> str:
-    for around, call in governing_with(state.call, file):
-        context = read_context(call, file)
-        if around is not block or context is None or context.subject is None:
-            return ""
-        method = state.action is Action.GET_MODEL
-        if method and same_model(context.subject, state.model, file) is Same.NO:
-            return ""
-        default = context.model_config if method else context.optim_config
-        gathered = gathering(
-            is_full(state, context), state.config or default, only_on_rank_zero(state.call, file), file
-        )
-        return "" if gathered.everywhere else gathered.options(file.code)
-    return ""
+def _gathered_options(site: StateSite) -> str:
+    around = site.around[0]
+    if around.context is None or (site.is_method and around.same is Same.NO):
+        return ""
+    default = around.context.model_config if site.is_method else around.context.optim_config
+    gathered = gathering(site.full, site.state.config or default, site.rank_zero_reads, site.file)
+    return "" if gathered.everywhere else gathered.options(site.file.code)
