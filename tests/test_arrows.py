@@ -20,6 +20,7 @@ PACKAGES = {
 ALLOWED = {
     "fsdp_migrate": {
         "click",
+        "editorconfig",
         "fsdp_rules",
         "jinja2",
         "markdown_it",

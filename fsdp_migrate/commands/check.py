@@ -13,6 +13,7 @@ from fsdp_migrate.tree.settings import LEVELS
 
 if TYPE_CHECKING:
     from fsdp_migrate.check.checked import CheckResult
+    from fsdp_migrate.tree.torch_release import TorchRelease
 
 _HELP = """Fail if PATH... still has FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
 
@@ -50,8 +51,8 @@ Exit code:
   1  findings
   2  it could not run, or a path could not be checked
 
-Defaults for --select, --ignore, --to, --helpers, --jobs, --min-level and --baseline can be set in pyproject.toml under
-[tool.fsdp-migrate]. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
+Defaults for --select, --ignore, --to, --helpers, --torch, --jobs, --min-level and --baseline can be set in
+pyproject.toml under [tool.fsdp-migrate]. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 `fsdp-migrate rules FSDP203` explains one.
 """
 
@@ -83,7 +84,8 @@ def check(
     baseline: str | None,
     write_baseline: str | None,
     to: str | None,
-    helpers: bool | None,
+    helpers: str | None,
+    torch: TorchRelease | None,
     jobs: int | None,
 ) -> int:
     from fsdp_migrate.check import gate as run
@@ -105,7 +107,7 @@ def check(
         known = Path(baseline) if baseline else defaults.baseline
         request = run.CheckRequest(
             paths,
-            rule_settings(select, ignore, to, helpers, defaults),
+            rule_settings(select, ignore, to, helpers, torch, Path(paths[0]), defaults)[0],
             Level(min_level or defaults.min_level or "safe"),
             None if write_baseline else known,
             jobs or defaults.jobs,

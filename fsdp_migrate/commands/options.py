@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fsdp_migrate.tree.settings import HELPERS
+
 if TYPE_CHECKING:
     from fsdp_migrate.tree.settings import ProjectSettings
+    from fsdp_migrate.tree.torch_release import TorchRelease
     from fsdp_rules.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -17,43 +20,80 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 JOBS = click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Maximum number of processes (default: one per CPU)."
 )
+
+
+def _release(context: click.Context, option: click.Parameter, value: str | None) -> TorchRelease | None:
+    from fsdp_migrate.tree.torch_release import TorchRelease, parse_release
+
+    try:
+        return None if value is None else TorchRelease(parse_release(value), "--torch")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 _RULES: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--select", metavar="RULES", multiple=True, help="Only these rules: ids or prefixes, separated by commas."
     ),
     click.option("--ignore", metavar="RULES", multiple=True, help="All but these rules."),
-    click.option("--helpers/--no-helpers", default=None, help="Whether FSDP2 code may call fsdp_compat (default: yes)"),
+    click.option(
+        "--helpers",
+        type=click.Choice(HELPERS),
+        help="When FSDP2 code calls fsdp_compat (default: needed, where FSDP2 has no short form).",
+    ),
+    click.option("--no-helpers", "helpers", flag_value="never", hidden=True),
+    click.option(
+        "--torch",
+        metavar="RELEASE",
+        callback=_release,
+        help="The least torch that the code has to run on, e.g. 2.13 (default: what the project requires).",
+    ),
 )
 
 
 def rule_options(command: Command) -> Command:
-    """Adds ``--select``, ``--ignore`` and ``--helpers``, which :func:`rule_settings` takes."""
+    """Adds ``--select``, ``--ignore``, ``--helpers`` and ``--torch``, which :func:`rule_settings` takes."""
     for option in reversed(_RULES):
         command = option(command)
     return command
 
 
 def rule_settings(
-    select: Sequence[str], ignore: Sequence[str], to: str | None, helpers: bool | None, defaults: ProjectSettings
-) -> Settings:
-    """What the rules go by: each option where it was given, else what the project's pyproject.toml says.
+    select: Sequence[str],
+    ignore: Sequence[str],
+    to: str | None,
+    helpers: str | None,
+    torch: TorchRelease | None,
+    target: Path,
+    defaults: ProjectSettings,
+) -> tuple[Settings, TorchRelease]:
+    """What the rules go by, and the torch that they write for.
+
+    Each option where it was given, else what the project's pyproject.toml says; the release and the length of lines as
+    the other files of the project around ``target`` have them.
 
     Raises :class:`fsdp_migrate.report.rulebook.UnknownRule` for a name that no rule has.
     """
     from fsdp_migrate.report.rulebook import check_names, pages
+    from fsdp_migrate.tree.line_length import line_length
     from fsdp_migrate.tree.settings import split_names
+    from fsdp_migrate.tree.torch_release import least_torch
     from fsdp_rules.settings import Settings
 
     selected = split_names(select or defaults.select or ())
     ignored = split_names(ignore or defaults.ignore or ())
     if selected or ignored:
         check_names((*selected, *ignored), pages())
-    return Settings(
+    release = torch or defaults.torch or least_torch(target)
+    settings = Settings(
         to=to or defaults.to or "native",
-        helpers=next(value for value in (helpers, defaults.helpers, True) if value is not None),
+        helpers=helpers or defaults.helpers or "needed",
         select=selected,
         ignore=ignored,
+        torch=release.release,
+        line_length=line_length(target),
     )
+    return settings, release
 
 
 def writable(name: str, option: str) -> Path:

@@ -13,6 +13,7 @@ from fsdp_migrate.commands.options import JOBS, rule_options, rule_settings, wri
 
 if TYPE_CHECKING:
     from fsdp_migrate.pipeline.outcome import RunResult
+    from fsdp_migrate.tree.torch_release import TorchRelease
 
 _REPORTS = (".html", ".json", ".md")
 _INTERRUPTED = 130
@@ -37,7 +38,8 @@ Exit code:
   1  something is left to do by hand
   2  it could not run, or a file could not be processed
 
-Defaults for --select, --ignore, --to, --helpers and --jobs can be set in pyproject.toml under [tool.fsdp-migrate].
+Defaults for --select, --ignore, --to, --helpers, --torch and --jobs can be set in pyproject.toml under
+[tool.fsdp-migrate].
 A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 """
 
@@ -56,7 +58,8 @@ def rewrite(
     to: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
-    helpers: bool | None,
+    helpers: str | None,
+    torch: TorchRelease | None,
     report: tuple[str, ...],
     jobs: int | None,
     allow_dirty: bool,
@@ -72,8 +75,8 @@ def rewrite(
     reports = [_report_file(name) for name in report]
     try:
         defaults = settings.load(Path(paths[0]))
-        wanted = rule_settings(select, ignore, to, helpers, defaults)
-        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty)
+        wanted, release = rule_settings(select, ignore, to, helpers, torch, Path(paths[0]), defaults)
+        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release)
         with shown() as progress:
             result = run.rewrite(request, RulesEngine(), progress)
     except (NoSuchPath, UnknownRule, settings.SettingsError) as error:

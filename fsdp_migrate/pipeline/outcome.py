@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
@@ -33,7 +34,7 @@ class RunResult:
 
     The lines of findings are those of the files as they are on disk when the run is over: after a rewrite in place,
     those of the new file. ``outcomes`` holds the files with an FSDP marker in their bytes and the files that failed,
-    sorted by path; ``scanned`` counts every file that was found.
+    sorted by path; ``scanned`` counts every file that was found; ``torch`` is the least release that was written for.
     """
 
     paths: tuple[str, ...]
@@ -41,6 +42,7 @@ class RunResult:
     scanned: int
     outcomes: tuple[FileOutcome, ...]
     refused: tuple[str, ...] = ()
+    torch: TorchRelease = FIRST
 
     @property
     def findings(self) -> list[Finding]:

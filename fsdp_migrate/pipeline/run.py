@@ -18,6 +18,7 @@ from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter, contained
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import Source, discover, read_regular
+from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
@@ -37,13 +38,17 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. ``jobs`` None means as many processes as there are processors."""
+    """What the user asked for. ``jobs`` None means as many processes as there are processors.
+
+    ``torch`` is the release that the settings have, with its reason.
+    """
 
     paths: tuple[str, ...]
     settings: Settings
     diff: bool = False
     jobs: int | None = None
     allow_dirty: bool = False
+    torch: TorchRelease = FIRST
 
 
 class Interrupted(KeyboardInterrupt):
@@ -87,7 +92,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     outcomes = tuple(
         FileOutcome(file.source.shown, file.source.path, file.candidate.data, file.result) for file in files
     )
-    return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused))
+    return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch)
 
 
 def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> tuple[list[_File], list[Source]]:

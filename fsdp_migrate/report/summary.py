@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 
 from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
 
 _UNUSUAL = re.compile(r"[^ -~]")
@@ -52,7 +53,16 @@ def paragraph(result: RunResult) -> str:
         sentences.append(f"{count(manual, 'place')} left to do by hand.")
     if result.errors:
         sentences.append(f"{count(len(result.errors), 'file')} could not be processed.")
+    if result.changed:
+        sentences.append(_written_for(result.torch))
     return " ".join([*sentences, _next(result, manual)])
+
+
+def _written_for(torch: TorchRelease) -> str:
+    """Which torch the output needs, and why that one."""
+    if torch.allowed:
+        return f"Written for torch {torch}: {torch.source} allows {torch.allowed}, which has no FSDP2."
+    return f"Written for torch {torch} ({torch.source or 'the first with FSDP2; nothing requires a newer one'})."
 
 
 def _next(result: RunResult, manual: int) -> str:

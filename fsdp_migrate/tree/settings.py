@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.tree.toml import toml
+from fsdp_migrate.tree.torch_release import TorchRelease, parse_release
 
 TABLE = "fsdp-migrate"
 TARGETS = ("native", "shim")
+HELPERS = ("never", "needed", "always")
 #: The levels of findings, from what needs no attention to what needs most of it.
 LEVELS = ("info", "safe", "review", "manual")
 
@@ -29,7 +31,8 @@ class ProjectSettings:
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] | None = None
     to: str | None = None
-    helpers: bool | None = None
+    helpers: str | None = None
+    torch: TorchRelease | None = None
     jobs: int | None = None
     min_level: str | None = None
     baseline: Path | None = None
@@ -73,8 +76,8 @@ def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
     to, helpers, jobs = table.get("to"), table.get("helpers"), table.get("jobs")
     if to is not None and to not in TARGETS:
         raise SettingsError(f"{where} to = {to!r}: must be one of {', '.join(TARGETS)}")
-    if helpers is not None and not isinstance(helpers, bool):
-        raise SettingsError(f"{where} helpers = {helpers!r}: must be true or false")
+    if helpers is not None and helpers not in HELPERS:
+        raise SettingsError(f"{where} helpers = {helpers!r}: must be one of {', '.join(HELPERS)}")
     if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):
         raise SettingsError(f"{where} jobs = {jobs!r}: must be a number from 1")
     level, baseline = table.get("min-level"), table.get("baseline")
@@ -86,11 +89,21 @@ def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
         select=_names(table.get("select"), f"{where} select"),
         ignore=_names(table.get("ignore"), f"{where} ignore"),
         to=to if isinstance(to, str) else None,
-        helpers=helpers,
+        helpers=helpers if isinstance(helpers, str) else None,
+        torch=_torch(table.get("torch"), where),
         jobs=jobs,
         min_level=level if isinstance(level, str) else None,
         baseline=None if baseline is None else file.parent / baseline,
     )
+
+
+def _torch(value: object, where: str) -> TorchRelease | None:
+    if value is None:
+        return None
+    try:
+        return TorchRelease(parse_release(str(value)), f"torch in [tool.{TABLE}]")
+    except ValueError as error:
+        raise SettingsError(f"{where} torch = {value!r}: {error}") from error
 
 
 def _names(value: object, where: str) -> tuple[str, ...] | None:

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: How long a line may be that a rewrite writes.
+#: How long a line may be that a rewrite writes where the project does not say.
 LINE_LENGTH = 100
+#: The first torch that has FSDP2's public names.
+FIRST_TORCH = (2, 6)
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a user may ask of a rewrite.
 
-    ``to``: ``native`` (FSDP2) or ``shim`` (imports of ``fsdp_compat``). ``helpers``: whether native output may call
-    ``fsdp_compat``. ``select`` and ``ignore`` hold rule ids or prefixes (``FSDP1``); an empty ``select`` means all.
-    ``traps``: nothing is going to be written, so that traps are told of in projects that have no FSDP1 any more, too.
+    ``to``: ``native`` (FSDP2) or ``shim`` (imports of ``fsdp_compat``). ``helpers``: whether native output calls
+    ``fsdp_compat``: ``never``, where it is ``needed``, or ``always`` where a helper exists. ``select`` and ``ignore``
+    hold rule ids or prefixes (``FSDP1``); an empty ``select`` means all. ``traps``: nothing is going to be written, so
+    that traps are told of in projects that have no FSDP1 any more, too. ``torch``: the least release (major, minor)
+    that the output has to run on. ``line_length``: the longest line that the project allows, None where it is silent.
     """
 
     to: str = "native"
-    helpers: bool = True
+    helpers: str = "needed"
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     traps: bool = False
+    torch: tuple[int, int] = FIRST_TORCH
+    line_length: int | None = None
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""
         if any(rule_id.startswith(prefix) for prefix in self.ignore):
             return False
         return not self.select or any(rule_id.startswith(prefix) for prefix in self.select)
+
+    @property
+    def may_help(self) -> bool:
+        """Whether native output may call ``fsdp_compat``."""
+        return self.helpers != "never"
+
+    @property
+    def prefers_helpers(self) -> bool:
+        """Whether native output calls ``fsdp_compat`` also where FSDP2 can say it alone."""
+        return self.helpers == "always"

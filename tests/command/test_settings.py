@@ -9,14 +9,19 @@ import pytest
 from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline import run
 from fsdp_migrate.tree.settings import ProjectSettings, SettingsError, load
+from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.settings import Settings
+
+SHIM = Settings("shim", "never", ("FSDP1", "FSDP901"), ("FSDP102",), torch=(2, 7))
+ASKED = TorchRelease((2, 7), "torch in [tool.fsdp-migrate]")
 
 FULL = """
 [tool.fsdp-migrate]
 select = ["FSDP1", "fsdp901"]
 ignore = ["FSDP102"]
 to = "shim"
-helpers = false
+helpers = "never"
+torch = "2.7"
 jobs = 2
 """
 
@@ -48,16 +53,34 @@ def test_settings_are_defaults_for_options(tmp_path: Path, requests: list[run.Re
     (tmp_path / "pyproject.toml").write_text(FULL)
     path = str(tmp_path)
     assert main(["rewrite", path]) == 0
-    assert requests[-1] == run.Request((path,), Settings("shim", False, ("FSDP1", "FSDP901"), ("FSDP102",)), jobs=2)
-    options = ["--to", "native", "--helpers", "--select", "FSDP2,fsdp3", "--select", "FSDP901", "--ignore", "FSDP1"]
+    assert requests[-1] == run.Request((path,), SHIM, jobs=2, torch=ASKED)
+    options = [
+        "--to",
+        "native",
+        "--helpers",
+        "needed",
+        "--select",
+        "FSDP2,fsdp3",
+        "--select",
+        "FSDP901",
+        "--ignore",
+        "FSDP1",
+        "--torch",
+        "2.13.1",
+    ]
+    options += ["--torch", "2.13.1"]
     assert main(["rewrite", path, *options, "--jobs", "3", "--diff"]) == 0
-    chosen = Settings("native", True, ("FSDP2", "FSDP3", "FSDP901"), ("FSDP1",))
-    assert requests[-1] == run.Request((path,), chosen, diff=True, jobs=3)
+    chosen = Settings("native", "needed", ("FSDP2", "FSDP3", "FSDP901"), ("FSDP1",), torch=(2, 13))
+    assert requests[-1] == run.Request((path,), chosen, diff=True, jobs=3, torch=TorchRelease((2, 13), "--torch"))
 
 
-def test_without_a_file(tmp_path: Path, requests: list[run.Request]) -> None:
-    assert main(["rewrite", str(tmp_path), "--no-helpers"]) == 0
-    assert requests == [run.Request((str(tmp_path),), Settings("native", False, (), ()))]
+def test_without_a_file(tmp_path: Path, requests: list[run.Request], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsdp_migrate.tree.torch_release.metadata.version", lambda name: "2.13.0+cpu")
+    here = TorchRelease((2, 13), "the torch that is installed here")
+    for option in (["--no-helpers"], ["--helpers", "never"]):
+        assert main(["rewrite", str(tmp_path), *option]) == 0
+        wanted = Settings("native", "never", torch=(2, 13))
+        assert requests.pop() == run.Request((str(tmp_path),), wanted, torch=here)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +93,9 @@ def test_without_a_file(tmp_path: Path, requests: list[run.Request]) -> None:
         ("[tool.fsdp-migrate]\nselect = 'FSDP1'\n", "select = 'FSDP1': must be a list of rule ids"),
         ("[tool.fsdp-migrate]\nignore = [1]\n", "ignore = [1]: must be a list of rule ids"),
         ("[tool.fsdp-migrate]\nto = 'fsdp2'\n", "to = 'fsdp2': must be one of native, shim"),
-        ("[tool.fsdp-migrate]\nhelpers = 1\n", "helpers = 1: must be true or false"),
+        ("[tool.fsdp-migrate]\nhelpers = 1\n", "helpers = 1: must be one of never, needed, always"),
+        ("[tool.fsdp-migrate]\ntorch = '2.4'\n", "torch = '2.4': FSDP2 needs torch 2.6 or newer, not 2.4"),
+        ("[tool.fsdp-migrate]\ntorch = 'new'\n", "torch = 'new': 'new' is not a release: write it as 2.13"),
         ("[tool.fsdp-migrate]\njobs = true\n", "jobs = True: must be a number from 1"),
         ("[tool.fsdp-migrate]\njobs = 0\n", "jobs = 0: must be a number from 1"),
         ("[tool]\nfsdp-migrate = 1\n", "tool.fsdp-migrate must be a table"),

@@ -31,6 +31,7 @@ def render(result: RunResult) -> str:
             "findings_by_rule": by_rule(result.findings),
             "findings_by_level": by_level(result.findings),
             "errors": len(result.errors),
+            "torch": str(result.torch),
         },
         "between_fsdp1_and_fsdp2": warning(result),
         "assumptions": [

@@ -84,6 +84,7 @@ def rewrite(tree: Path, to: str) -> Rewritten:
     from fsdp_migrate.pipeline.engine import RulesEngine
     from fsdp_migrate.report.progress import NoProgress
     from fsdp_migrate.tree import settings
+    from fsdp_migrate.tree.torch_release import least_torch
     from fsdp_rules.settings import Settings
     from fsdp_rules.verdict.finding import Level
     from fsdp_rules.verdict.result import Changed
@@ -91,7 +92,8 @@ def rewrite(tree: Path, to: str) -> Rewritten:
     defaults = settings.load(tree)
     wanted = Settings(
         to=to,
-        helpers=True if defaults.helpers is None else defaults.helpers,
+        helpers=defaults.helpers or "needed",
+        torch=(defaults.torch or least_torch(tree)).release,
         select=settings.split_names(defaults.select or ()),
         ignore=settings.split_names(defaults.ignore or ()),
     )

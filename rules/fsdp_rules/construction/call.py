@@ -133,11 +133,11 @@ def build(model):
             yield from verdicts
             return
         reasons = plan.helper or ["several statements are needed where only an expression is possible"]
-        if not file.settings.helpers:
+        if not file.settings.may_help:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"needs fsdp_compat.shard, which --no-helpers forbids: {', '.join(reasons)}",
+                f"needs fsdp_compat.shard, which --helpers never forbids: {', '.join(reasons)}",
                 "allow helpers, or write the fully_shard calls by hand",
                 claims=(call.func,),
             )

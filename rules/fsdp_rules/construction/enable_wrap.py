@@ -57,7 +57,7 @@ def shard_parts(model, **options):
                 yield self._wrapper(wrapper, argument.value, file)
 
     def _wrapper(self, wrapper: cst.BaseExpression, given: cst.BaseExpression, file: File) -> Diagnosis:
-        if not file.settings.helpers:
+        if not file.settings.may_help:
             return Diagnosis(
                 wrapper,
                 Level.MANUAL,

@@ -88,7 +88,7 @@ def build(model):
         """The verdict about an optimizer that comes with the model: who built it, built it before."""
         name, anchor = given.name.value, file.parent(call)
         target = dotted(anchor.targets[0].target) if isinstance(anchor, cst.Assign) else None
-        if target is None or not file.settings.helpers:
+        if target is None or not file.settings.may_help:
             return Diagnosis(
                 call,
                 Level.MANUAL,
@@ -116,7 +116,7 @@ def build(model):
 
     def _relinked(self, early: EarlyOptimizer, file: File) -> Diagnosis:
         name, model = early.name, early.model
-        if not file.settings.helpers or isinstance(early.anchor, cst.Return) or early.elsewhere:
+        if not file.settings.may_help or isinstance(early.anchor, cst.Return) or early.elsewhere:
             return Diagnosis(
                 early.built,
                 Level.MANUAL,

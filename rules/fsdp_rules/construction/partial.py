@@ -51,7 +51,7 @@ def build(parts):
         wrapper = node.args[0].value
         if file.fsdp1(wrapper) != FSDP:
             return
-        if not file.settings.helpers:
+        if not file.settings.may_help:
             yield Diagnosis(
                 wrapper,
                 Level.MANUAL,

@@ -49,7 +49,7 @@ class Cleaner(StatementTransformer):
             for name in used & set(before.aliases) & bound_names(before, before.module)
         )
         # Where no helper is called, configurations and policies stay torch's own: that needs no new dependency.
-        self.moves = before.settings.helpers and not stays and "fsdp_compat" in used
+        self.moves = before.settings.may_help and not stays and "fsdp_compat" in used
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.depth += 1

@@ -90,11 +90,11 @@ def train(model, batches, optimizer):
             return
         assumptions = [] if held is Certainty.YES else [f"assumes {name} is the sharded model"]
         reason = self._needs_helper(call, file)
-        if reason is not None and not file.settings.helpers:
+        if reason is not None and not file.settings.may_help:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"needs fsdp_compat.clip_grad_norm_, which --no-helpers forbids: {reason}",
+                f"needs fsdp_compat.clip_grad_norm_, which --helpers never forbids: {reason}",
                 "allow helpers, or combine the norms of the sharded and the plain parameters by hand",
             )
             return

@@ -73,7 +73,7 @@ def build(model, state, hook):
         if file.settings.to == "shim":
             if not known:
                 yield Diagnosis(node, Level.INFO, DIFFERS, "compare the losses of the first steps with those of FSDP1")
-        elif held is not Certainty.YES or not file.settings.helpers:
+        elif held is not Certainty.YES or not file.settings.may_help:
             yield Diagnosis(
                 node,
                 Level.MANUAL,

@@ -86,7 +86,7 @@ def count_units(model):
                 ),
                 claims=(call.func,),
             )
-        elif file.settings.helpers:
+        elif file.settings.may_help:
             helper = file.ref("fsdp_compat.fsdp_modules")
             yield Diagnosis(
                 call,
@@ -99,7 +99,7 @@ def count_units(model):
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                "needs fsdp_compat.fsdp_modules, which --no-helpers forbids",
+                "needs fsdp_compat.fsdp_modules, which --helpers never forbids",
                 "walk model.children() and stop at each FSDPModule",
                 claims=(call.func,),
             )
@@ -117,7 +117,7 @@ def count_units(model):
                 f"if {name} is sharded here, the function gets shards of its parameters instead of full ones",
                 "run it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
             )
-        elif file.settings.helpers and isinstance(statement, cst.Expr | cst.Assign) and statement.value is call:
+        elif file.settings.may_help and isinstance(statement, cst.Expr | cst.Assign) and statement.value is call:
             helper = file.ref("fsdp_compat.summon_full_params")
 
             def build(code: Code) -> str:

@@ -137,11 +137,11 @@ def train(model, batches):
             message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
             yield Diagnosis(node, level, message, edits=(Rebuild(item.block, _flagged(item, receiver, file)),))
             return
-        if not file.settings.helpers:
+        if not file.settings.may_help:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "needs fsdp_compat.no_sync, which --no-helpers forbids: a flag cannot replace no_sync here",
+                "needs fsdp_compat.no_sync, which --helpers never forbids: a flag cannot replace no_sync here",
                 f"call {name}.set_requires_gradient_sync(False) before and (True) after the backward passes",
             )
             return

@@ -58,11 +58,11 @@ def sample(model, tokens):
         held = self._held(node, file)
         if held is None:
             return
-        if not file.settings.helpers:
+        if not file.settings.may_help:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "needs fsdp_compat.summon_full_params, which --no-helpers forbids",
+                "needs fsdp_compat.summon_full_params, which --helpers never forbids",
                 "read single parameters with param.full_tensor(), and register other forward methods with "
                 "register_fsdp_forward_method",
             )

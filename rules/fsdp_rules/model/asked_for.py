@@ -33,7 +33,7 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
                 Level.INFO,
                 f"an FSDP2 model has no method {method}, so the default is used (no gradients are computed here)",
             )
-        if method == "no_sync" and question.has_default and file.settings.helpers and is_repeatable(subject):
+        if method == "no_sync" and question.has_default and file.settings.may_help and is_repeatable(subject):
             return _or_default(node, subject, file)
         return Diagnosis(
             node,

@@ -77,4 +77,4 @@ def test_without_helpers_nothing_is_rewritten() -> None:
         with enable_wrap(wrapper_cls=FSDP):
             model = build()
         """
-    check_findings(source, {("FSDP116", "manual")}, Settings(helpers=False))
+    check_findings(source, {("FSDP116", "manual")}, Settings(helpers="never"))

@@ -156,7 +156,7 @@ def test_a_wrapped_model_that_is_returned_at_once() -> None:
 
 def test_without_helpers_nothing_is_relinked() -> None:
     source = "if fast:\n    optimizer = torch.optim.SGD(model.parameters())\nmodel = FSDP(model)\n"
-    assert [level for level, _ in found(source, Settings(helpers=False))] == ["manual"]
+    assert [level for level, _ in found(source, Settings(helpers="never"))] == ["manual"]
 
 
 def test_parameters_that_a_name_holds_are_from_before_wherever_the_optimizer_is_built() -> None:

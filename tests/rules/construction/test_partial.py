@@ -55,4 +55,4 @@ def test_without_helpers_nothing_is_rewritten() -> None:
 
         make = functools.partial(FSDP, device_id=0)
         """
-    check_findings(source, {("FSDP115", "manual")}, Settings(helpers=False))
+    check_findings(source, {("FSDP115", "manual")}, Settings(helpers="never"))

@@ -168,7 +168,7 @@ def test_helper_for_mixed_gradients(wrapping: str) -> None:
         return fsdp_compat.clip_grad_norm_(model, cfg.max_norm).item()
     """
     check_rewrites(before, after, w=wrapping)
-    assert levels(before, Settings(helpers=False), w=wrapping) == ["manual"]
+    assert levels(before, Settings(helpers="never"), w=wrapping) == ["manual"]
 
 
 def test_asked_for_by_name() -> None:

@@ -45,7 +45,7 @@ def test_the_units_of_a_model() -> None:
 def test_the_outermost_units() -> None:
     source = WRAP + "units = FSDP.fsdp_modules(model, root_only=True)\n"
     check_rewrites(source, "import fsdp_compat\nunits = fsdp_compat.fsdp_modules(model, root_only=True)\n")
-    assert levels(source, Settings(helpers=False)) == ["manual"]
+    assert levels(source, Settings(helpers="never")) == ["manual"]
 
 
 def test_apply_on_a_wrapped_model() -> None:

@@ -203,7 +203,7 @@ def test_helper_in_place(before: str, after: str) -> None:
     source = f"{head}def step(model, stack, last, other, build):\n    {before}\n    return nullcontext\n"
     target = f"{head}def step(model, stack, last, other, build):\n    {after}\n    return nullcontext\n"
     check_rewrites(source, target, w=WRAP, main=MAIN)
-    assert set(levels(source, Settings(helpers=False), w=WRAP, main=MAIN)) == {"manual"}
+    assert set(levels(source, Settings(helpers="never"), w=WRAP, main=MAIN)) == {"manual"}
 
 
 def test_method_as_a_value() -> None:
@@ -312,7 +312,7 @@ def test_a_default_for_no_sync_does_where_nothing_is_differentiated() -> None:
     assert levels(inside, w=WRAP) == ["info"]
     assert levels(inside + "    with no_sync():\n        model()\n", w=WRAP) == ["review"]
     assert levels(taken + "    return no_sync\n", w=WRAP) == ["review"]
-    assert levels(taken + "    return no_sync\n", Settings(helpers=False), w=WRAP) == ["manual"]
+    assert levels(taken + "    return no_sync\n", Settings(helpers="never"), w=WRAP) == ["manual"]
     assert levels(taken.replace("getattr(model", "getattr(model()") + "    return no_sync\n", w=WRAP) == ["manual"]
 
 

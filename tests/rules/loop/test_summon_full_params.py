@@ -46,7 +46,7 @@ def test_every_form(form: str, name: str) -> None:
     before = HEAD + "\ndef step(m, c):\n    " + form.format(f"{name}.summon_full_params") + "\n"
     after = HEAD + "\ndef step(m, c):\n    " + form.format(HELPER) + "\n"
     check_rewrites(before, after.replace(IMPORT, ""))
-    manual = findings(before, Settings(helpers=False))
+    manual = findings(before, Settings(helpers="never"))
     assert [(found.rule, found.level.value) for found in manual if found.rule != "FSDP100"] == [("FSDP203", "manual")]
 
 

@@ -154,7 +154,7 @@ def save(model, optimizer):
     check_findings(
         source(body),
         {("FSDP100", "safe"), ("FSDP301", "safe"), ("FSDP309", "review"), ("FSDP304", "review")},
-        Settings(helpers=False),
+        Settings(helpers="never"),
     )
 
 

@@ -88,7 +88,7 @@ class Taking(Writer):
         if self.state.action is Action.GET_MODEL:
             self.notes.append("each rank has the full state on its device before it is copied to the CPU")
             return self.replaced(lambda code: self._on_cpu(self.call(get, arguments, gathered.options, code)))
-        if self.file.settings.helpers:
+        if self.file.settings.may_help:
             helper = self.file.ref(HELPERS[Action.GET_OPTIM])
             self.notes.append("every rank gets the full state in CPU memory, as under FSDP1 by default")
             return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code), Level.SAFE)

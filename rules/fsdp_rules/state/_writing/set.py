@@ -141,8 +141,8 @@ class Putting(Writer):
     def _to_load(self, optim: cst.BaseExpression) -> Diagnosis:
         state = self.state.state
         assert state is not None
-        if not self.file.settings.helpers:
-            return refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, which --no-helpers forbids")
+        if not self.file.settings.may_help:
+            return refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, which --helpers never forbids")
         if self.state.broadcast or self.context.optim_config.rank0_only is not False:
             self.notes.append("assumes every rank has the state (FSDP1: only rank 0)")
         helper = self.file.ref(HELPERS[Action.SET_OPTIM])

@@ -1,0 +1,96 @@
+"""The least torch that a project requires, and how long it allows its lines to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import main
+from fsdp_migrate.tree.line_length import line_length
+from fsdp_migrate.tree.torch_release import TorchRelease, least_torch
+
+SOURCE = (
+    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef build(net):\n    return FSDP(net)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("requirements.txt", "numpy\ntorch>=2.7.1  # FSDP2\n", TorchRelease((2, 7), "requirements.txt")),
+        ("requirements/train.txt", "torch==2.10.0\n", TorchRelease((2, 10), "requirements/train.txt")),
+        ("requirements.txt", "torch==2.4.*\n", TorchRelease((2, 6), "requirements.txt", "2.4")),
+        ("requirements.txt", "torchvision>=0.30\ntorch-fidelity>=9\n", None),
+        ("requirements.txt", "torch<2.9\n", None),
+        ("pyproject.toml", '[project]\ndependencies = ["torch>=2.8,<3"]\n', TorchRelease((2, 8), "pyproject.toml")),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^2.9"\n', TorchRelease((2, 9), "pyproject.toml")),
+        (
+            "pyproject.toml",
+            '[tool.poetry.dependencies]\ntorch = {version = "~2.9.1"}\n',
+            TorchRelease((2, 9), "pyproject.toml"),
+        ),
+        ("pyproject.toml", "[project\n", None),
+        ("setup.cfg", "[options]\ninstall_requires =\n    torch~=2.8\n", TorchRelease((2, 8), "setup.cfg")),
+        ("setup.py", "setup(install_requires=['torch>=2.7'])\n", TorchRelease((2, 7), "setup.py")),
+        ("setup.py", "setup(\n", None),
+        ("environment.yml", "dependencies:\n  - torch=2.7.1\n", TorchRelease((2, 7), "environment.yml")),
+        ("uv.lock", '[[package]]\nname = "torch"\nversion = "2.12.1"\n', TorchRelease((2, 12), "uv.lock")),
+    ],
+)
+def test_what_a_file_requires(
+    name: str, text: str, expected: TorchRelease | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fsdp_migrate.tree.torch_release.metadata.version", lambda name: "2.11.0+cpu")
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    (tmp_path / "src").mkdir()
+    installed = TorchRelease((2, 11), "the torch that is installed here")
+    assert least_torch(tmp_path / "src" / "train.py") == (expected or installed)
+
+
+def test_the_nearest_directory_and_the_least_of_its_files_count(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch>=2.12\n")
+    near = tmp_path / "app"
+    near.mkdir()
+    (near / "requirements.txt").write_text("torch>=2.9\n")
+    (near / "requirements-cpu.txt").write_text("torch>=2.8\n")
+    (near / "uv.lock").write_text('[[package]]\nname = "torch"\nversion = "2.7.1"\n')
+    assert least_torch(near) == TorchRelease((2, 8), "requirements-cpu.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("pyproject.toml", "[tool.ruff]\nline-length = 79\n", 79),
+        ("pyproject.toml", "[tool.ruff]\n", 88),
+        ("pyproject.toml", "[tool.black]\nline-length = 120\n", 120),
+        ("pyproject.toml", "[project]\nname = 'x'\n", None),
+        ("ruff.toml", "line-length = 100\n", 100),
+        ("setup.cfg", "[flake8]\nmax-line-length = 110\n", 110),
+        ("setup.cfg", "[flake8]\nmax-line-length = all\n", None),
+        ("tox.ini", "[pycodestyle]\nmax-line-length = 90\n", 90),
+        (".editorconfig", "root = true\n\n[*.py]\nmax_line_length = 95\n", 95),
+        (".editorconfig", "root = true\n\n[*.js]\nmax_line_length = 95\n", None),
+        (".editorconfig", "root = true\n\n[*]\nmax_line_length = off\n", None),
+    ],
+)
+def test_how_long_lines_may_be(name: str, text: str, expected: int | None, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / name).write_text(text)
+    (tmp_path / "src").mkdir()
+    assert line_length(tmp_path / "src") == expected
+    assert line_length(tmp_path / "src" / "train.py") == expected
+
+
+def test_the_report_names_the_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "requirements.txt").write_text("torch>=2.1\n")
+    (tmp_path / "train.py").write_text(SOURCE)
+    assert main(["rewrite", str(tmp_path), "--diff"]) == 0
+    assert "Written for torch 2.6: requirements.txt allows 2.1, which has no FSDP2." in capsys.readouterr().err
+    assert main(["rewrite", str(tmp_path), "--diff", "--torch", "2.7"]) == 0
+    assert "Written for torch 2.7 (--torch)." in capsys.readouterr().err
+    assert main(["rewrite", str(tmp_path), "--torch", "2.5"]) == 2
+    assert "FSDP2 needs torch 2.6 or newer, not 2.5" in capsys.readouterr().err
