@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.verify.report.runs_progress import Progress
 
 #: Causes that are no defect, and whose effect is measured by giving the run before the same last digit.
-_ROUNDING = ("order-of-norm", "order-of-summation")
+_ROUNDING = ("order-of-norm", "order-of-summation", "shared-input")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,9 @@ def verify(wanted: Wanted, progress: Progress) -> Verdict:
                 raise CannotRun(problem)
         verdict = verdict_of(first, second, again, wanted.tolerance)
         if verdict.cause is not None and verdict.cause.cause in _ROUNDING and wanted.repeat:
-            nudged = runner.record("before-nudged", before, nudge=_nudge(verdict))
-            verdict = verdict_of(first, second, again, wanted.tolerance, nudged)
+            by = _nudge(verdict)
+            nudged = runner.record("before-nudged", before, nudge=by)
+            verdict = verdict_of(first, second, again, wanted.tolerance, nudged, by)
         return replace(verdict, notes=(*verdict.notes, *notes))
 
 
@@ -93,8 +94,11 @@ def verdict_of(
     again: Recording | None = None,
     tolerance: float | None = None,
     nudged: Recording | None = None,
+    nudge: float = 0.0,
 ) -> Verdict:
     """Compare two recordings, with what ``again``, of the same code as ``before``, shows of its noise.
+
+    ``nudged`` is the same code again, its gradients scaled by one plus ``nudge``.
 
     Raises :class:`CannotRun` if they cannot be compared.
     """
@@ -118,7 +122,7 @@ def verdict_of(
         noisy = [Comparison(before, other) for other in (nudged,) if other is not None]
     if nudged is not None and not noise:
         noise = "the measured effect of the last digit of a sum"
-    allowance = measured(noisy) if noise else nothing_allowed
+    allowance = measured(noisy, nudge) if noise else nothing_allowed
     return judge(before, after, allowance, noise, notes)
 
 

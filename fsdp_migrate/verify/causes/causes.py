@@ -15,6 +15,7 @@ from fsdp_migrate.verify.causes.gradients import (
     OtherDivisor,
     OtherLimit,
     OtherReduceDtype,
+    SharedInput,
 )
 from fsdp_migrate.verify.causes.optimizer import NotResumed, OtherGroups, OtherSetting, StaleOptimizer
 from fsdp_migrate.verify.causes.precision import BufferDtype, InputDtype, ParamDtype
@@ -38,6 +39,7 @@ CAUSES: tuple[Cause, ...] = (
     MissingGradients(),
     OtherDivisor(),
     OtherReduceDtype(),
+    SharedInput(),
     OrderOfSummation(),
     OtherLimit(),
     ClippedTwice(),

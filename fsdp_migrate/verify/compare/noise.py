@@ -11,8 +11,15 @@ from fsdp_migrate.verify.compare.difference import Question
 FACTOR = 4.0
 
 
-def measured(comparisons: list[Comparison]) -> Allowance:
-    """Per question and step, ``FACTOR`` times the greatest difference that runs of the same code have shown so far."""
+#: What a backward computes before the optimizer sees it: runs whose gradients are nudged do not show its rounding.
+_BEFORE_THE_NUDGE = (Question.LOCAL_GRADIENTS, Question.GRADIENTS)
+
+
+def measured(comparisons: list[Comparison], nudge: float = 0.0) -> Allowance:
+    """Per question and step, ``FACTOR`` times the greatest difference that runs of the same code have shown so far.
+
+    ``nudge``: the relative size of the rounding that one of the runs was given where the optimizer reads gradients.
+    """
     seen: dict[Question, dict[int, float]] = {}
     for comparison in comparisons:
         for question, differences in comparison.tally.differences.items():
@@ -22,7 +29,8 @@ def measured(comparisons: list[Comparison]) -> Allowance:
                     steps[difference.step] = max(steps.get(difference.step, 0.0), difference.relative)
 
     def allowance(question: Question, step: int) -> float:
-        return FACTOR * max((size for at, size in seen.get(question, {}).items() if at <= step), default=0.0)
+        least = nudge if question in _BEFORE_THE_NUDGE else 0.0
+        return FACTOR * max([least, *(size for at, size in seen.get(question, {}).items() if at <= step)])
 
     return allowance
 

@@ -20,6 +20,11 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "handed_context": re.compile(
         rb"(\breturn|enter_context\()[^\n]*\bstate_dict_type\(|\bstate_dict_type\([^:]*\):\s*(#[^\n]*)?\n\s*yield\b"
     ),
+    # The encoder's output, as it is called by those who hand it to every layer of a decoder.
+    "cross_inputs": re.compile(
+        rb"(?i)\bencoder_hidden_states\b|cross_?att|\b\w*T5Block\b|"
+        rb"\b(M?Bart|Whisper|Pegasus|Marian|M2M100|Blenderbot|Speech2Text)DecoderLayer\b"
+    ),
     "offload": re.compile(rb"\bCPUOffload\("),
     "low_precision": re.compile(
         rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"

@@ -1,0 +1,56 @@
+"""Rule for inputs that several units share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+
+class SharedInputs(Rule):
+    """Inputs that several units share.
+
+    FSDP2 passes each input of a unit that needs a gradient through an autograd node of the unit's own
+    (`RegisterPostBackwardFunction`). A unit that reads such an input more than once adds up its part of the gradient
+    first, and the parts of the units are added then. FSDP1 has no such node: all parts are added one by one. Where other
+    code reads the same tensor too, the sum has another order, and the gradient differs in its last digit. Cross-attention
+    is the usual case: each decoder layer reads the encoder's output for keys and for values. A skip connection around a
+    unit whose own residual reads the same tensor is another.
+
+    No form of `fully_shard` has FSDP1's order, `fsdp_compat` included, so this is reported where the tree has the words
+    of cross-attention, and where a model is wrapped. `fsdp-migrate verify` names it and measures how far it carries.
+    """
+
+    id = "FSDP122"
+    name = "shared-inputs"
+    shim = True
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(cross_attention):
+    return FSDP(cross_attention)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(cross_attention):
+    return fully_shard(cross_attention)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Calls that wrap a model, in a tree that names cross-attention."""
+        if not isinstance(node, cst.Call) or file.fsdp1(node.func) != FSDP or "cross_inputs" not in file.project.flags:
+            return
+        yield Diagnosis(
+            node,
+            Level.REVIEW,
+            "assumes no unit reads twice what other units read too (cross-attention), or that last digits may differ",
+            "measure it with fsdp-migrate verify: FSDP2 adds up the gradient of such an input in another order",
+        )
