@@ -199,9 +199,8 @@ def _sides(wanted: Wanted, work: Path) -> tuple[_Side, _Side, list[str]]:
     trees.export(source.root, wanted.before_ref or "HEAD", pristine)
     trees.link(source.root, pristine, wanted.link)
     others = (source.root,)
-    before = _Side(
-        wanted.before, pristine, Origin(work, others), source.inside, (source.root, pristine), fresh=pristine
-    )
+    command = trees.command(wanted.before, Path.cwd(), pristine / source.inside)
+    before = _Side(command, pristine, Origin(work, others), source.inside, (source.root, pristine), fresh=pristine)
     if wanted.before_ref is not None:
         current = _Side(wanted.after, source.root / source.inside, Origin(source.root, (work,)))
         return before, current, notes
@@ -213,6 +212,6 @@ def _sides(wanted: Wanted, work: Path) -> tuple[_Side, _Side, list[str]]:
     notes += [f"left to do by hand: {place}" for place in done.left]
     changed = tuple(work / "tree-after" / file.relative_to(migrated) for file in done.changed)
     after = _Side(
-        wanted.after, migrated, Origin(work, others, changed), source.inside, (source.root, migrated), fresh=migrated
+        command, migrated, Origin(work, others, changed), source.inside, (source.root, migrated), fresh=migrated
     )
     return before, after, notes

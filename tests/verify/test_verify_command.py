@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.cli import main
+from fsdp_migrate.verify.runs import trees
 from tests.pool import ROOT
 
 MINIGPT = ROOT / "fixtures" / "projects" / "minigpt" / "train.py"
@@ -83,6 +84,17 @@ def test_a_repository_against_what_rewrite_makes_of_it(
     assert list(repository.iterdir()) in ([repository / ".git", repository / "train.py"],
                                           [repository / "train.py", repository / ".git"])  # fmt: skip
     assert (repository / "train.py").read_bytes() == MINIGPT.read_bytes()
+
+
+def test_a_program_that_only_the_repository_has(tmp_path: Path) -> None:
+    here, tree = tmp_path / "here", tmp_path / "tree"
+    for name in ("here/.venv/bin/python", "here/tools/run", "tree/tools/run"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    interpreter = str(here / ".venv" / "bin" / "python")
+    assert trees.command((".venv/bin/python", "x.py"), here, tree) == (interpreter, "x.py")
+    for words in (("tools/run",), ("torchrun", "x.py"), ("no/such",), (sys.executable,)):
+        assert trees.command(words, here, tree) == words
 
 
 def test_the_original_in_place_of_the_copy(

@@ -70,6 +70,18 @@ def link(root: Path, tree: Path, names: tuple[str, ...]) -> None:
         there.symlink_to(original.resolve())
 
 
+def command(words: tuple[str, ...], here: Path, tree: Path) -> tuple[str, ...]:
+    """``words`` as they are started in ``tree``, the copy of ``here``.
+
+    A program that only ``here`` has (``.venv/bin/python``) gets its whole path, with its links as they are: a virtual
+    environment is found by them.
+    """
+    first = words[0]
+    if os.sep not in first or (tree / first).exists() or not (here / first).exists():
+        return words
+    return (str(here / first), *words[1:])
+
+
 @dataclass(frozen=True)
 class Rewritten:
     """``changed``: files, absolute; ``left``: places that are left to do by hand, as "path:line rule message"."""

@@ -16,15 +16,15 @@ from fsdp_rules.verdict.rule import Rule
 class SharedInputs(Rule):
     """Inputs that several units share.
 
-    FSDP2 passes each input of a unit that needs a gradient through an autograd node of the unit's own
+    FSDP2 passes each input of a unit that needs a gradient through an autograd node of that unit
     (`RegisterPostBackwardFunction`). A unit that reads such an input more than once adds up its part of the gradient
-    first, and the parts of the units are added then. FSDP1 has no such node: all parts are added one by one. Where other
-    code reads the same tensor too, the sum has another order, and the gradient differs in its last digit. Cross-attention
-    is the usual case: each decoder layer reads the encoder's output for keys and for values. A skip connection around a
-    unit whose own residual reads the same tensor is another.
+    first, and the parts of the units are added then. FSDP1 has no such node: all parts are added one by one. Where
+    other code reads the same tensor too, the sum has another order, and the gradient differs in its last digit.
+    Cross-attention is the usual case: each decoder layer reads the encoder's output for keys and for values. A skip
+    connection around a unit whose own residual reads the same tensor is another.
 
-    No form of `fully_shard` has FSDP1's order, `fsdp_compat` included, so this is reported where the tree has the words
-    of cross-attention, and where a model is wrapped. `fsdp-migrate verify` names it and measures how far it carries.
+    No form of `fully_shard` has FSDP1's order, `fsdp_compat` included, so this is reported where a model is wrapped in
+    a tree with the words of cross-attention. `fsdp-migrate verify` names it and measures how far it carries.
     """
 
     id = "FSDP122"
