@@ -1,14 +1,15 @@
-"""Finding the FSDP2 units of a model, and what each of them manages."""
+"""The units of a model, the places of its parameters, and their names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from fsdp_compat.planning.records import record_of
-from fsdp_compat.torch_.param_groups import is_nested
+# A place registers a parameter: module._parameters[name]. Unlike the parameter it survives materialisation.
+Place: TypeAlias = tuple[nn.Module, str]
 
 _WRAPPER_PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
@@ -39,13 +40,10 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
         yield from _outermost(child)
 
 
-def is_root(module: nn.Module) -> bool:
-    """Whether no sharded module is known to lie around ``module``."""
-    record = record_of(module)
-    return (record is None or record.is_root) and not (isinstance(module, FSDPModule) and is_nested(module))
-
-
-def check_root(module: nn.Module, message: str) -> None:
-    """Raise RuntimeError with ``message`` if ``module`` is a unit inside another one."""
-    if not is_root(module):
-        raise RuntimeError(message)
+def parameter_at(place: Place) -> nn.Parameter:
+    """The parameter registered there now."""
+    module, name = place
+    param = module._parameters[name]
+    if param is None:
+        raise RuntimeError(f"the parameter {name!r} of {type(module).__name__} has been removed")
+    return param

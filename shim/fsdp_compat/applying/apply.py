@@ -19,7 +19,7 @@ from fsdp_compat.planning.make_plan import is_container_class
 from fsdp_compat.planning.mesh import MeshBuilder, compute_device, use_device
 from fsdp_compat.planning.mixed_precision import run_in_full_precision
 from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
-from fsdp_compat.planning.ownership import Place, Tie, parameter_at
+from fsdp_compat.planning.ownership import Tie
 from fsdp_compat.planning.plan import Plan, Unit
 from fsdp_compat.planning.records import UnitRecord, record_of, set_record
 from fsdp_compat.step.buffers import cast_buffers_when_computing
@@ -33,6 +33,7 @@ from fsdp_compat.torch_.gradients import reduce_again, reduce_unused_as_zeros
 from fsdp_compat.torch_.param_groups import forget_place, refuse_tensor_parallelism, set_input_cast
 from fsdp_compat.torch_.registered import keep_requires_grad, register_sharded
 from fsdp_compat.torch_.versions import WORKS_ON_CPU
+from fsdp_compat.units import Place, parameter_at
 from fsdp_compat.vocabulary import ShardingStrategy
 
 _EXPOSED = "_fsdp_compat_tied_"

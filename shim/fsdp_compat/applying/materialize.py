@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from fsdp_compat.planning.ownership import Place, parameter_at
+from fsdp_compat.units import Place, parameter_at
 
 _BROADCAST_BYTES = 250 * 2**20
 

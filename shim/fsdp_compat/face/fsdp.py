@@ -21,6 +21,7 @@ from fsdp_compat.face.sharding import shard
 from fsdp_compat.face.unwrapping import reads
 from fsdp_compat.messages import warn_caller
 from fsdp_compat.optimizers.relink import relink_live_optimizers
+from fsdp_compat.planning.records import is_root
 from fsdp_compat.states import state_dict_type as state
 from fsdp_compat.states import statics as legacy
 from fsdp_compat.step import comm_hooks, full_params, grads
@@ -133,7 +134,7 @@ class _Methods(_Statics, FSDPModule):
     def check_is_root(self) -> bool:
         """Whether no sharded module is known to lie around this one."""
         assert isinstance(self, nn.Module)
-        return modules.is_root(self)
+        return is_root(self)
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Any:
         """``nn.Module.apply`` on whole parameters, which are written back."""

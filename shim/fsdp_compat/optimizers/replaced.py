@@ -21,10 +21,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fsdp_compat.messages import shortened
 from fsdp_compat.optimizers.mixed_groups import leave_open_again, step_one_by_one_where_mixed
-from fsdp_compat.planning.ownership import Place, parameter_at
 from fsdp_compat.torch_.assigned_data import note_data, refuse_assigned_data
 from fsdp_compat.torch_.gathering import gathered_copies, is_left_alone
 from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run
+from fsdp_compat.units import Place, parameter_at
 
 
 @dataclass(frozen=True)

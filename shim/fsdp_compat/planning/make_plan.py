@@ -16,11 +16,12 @@ from fsdp_compat.messages import shortened, warn_caller
 from fsdp_compat.optimizers.replaced import replacement_of
 from fsdp_compat.planning.mixed_precision import Precision
 from fsdp_compat.planning.options import Options, ignored_parts
-from fsdp_compat.planning.ownership import Ownership, parameter_at
+from fsdp_compat.planning.ownership import Ownership
 from fsdp_compat.planning.plan import Plan, Unit
 from fsdp_compat.planning.policies import Policy, chosen_modules, warn_if_nothing_matches
 from fsdp_compat.planning.sizes import Shards, UnitBytes, known_world_size, shards_of
 from fsdp_compat.planning.tensor_parallel import check_tensor_parallel
+from fsdp_compat.units import parameter_at
 
 
 def make_plan(

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-# A place registers a parameter: module._parameters[name]. Unlike the parameter it survives materialisation.
-Place: TypeAlias = tuple[nn.Module, str]
+from fsdp_compat.units import Place, parameter_at
+
 Chain: TypeAlias = tuple[nn.Module, ...]
 
 
@@ -84,15 +84,6 @@ class Ownership:
 
     def numel(self, unit: nn.Module) -> int:
         return sum(param.numel() for param in {parameter_at(place) for place in self.places[unit]})
-
-
-def parameter_at(place: Place) -> nn.Parameter:
-    """The parameter registered there now."""
-    module, name = place
-    param = module._parameters[name]
-    if param is None:
-        raise RuntimeError(f"the parameter {name!r} of {type(module).__name__} has been removed")
-    return param
 
 
 def _places(sightings: list[tuple[Place, str, Chain]]) -> tuple[Place, ...]:

@@ -16,10 +16,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 
 from fsdp_compat.planning.mixed_precision import Precision
 from fsdp_compat.planning.options import KEEP_AFTER_FORWARD, Options
-from fsdp_compat.planning.ownership import Place, Tie
+from fsdp_compat.planning.ownership import Tie
 from fsdp_compat.planning.sizes import UnitBytes
 from fsdp_compat.tables import readable, table
 from fsdp_compat.torch_.versions import HAS_AUTO_RESHARD
+from fsdp_compat.units import Place
 from fsdp_compat.vocabulary import CPUOffload
 
 _ARGUMENTS = ("reshard_after_forward", "mp_policy", "offload_policy")

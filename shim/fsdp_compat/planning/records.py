@@ -8,8 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 
 from fsdp_compat.planning.options import HYBRID, Options
+from fsdp_compat.torch_.param_groups import is_nested
 
 _ATTRIBUTE = "_fsdp_compat_unit"
 
@@ -44,3 +46,15 @@ def process_group(record: UnitRecord) -> dist.ProcessGroup:
     if given is not None:
         return given
     return record.mesh.get_group(record.mesh.ndim - 1 if record.options.strategy in HYBRID else 0)
+
+
+def is_root(module: nn.Module) -> bool:
+    """Whether no sharded module is known to lie around ``module``."""
+    record = record_of(module)
+    return (record is None or record.is_root) and not (isinstance(module, FSDPModule) and is_nested(module))
+
+
+def check_root(module: nn.Module, message: str) -> None:
+    """Raise RuntimeError with ``message`` if ``module`` is a unit inside another one."""
+    if not is_root(module):
+        raise RuntimeError(message)

@@ -12,10 +12,11 @@ from torch import nn
 from torch.distributed.algorithms._comm_hooks import default_hooks
 from torch.distributed.fsdp import FSDPModule
 
+from fsdp_compat.planning.records import is_root
 from fsdp_compat.torch_.gradients import all_reduce_with, set_reduce_dtype
 from fsdp_compat.torch_.param_groups import param_groups, reduction_groups
 from fsdp_compat.torch_.versions import HAS_CUSTOM_REDUCE_SCATTER, TORCH
-from fsdp_compat.units import fsdp_modules, is_root
+from fsdp_compat.units import fsdp_modules
 
 Hook = Callable[..., Any]
 

@@ -11,11 +11,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from fsdp_compat.planning.ownership import Place
 from fsdp_compat.torch_.gathering import left_alone, prepare
 from fsdp_compat.torch_.param_groups import ManagedParameter, is_running, managed_parameters, reduction_groups
 from fsdp_compat.torch_.tensors import copy_into, gathered_copy, holds_first_shard
-from fsdp_compat.units import fsdp_modules
+from fsdp_compat.units import Place, fsdp_modules
 
 _summoned: set[int] = set()
 

@@ -15,10 +15,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
-from fsdp_compat.planning.records import record_of
+from fsdp_compat.planning.records import check_root, record_of
 from fsdp_compat.torch_.gradients import gradient_sync_off, show_unreduced
 from fsdp_compat.torch_.param_groups import managed_parameters
-from fsdp_compat.units import check_root, fsdp_modules
+from fsdp_compat.units import fsdp_modules
 
 
 @torch.no_grad()
