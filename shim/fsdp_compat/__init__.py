@@ -20,6 +20,7 @@ if _TORCH < _FLOOR:
 
 from fsdp_compat.face.sharding import plan, shard
 from fsdp_compat.memory import MemoryReport, MemoryRow, Usage, memory_report
+from fsdp_compat.optimizers.guard import guard_optimizers
 from fsdp_compat.optimizers.relink import relink_optimizer
 from fsdp_compat.planning.plan import Plan, Unit
 from fsdp_compat.planning.sizes import Shards, UnitBytes
@@ -105,6 +106,7 @@ __all__ = [
     "enable_wrap",
     "fsdp_modules",
     "get_state_dict_type",
+    "guard_optimizers",
     "lambda_auto_wrap_policy",
     "memory_report",
     "no_sync",

@@ -13,6 +13,7 @@ from fsdp_rules.construction._plan.arguments import gather
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
+from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
@@ -130,6 +131,7 @@ def build(model):
                 call, level, message, edits=(*native, *plan.edits), claims=(call.func,), consumes=tuple(plan.consumed)
             )
             yield about_unused_parameters(call)
+            yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])
             yield from verdicts
             return
         reasons = plan.helper or ["several statements are needed where only an expression is possible"]

@@ -16,7 +16,8 @@ from fsdp_rules.construction._plan.early_optimizers import (
 from fsdp_rules.construction._plan.stale_optimizers import stale_model
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, remove
+from fsdp_rules.model.wrapping import wrapped_module
+from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, InsertBefore, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
@@ -95,14 +96,18 @@ def build(model):
                 f"{name} is built before the model is sharded, so it has parameters that the model no longer has",
                 f"build {name} after the model is sharded",
             )
-        relink = file.ref("fsdp_compat.relink_optimizer")
+        relink, guard = file.ref("fsdp_compat.relink_optimizer"), file.ref("fsdp_compat.guard_optimizers")
+        module = wrapped_module(call) or call
         test = f"if {name} is not None:\n    " if is_none(given.default) else ""
         return Diagnosis(
             call,
             Level.REVIEW,
             f"{name} gets the new parameters, assumes it is the optimizer of {target} and was built before",
             f"if possible, build {name} after the model is sharded",
-            edits=(InsertAfter(file.statement(call), lambda code: f"{test}{relink}({name}, {target})"),),
+            edits=(
+                InsertBefore(file.statement(call), lambda code: f"{guard}({code(module)})"),
+                InsertAfter(file.statement(call), lambda code: f"{test}{relink}({name}, {target})"),
+            ),
         )
 
     def _moved(self, early: EarlyOptimizer, file: File) -> Diagnosis:

@@ -11,6 +11,7 @@ from fsdp_rules.project.flags import flags_in
 from fsdp_rules.project.gates import gated_lines
 from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
+from fsdp_rules.project.optimizers import Optimizer, optimizers_in
 from fsdp_rules.project.places import Flow, module_name
 from fsdp_rules.project.wraps import Wraps
 
@@ -42,6 +43,8 @@ class FileFacts:
     switchers: frozenset[str] = field(default=frozenset())
     #: The functions in which the meta device is named.
     meta: frozenset[str] = field(default=frozenset())
+    #: What the file builds, is given or uses as an optimizer.
+    optimizers: tuple[Optimizer, ...] = ()
     #: The whole file, where it speaks of FSDP: what a call is given may be written there.
     source: bytes = b""
 
@@ -81,5 +84,6 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         wrappers=frozenset(indexer.wrappers),
         switchers=frozenset(indexer.switchers),
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
+        optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         source=data if b"fsdp" in data.lower() else b"",
     )

@@ -19,6 +19,7 @@ from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty, Held, joined, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.leaving import Exit, exits
+from fsdp_rules.project.optimizer_origins import Optimizers
 from fsdp_rules.project.origins import Site, importing, model_origins
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 
@@ -35,7 +36,8 @@ class Project:
     of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
     come through, ``meta`` the functions in which the meta device is named, ``batchnorm`` the files that name BatchNorm
     or import such a file, ``sources`` the files that speak of FSDP. ``unwrapped`` are the places of models that some
-    wrap is given, ``exits`` the ways on which a model may reach files that are not indexed.
+    wrap is given, ``exits`` the ways on which a model may reach files that are not indexed. ``optimizers`` are those
+    of all files.
     """
 
     flags: frozenset[str]
@@ -52,6 +54,7 @@ class Project:
     sources: dict[str, bytes] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
     exits: frozenset[Exit] = field(default=frozenset())
+    optimizers: Optimizers = field(default_factory=Optimizers)
 
     @classmethod
     def build(
@@ -89,6 +92,7 @@ class Project:
             batchnorm=batchnorm | importing([file for file in files if "own_batchnorm" in file.flags], files, names),
             sources={file.path: file.source for file in files if file.source},
             unwrapped=unwrapped,
+            optimizers=Optimizers.build(files),
         )
 
     @property

@@ -49,7 +49,10 @@ def _note(param: Any) -> None:
 
 
 def _refuse_assigned(param: Any) -> None:
-    seen, (storage, local) = getattr(param, _SEEN), _state(param.sharded_param)
+    seen = getattr(param, _SEEN, None)
+    if seen is None:
+        return  # fully_shard was called without fsdp_compat
+    storage, local = _state(param.sharded_param)
     if storage._cdata != seen[0]._cdata and local is seen[1]:
         place = f"{type(param._module_info.module).__name__}.{param._module_info.param_name}"
         raise RuntimeError(

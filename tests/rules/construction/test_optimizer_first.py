@@ -314,6 +314,7 @@ def test_an_optimizer_that_is_given_with_the_model_gets_the_new_parameters() -> 
         from torch.distributed.fsdp import fully_shard
 
         def shard(model, optimizer, opt=None, optimizer_name=""):
+            fsdp_compat.guard_optimizers(model)
             fully_shard(model)
             fsdp_compat.relink_optimizer(optimizer, model)
             if opt is not None:

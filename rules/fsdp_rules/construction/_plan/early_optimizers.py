@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -12,16 +11,8 @@ from fsdp_rules.file.expressions import literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.wrapping import assignments, is_factory, model_of_parameters, wrapped_module
+from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 
-#: Ends of class names by which optimizers of other libraries are known.
-KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
-
-#: Names of functions and methods that build an optimizer for a model.
-BUILDER = re.compile(
-    r"(build|configure|construct|create|get|init|initialize|make|prepare|set_?up)_(?!\w*(state|sched))\w*optim\w*"
-)
-#: What a function calls an optimizer that it is given.
-OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizer)s?$")
 #: What wraps a model where it is called.
 WRAPPERS = (FSDP, "wrap")
 NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
@@ -84,7 +75,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
                     and _may_move(built, anchor, file),
                     speaks=_speaks(call, anchor, [(one, _anchor(one, built, file)) for one in wraps], file),
                     elsewhere=file.fsdp1(call.func) not in WRAPPERS,
-                    note=_note(call) if file.fsdp1(call.func) == FSDP else "",
+                    note=untrained(call) if file.fsdp1(call.func) == FSDP else "",
                 )
             )
             break
@@ -94,13 +85,14 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
 def given_optimizers(call: cst.Call, file: File) -> list[cst.Param]:
     """The optimizers that a function is given together with the model that it wraps, where FSDP1 kept them valid."""
     function = file.function(call)
-    if function is None or file.fsdp1(call.func) != FSDP or _note(call):
+    if function is None or file.fsdp1(call.func) != FSDP or untrained(call):
         return []
     parameters = [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
     root = (dotted(wrapped_module(call) or call) or "").partition(".")[0]
     if root not in {parameter.name.value for parameter in parameters}:
         return []
-    return [parameter for parameter in parameters if OPTIMIZER.search(parameter.name.value)]
+    called = {dotted(entry.func) for entry in file.inside(function, cst.Call)}
+    return [entry for entry in parameters if holds_optimizer(entry.name.value) and entry.name.value not in called]
 
 
 def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst.CSTNode]], file: File) -> bool:
@@ -122,7 +114,8 @@ def _passes_on(call: cst.Call, models: Iterable[str], built: cst.Assign, calls: 
     )
 
 
-def _note(call: cst.Call) -> str:
+def untrained(call: cst.Call) -> str:
+    """What to add where FSDP1 would have trained nothing with an optimizer that was built before ``call``, else ""."""
     for argument in call.args:
         if argument.star == "**":
             return ""
@@ -200,10 +193,7 @@ def parameters_of(call: cst.Call, file: File) -> cst.BaseExpression | None:
     """
     if BUILDER.fullmatch((dotted(call.func) or "").rpartition(".")[2]):
         return call
-    full = file.resolved(call.func)
-    if full is None or full.startswith(("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")):
-        return None
-    if not full.startswith("torch.optim.") and full.rpartition(".")[2].lower() not in KNOWN:
+    if not is_optimizer(file.resolved(call.func) or ""):
         return None
     for argument in call.args:
         if argument.keyword is None or argument.keyword.value in ("params", "named_parameters"):

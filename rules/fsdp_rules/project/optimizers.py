@@ -1,0 +1,135 @@
+"""Where a program's optimizers come from: those built from a model that is followed, and those of unknown origin."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from fsdp_rules.project.aliases import Aliases, text_of
+
+#: What a name that holds an optimizer ends with, by what people call it.
+OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizer|optimiser)s?$")
+#: Names of functions and methods that build an optimizer for a model.
+BUILDER = re.compile(
+    r"(build|configure|construct|create|get|init|initialize|make|prepare|set_?up)_(?!\w*(state|sched))\w*optim\w*"
+)
+#: Names of what builds one, and does not hold one.
+VERB = re.compile(r"^_*(get|make|build|create|configure|setup|init|prepare)_")
+#: Ends of the names of classes of optimizers, beside all of torch.optim.
+KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
+#: Modules of torch.optim that hold no optimizers.
+BESIDE = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
+
+
+class Optimizer(NamedTuple):
+    """An optimizer that ``scope`` builds, or gets from ``callee``, with every name that its parameters are read from.
+
+    ``callee`` is "" where its name says what it builds; ``used``: it only steps here.
+    """
+
+    scope: str
+    callee: str
+    models: tuple[str, ...]
+    used: bool = False
+
+
+def optimizers_in(tree: ast.Module, aliases: Aliases) -> tuple[Optimizer, ...]:
+    """Every optimizer of a file, in the order of the text."""
+    return tuple(_Reader(aliases).body(tree.body, "", {}))
+
+
+class _Reader:
+    def __init__(self, aliases: Aliases) -> None:
+        self._aliases = aliases
+
+    def body(self, body: Iterable[ast.stmt], scope: str, values: dict[str, list[ast.expr]]) -> Iterator[Optimizer]:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{scope}.{node.name}" if scope else node.name
+                yield from self.body(node.body, inner, {})
+                continue
+            self._note(node, values)
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.stmt):
+                    yield from self.body([child], scope, values)
+                elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                    yield from self.body(child.body, scope, values)
+                else:
+                    yield from self._built(child, scope, values)
+            if isinstance(node, ast.Assign):
+                yield from self._given(node, scope, values)
+
+    def _plainly(self, func: ast.expr) -> str:
+        """The dotted name of ``func``, "" where it is asked for by text or taken from a table."""
+        return "" if any(isinstance(node, ast.Call) for node in ast.walk(func)) else self._aliases.dotted(func) or ""
+
+    def _note(self, node: ast.stmt, values: dict[str, list[ast.expr]]) -> None:
+        """Remember what each name is made of: the parameters of an optimizer often have a name of their own."""
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name):
+                        values.setdefault(name.id, []).append(node.value)
+        elif isinstance(node, ast.For):
+            for name in ast.walk(node.target):
+                if isinstance(name, ast.Name):
+                    values.setdefault(name.id, []).append(node.iter)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            func = node.value.func
+            if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
+                values.setdefault(func.value.id, []).extend(node.value.args)
+
+    def _built(self, node: ast.AST, scope: str, values: dict[str, list[ast.expr]]) -> Iterator[Optimizer]:
+        for call in ast.walk(node):
+            if not isinstance(call, ast.Call):
+                continue
+            if is_optimizer(self._plainly(call.func)):
+                given = [*call.args[:1], *(one.value for one in call.keywords if one.arg in (None, "params"))]
+                yield Optimizer(scope, "", tuple(_names(given, values)))
+            elif isinstance(call.func, ast.Attribute) and call.func.attr == "step":
+                name = (text_of(call.func.value) or "").rpartition(".")[2]
+                if holds_optimizer(name):
+                    yield Optimizer(scope, "", (), used=True)
+
+    def _given(self, node: ast.Assign, scope: str, values: dict[str, list[ast.expr]]) -> Iterator[Optimizer]:
+        """An optimizer that a call gives whose class is not known."""
+        value = node.value
+        if not isinstance(value, ast.Call) or is_optimizer(self._plainly(value.func)):
+            return
+        targets = [
+            one for target in node.targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])
+        ]
+        if any(holds_optimizer((text_of(target) or "").rpartition(".")[2]) for target in targets):
+            callee = self._plainly(value.func) or "?"
+            given = [*value.args, *(keyword.value for keyword in value.keywords)]
+            known = BUILDER.fullmatch(callee.rpartition(".")[2]) is not None
+            if known and isinstance(value.func, ast.Attribute):
+                given.append(value.func.value)
+            yield Optimizer(scope, "" if known else callee, tuple(_names(given, values)))
+
+
+def is_optimizer(full: str) -> bool:
+    """Whether the dotted name ``full`` is the class of an optimizer."""
+    if full.startswith(BESIDE):
+        return False
+    return full.startswith("torch.optim.") or full.rpartition(".")[2].lower() in KNOWN
+
+
+def holds_optimizer(name: str) -> bool:
+    """Whether a name says that it holds an optimizer."""
+    return OPTIMIZER.search(name) is not None and VERB.search(name) is None
+
+
+def _names(given: Iterable[ast.expr], values: dict[str, list[ast.expr]]) -> Iterator[str]:
+    """Every dotted name in ``given`` and in what the names there are made of, each once."""
+    pending = list(given)
+    seen: set[str] = set()
+    while pending:
+        for node in ast.walk(pending.pop()):
+            text = text_of(node) if isinstance(node, ast.Name | ast.Attribute) else None
+            if text is not None and text not in seen:
+                seen.add(text)
+                yield text
+                pending += values.get(text, ())
