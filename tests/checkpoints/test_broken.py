@@ -82,7 +82,7 @@ def test_a_missing_file_of_a_folder(copy: Callable[[str], Path]) -> None:
 def test_a_folder_without_metadata(copy: Callable[[str], Path]) -> None:
     path = copy("sharded_orig_dcp")
     (path / ".metadata").unlink()
-    assert _only_problem(path) == f"{path}: there is no .metadata, without which nobody can read it"
+    assert _only_problem(path) == f"{path}: .metadata is missing, and the folder cannot be read without it"
 
 
 def test_chunks_that_metadata_does_not_place(copy: Callable[[str], Path]) -> None:
@@ -109,7 +109,7 @@ def test_a_chunk_beyond_its_tensor(copy: Callable[[str], Path]) -> None:
     metadata = pickle.loads((path / ".metadata").read_bytes())
     metadata.state_dict_metadata["model.tok.weight"].chunks[1].offsets = torch.Size([16, 0])
     (path / ".metadata").write_bytes(pickle.dumps(metadata))
-    assert "model.tok.weight has a chunk that reaches beyond its shape (17, 6)" in _only_problem(path)
+    assert "model.tok.weight has a chunk that extends beyond its shape (17, 6)" in _only_problem(path)
 
 
 @pytest.mark.parametrize("change", [{"offset": -1}, {"length": -5}, {"offset": 2**40}, {"offset": "0"}])
@@ -187,7 +187,7 @@ def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
     files = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     index.write_text(json.dumps({"weight_map": files}))
     assert (
-        _only_problem(tmp_path) == f"{index}: it says that b is in 'model-00002-of-00002.safetensors', where it is not"
+        _only_problem(tmp_path) == f"{index}: it lists b in 'model-00002-of-00002.safetensors', which does not have it"
     )
     index.write_text("{")
     assert "not an index of safetensors" in _only_problem(tmp_path)
@@ -207,8 +207,8 @@ def test_the_command_tells_of_it_and_how_it_ends(
     (path / "__1_0.distcp").unlink()
     assert main(["checkpoint", "inspect", str(path)]) == 1
     out, err = capsys.readouterr()
-    assert "FSDP405 manual: not whole: " in out
-    assert out.endswith("  load: # it is not whole\n")
+    assert "FSDP405 manual: not complete: " in out
+    assert out.endswith("  load: # not complete\n")
     assert err == ""
 
 
@@ -223,4 +223,4 @@ def test_a_text_is_no_checkpoint_whatever_it_is_called(tmp_path: Path) -> None:
 
 def test_a_pointer_of_git_lfs_is_told(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n")
-    assert _only_problem(tmp_path).endswith("and not fetched the file (git lfs pull)")
+    assert _only_problem(tmp_path).endswith("not the file itself: run git lfs pull")

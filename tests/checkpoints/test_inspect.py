@@ -82,7 +82,7 @@ def test_a_long_list_is_cut_unless_all_is_asked_for(tmp_path: Path, capsys: pyte
     [
         ("", "no checkpoint found in it"),
         ("x.txt", "neither a file of torch.save"),
-        ("gone", "there is no such file"),
+        ("gone", "no such file"),
     ],
 )
 def test_what_is_none(made: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,9 +62,9 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
         try:
             verify(state, path, stream.digests, progress("comparing", nbytes))
         except (Differs, BadCheckpoint) as error:
-            raise CannotConvert(f"what was written is not what was read, and is gone again: {error}") from error
+            raise CannotConvert(f"what was written differs from what was read, and was removed: {error}") from error
     left = (
-        f"{path}: of a run that was killed, or is still at work; if none is, it can go"
+        f"{path}: left by a killed or running conversion; delete it if none is running"
         for path in place.left_behind(target)
     )
     notes = (*state.notes, *left)
@@ -106,10 +106,10 @@ def _only(source: Path) -> Checkpoint:
     families = [found for found in beside if found.kind is Kind.RANKS and source in found.files]
     found = [open_found(one) for one in families] or open_all(source)
     if not found:
-        raise CannotConvert(f"{source}: there is no checkpoint in it")
+        raise CannotConvert(f"{source}: no checkpoint found in it")
     if len(found) > 1:
         names = ", ".join(str(one.path) for one in found[:5]) + (", …" if len(found) > 5 else "")
-        raise CannotConvert(f"{source}: there are {len(found)} checkpoints in it, name one of them: {names}")
+        raise CannotConvert(f"{source}: {len(found)} checkpoints found in it; pass one of them: {names}")
     return found[0]
 
 

@@ -76,15 +76,15 @@ def _refuse_broken(checkpoint: Checkpoint) -> None:
     path = checkpoint.path
     if checkpoint.dangers:
         shown = ", ".join(map(str, checkpoint.dangers[0][1][:3]))
-        raise CannotConvert(f"{path}: loading it would run {shown}; ask whoever made it, and do not load it")
+        raise CannotConvert(f"{path}: loading it would execute {shown}; ask its author, and do not load it")
     if checkpoint.problems:
         raise CannotConvert(
-            f"{checkpoint.problems[0]}: find what is missing or cut short, or take an earlier checkpoint"
+            f"{checkpoint.problems[0]}: find the missing or truncated files, or use an earlier checkpoint"
         )
     if checkpoint.found.kind is Kind.PICKLE:
         raise CannotConvert(
             f"{path}: the format of torch before 1.6, or a plain pickle: load it with weights_only=True and "
-            "save it again with a torch of today"
+            "save it again with a current torch"
         )
 
 
@@ -92,9 +92,9 @@ def _leaving_out(state: State, left_out: Sequence[str]) -> State:
     for name in left_out:
         gone = [key for key in state.entries if spelled(key) == name or spelled(key).startswith(f"{name}.")]
         if not gone:
-            raise CannotConvert(f"--leave-out {name}: there is nothing of that name; checkpoint inspect shows all keys")
+            raise CannotConvert(f"--leave-out {name}: no such key; checkpoint inspect shows all keys")
         many = f"{len(gone)} entr{'y' if len(gone) == 1 else 'ies'}"
-        state = state.without(gone).noting(f"left out {name} ({many}), as asked")
+        state = state.without(gone).noting(f"left out {name} ({many}), as requested")
     return state
 
 
@@ -152,7 +152,7 @@ def _model_alone(state: State) -> State:
     """The model's tensors under their names; of the rest safetensors keeps nothing, which is said."""
     root = root_of_model(state.entries)
     if root is None:
-        raise CannotConvert("there is no model in it, and safetensors keep no optimizer: use --to dcp or --to full")
+        raise CannotConvert("it contains no model, and safetensors have no optimizer: use --to dcp or --to full")
     _refuse_other_models(state, root)
     kept = {
         key
@@ -167,7 +167,7 @@ def _model_alone(state: State) -> State:
     if not rest:
         return model
     shown = ", ".join(rest[:5]) + (", …" if len(rest) > 5 else "")
-    return model.noting(f"left out {shown}: safetensors keep the tensors of a model alone")
+    return model.noting(f"left out {shown}: safetensors keep only the tensors of a model")
 
 
 def _refuse_other_models(state: State, root: Key) -> None:
@@ -178,7 +178,7 @@ def _refuse_other_models(state: State, root: Key) -> None:
             continue
         if isinstance(entry, ValueEntry) and "._rebuild_" in entry.made_by and key[:-1] == root:
             raise CannotConvert(
-                f"{spelled(key)} is a tensor of a kind that safetensors have no place for ({entry.made_by}): "
+                f"{spelled(key)} is a tensor type that safetensors do not support ({entry.made_by}): "
                 f"--leave-out {spelled(key)}"
             )
         if isinstance(entry, TensorEntry) and key[:-1] != root and "float" in entry.dtype and len(entry.shape) > 1:
@@ -200,9 +200,9 @@ def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
     for key, entry in state.entries.items():
         name = spelled(before.get(id(entry), key))
         if isinstance(entry, ValueEntry) and (entry.made_by or entry.where is not None):
-            what = entry.made_by or "a value in a file of its own that could not be read"
+            what = entry.made_by or "a value in a separate file that could not be read"
             raise CannotConvert(
-                f"{checkpoint.path}: {name} is {what}, which only running code would make: --leave-out {name}"
+                f"{checkpoint.path}: {name} is {what}, which can only be made by running code: --leave-out {name}"
             )
         if (
             isinstance(entry, TensorEntry)
@@ -222,8 +222,7 @@ def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
         if id(checkpoint.entries[key]) in left:
             name = spelled(key)
             raise CannotConvert(
-                f"{checkpoint.path}: {name} is not sharded and differs from rank to rank, so that no one value "
-                f"stands for all: --leave-out {name}"
+                f"{checkpoint.path}: {name} is not sharded but differs from rank to rank: --leave-out {name}"
             )
     if not any(True for _ in tensors(state.entries)):
         raise CannotConvert(f"{checkpoint.path}: no tensor is left to write")

@@ -32,7 +32,7 @@ def verify(state: State, target: Path, digests: Digests, advance: Callable[[int]
     held = _by_name({key: entry for key, entry in found[0].entries.items() if not _is_empty(entry)}, "target")
     if held.keys() != wanted.keys():
         different = sorted(map(spelled, held.keys() ^ wanted.keys()))
-        raise Differs(f"{target}: {different[0]} is in one of source and target alone")
+        raise Differs(f"{target}: {different[0]} is only in one of source and target")
     by_key: dict[Key, dict[Box, bytes]] = {}
     for (key, where), one in digests.items():
         by_key.setdefault(key, {})[where] = one

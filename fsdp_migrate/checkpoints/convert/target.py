@@ -26,11 +26,11 @@ def nbytes_of(state: State) -> int:
 def refuse(source: Path, target: Path) -> None:
     """Raise :class:`CannotConvert` where ``target`` is taken, lies in ``source``, or has no folder to lie in."""
     if os.path.lexists(target):
-        raise CannotConvert(f"{target}: it is there already, and nothing is written over: name another")
+        raise CannotConvert(f"{target}: it already exists, and nothing is overwritten: choose another")
     if not target.parent.is_dir():
-        raise CannotConvert(f"{target.parent}: there is no such folder to write into")
+        raise CannotConvert(f"{target.parent}: no such folder")
     if source.is_dir() and source.resolve() in target.resolve().parents:
-        raise CannotConvert(f"{target}: it lies in the checkpoint that is read: name a place outside of {source}")
+        raise CannotConvert(f"{target}: it is inside the checkpoint that is read: choose a place outside of {source}")
 
 
 def refuse_small_disk(state: State, target: Path) -> None:
@@ -38,7 +38,7 @@ def refuse_small_disk(state: State, target: Path) -> None:
     needed = nbytes_of(state) + _OVERHEAD_EACH * len(state.entries) + _OVERHEAD
     free = shutil.disk_usage(target.parent).free
     if free < needed:
-        raise CannotConvert(f"{target}: it takes {needed:,} bytes, and the disk has {free:,} left; nothing was written")
+        raise CannotConvert(f"{target}: it needs {needed:,} bytes, and the disk has {free:,} left; nothing was written")
 
 
 def left_behind(target: Path) -> list[Path]:
@@ -63,8 +63,8 @@ def beside(target: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise CannotConvert(
-                f"{target}: {error.strerror}, while it was written; what was there of it is gone again, and the "
-                "source is as it was"
+                f"{target}: {error.strerror}: failed while writing; the partial output was removed, the "
+                "source is unchanged"
             ) from error
         raise
     finally:
@@ -78,13 +78,13 @@ def _move(path: Path, target: Path) -> None:
             path.rename(target)
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise CannotConvert(f"{target}: somebody else has put something there meanwhile") from error
+                raise CannotConvert(f"{target}: another process has created it meanwhile: choose another") from error
             raise
         return
     try:
         os.link(path, target)
     except FileExistsError as error:
-        raise CannotConvert(f"{target}: somebody else has put something there meanwhile") from error
+        raise CannotConvert(f"{target}: another process has created it meanwhile: choose another") from error
     except OSError:
         # Some file systems have no links.
         path.rename(target)

@@ -20,32 +20,32 @@ NAMES = {
 #: What each is about, as Markdown.
 DOCS = {
     "FSDP401": """\
-Files of `torch.save`, one per rank, that hold `ShardedTensor`s: the `SHARDED_STATE_DICT` of FSDP1.
+Files of `torch.save`, one per rank, with `ShardedTensor`s: the `SHARDED_STATE_DICT` of FSDP1.
 
 Each file opens only in a process group of the size that saved it, since a `ShardedTensor` looks for its group while it
-is unpickled, and a plain FSDP2 model does not take what comes out. No tensor is lost: the files of all ranks together
+is unpickled, and a plain FSDP2 model does not load it. No tensor is lost: the files of all ranks together
 hold each one whole.
 
-What to do: write them anew as a folder that loads anywhere; that takes one process, runs no pickle and holds two
-tensors in memory at most.
+What to do: convert them to a folder that loads anywhere. One process does it, runs no pickle and has at most two
+tensors in memory.
 
 ```console
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp
 ```
 
-The `ShardedTensor` names that stand in the `.metadata` of every folder of `torch.distributed.checkpoint`, those that
-FSDP2 wrote included, are not meant: such a folder loads as it is (FSDP404).""",
+The `ShardedTensor` names in the `.metadata` of every folder of `torch.distributed.checkpoint`, also those that FSDP2
+wrote, are not meant: such a folder loads without conversion (FSDP404).""",
     "FSDP402": """\
 Flat parameters: the `LOCAL_STATE_DICT` of FSDP1, in which each unit is one tensor per rank, `_flat_param`.
 
 The names and shapes of the parameters inside are not in the file, and no FSDP2 model has a `_flat_param`: with
-`strict=False` nothing is loaded, and no error is raised. The same holds for flat parameters in a folder of
-`torch.distributed.checkpoint`; what stands beside them under a parameter's own name is the slice of one rank, saved as
+`strict=False` silently nothing is loaded. The same holds for flat parameters in a folder of
+`torch.distributed.checkpoint`. A tensor next to them under a parameter's own name is the slice of one rank, saved as
 if it were the whole.
 
-What to do: convert it, and say which parameters there are, of which shapes and in which order: by a file of
+What to do: convert it, and pass the parameters with their shapes and order: a file of
 `torch.save` with a state dictionary of the same model, or a JSON of name and shape in the order of
-`model.named_parameters()`. With `use_orig_params=True` the files of the ranks tell the order by themselves, and a
+`model.named_parameters()`. With `use_orig_params=True` the files of the ranks contain the order, and a
 safetensors index or an optimizer keyed by name is enough.
 
 ```console
@@ -58,17 +58,17 @@ Which parameter a number means depends on the order in which the optimizer was g
 Under FSDP1 the states are moreover the slices of one rank: put into an FSDP2 optimizer they are lost, or fail in
 `step()` for their shapes.
 
-What to do: convert it, and say which names each param group was given, in order: a JSON of one list of names per group.
-For slices the shapes are wanted as well (`--template`, as for FSDP402).
+What to do: convert it, and pass the names of each param group, in order: a JSON of one list of names per group.
+For slices the shapes are needed as well (`--template`, as for FSDP402).
 
 ```console
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --groups groups.json
 ```""",
     "FSDP404": """\
-A folder of `torch.distributed.checkpoint` that FSDP1 wrote, and that loads into FSDP2 as it is.
+A folder of `torch.distributed.checkpoint` that FSDP1 wrote, and that loads into FSDP2 without conversion.
 
 It is a note, level `info`, and fails a check only with `--min-level info`. There is one trap: loaded into
-`optimizer.state_dict()` of an optimizer that has not stepped yet, the optimizer's states are skipped without a word.
+`optimizer.state_dict()` of an optimizer that has not stepped yet, the optimizer's states are silently skipped.
 
 ```python
 model_state, optimizer_state = get_state_dict(model, optimizer)
@@ -77,15 +77,15 @@ dcp.load(state, checkpoint_id=folder)
 set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 ```""",
     "FSDP405": """\
-A checkpoint that is not whole: a rank's file is missing, a file is cut short, or some elements of a tensor lie nowhere.
+An incomplete checkpoint: a rank's file is missing, a file is truncated, or some elements of a tensor are missing.
 
-It is seen before anything is loaded, by names, sizes and metadata: how many ranks the files tell of, where each file of
-the folder has to end, and whether the chunks of each tensor cover it.
+It is found before anything is loaded, by names, sizes and metadata: the number of ranks, where each file of the folder
+has to end, and whether the chunks of each tensor cover it.
 
-What to do: find the missing files (a copy that was interrupted, a disk of another node), or fall back to an earlier
+What to do: find the missing files (a copy that was interrupted, a disk of another node), or use an earlier
 checkpoint.""",
     "FSDP406": """\
-A pickle that runs code of its writer's choice when it is loaded.
+A pickle that runs its writer's code when it is loaded.
 
 Files of `torch.save`, `.metadata` and the chunks of `.distcp` files are pickles, and a pickle may name any function to
 be called. This tool has a list of what checkpoints need: what `torch.load(weights_only=True)` admits, plain values,
@@ -95,5 +95,5 @@ other names are reported. Nothing is run to find out: pickles are only ever read
 The level is `manual` for functions that run code or touch files, and `review` for classes of a program, such as a
 pickled configuration or a whole model: loading them runs the code of that program.
 
-What to do: do not load the file, and ask whoever made it. `torch.load(..., weights_only=True)` refuses such names.""",
+What to do: do not load the file, and ask its author. `torch.load(..., weights_only=True)` refuses such names.""",
 }

@@ -22,7 +22,7 @@ class Range:
             return f"torch {self.oldest} to {self.newest}"
         if self.oldest:
             return f"torch {self.oldest} or later"
-        return f"torch {self.newest} or earlier" if self.newest else "not told"
+        return f"torch {self.newest} or earlier" if self.newest else "unknown"
 
 
 def torch_versions(checkpoint: Checkpoint) -> Range:

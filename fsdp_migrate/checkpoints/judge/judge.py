@@ -75,7 +75,7 @@ def _code(checkpoint: Checkpoint) -> Iterator[_Said]:
             "FSDP406",
             Level.MANUAL,
             f"loading this file would execute {shown}, which no checkpoint needs",
-            "do not load it; ask whoever made it, and load only with torch.load(..., weights_only=True)",
+            "do not load it: ask its author, and load only with torch.load(..., weights_only=True)",
             path,
         )
     for path, names in checkpoint.foreign:
@@ -95,15 +95,15 @@ def _incomplete(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _Said(
             "FSDP405",
             Level.MANUAL,
-            f"not whole: {checkpoint.problems[0]}{more}",
-            "find the files that are missing or cut short, or fall back to an earlier checkpoint",
+            f"not complete: {checkpoint.problems[0]}{more}",
+            "find the missing or truncated files, or use an earlier checkpoint",
             checkpoint.path,
         )
 
 
 def _flat(checkpoint: Checkpoint, count: int) -> _Said:
-    said = f"{count} flat parameter{'s' * (count > 1)} of FSDP1 (LOCAL_STATE_DICT), whose names no FSDP2 model has"
-    advice = f"{_convert(checkpoint, ' --template FILE')}; with strict=False it loads nothing, silently"
+    said = f"{count} flat parameter{'s' * (count > 1)} of FSDP1 (LOCAL_STATE_DICT), which no FSDP2 model has"
+    advice = f"{_convert(checkpoint, ' --template FILE')} (with strict=False, loading it silently loads nothing)"
     if checkpoint.found.kind is Kind.DCP:
         said += "; tensors beside them under parameters' own names, if any, are one rank's slice"
     return _Said("FSDP402", Level.MANUAL, said, advice, checkpoint.path)
@@ -126,8 +126,8 @@ def _sharded(checkpoint: Checkpoint) -> _Said:
     return _Said(
         "FSDP401",
         Level.MANUAL,
-        f"ShardedTensor in {ranks} file{'s' * (ranks > 1)} of torch.save: they open only {many} with a process group, "
-        "and a plain FSDP2 model does not take them",
+        f"ShardedTensor in {ranks} file{'s' * (ranks > 1)} of torch.save: they open only {many} with a "
+        "process group, and FSDP2 models do not load them",
         _convert(checkpoint),
         checkpoint.path,
     )
@@ -143,8 +143,8 @@ def _by_id(checkpoint: Checkpoint) -> _Said:
     return _Said(
         "FSDP403",
         Level.MANUAL,
-        f"{whose} keyed by parameter id: which parameter an id means is not in the file",
-        f"{_convert(checkpoint, ' --groups FILE')}; loaded as they are, they are lost or fail in step()",
+        f"{whose} keyed by parameter id, and the file does not contain the names of the ids",
+        f"{_convert(checkpoint, ' --groups FILE')} (loaded directly, the states are lost or fail in step())",
         checkpoint.path,
     )
 
@@ -157,9 +157,9 @@ def _folder(checkpoint: Checkpoint) -> Iterator[_Said]:
     yield _Said(
         "FSDP404",
         Level.INFO,
-        f"a folder of torch.distributed.checkpoint {who}: it loads into FSDP2 as it is",
-        "dcp.load into what get_state_dict(model, optimizer) gives, then set_state_dict; "
-        "loaded into optimizer.state_dict() of a fresh optimizer, its states are skipped without a word",
+        f"a folder of torch.distributed.checkpoint {who} that loads into FSDP2 without conversion",
+        "dcp.load into the return value of get_state_dict(model, optimizer), then set_state_dict "
+        "(optimizer.state_dict() of a fresh optimizer silently loads no state)",
         checkpoint.path,
     )
 

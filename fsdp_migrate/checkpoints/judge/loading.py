@@ -41,11 +41,11 @@ def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str
     ``aliases``: names that the model has and its safetensors lack, each with the name of the same elements in them.
     """
     if checkpoint.dangers:
-        return "# it runs code when loaded: do not"
+        return "# do not load: this pickle runs code"
     if checkpoint.problems:
-        return "# it is not whole"
+        return "# not complete"
     if needs_conversion(checkpoint):
-        return "# none as it is: the finding has the command that converts it"
+        return "# not directly: the finding has the command that converts it"
     whole = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
     match checkpoint.found.kind:
         case Kind.DCP:
@@ -80,45 +80,44 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
     if folder and found:
         yield Trap(
             "silent-reset",
-            "dcp.load into optimizer.state_dict() of a fresh optimizer loads no state and says nothing; "
-            "load into get_optimizer_state_dict(model, optimizer)",
+            "dcp.load into optimizer.state_dict() of a fresh optimizer silently loads no state: load into "
+            "get_optimizer_state_dict(model, optimizer)",
         )
     if any(_shares_states(checkpoint.entries, optimizer.prefix) for optimizer in found):
         yield Trap(
             "shared-step",
-            "several parameters share one step, as those of a flat parameter of FSDP1 do; loaded as it is, the "
-            "optimizer counts each step once for each of them: fsdp-migrate checkpoint convert sets them apart",
+            "several parameters share one step, as in a flat parameter of FSDP1, and loaded directly each of "
+            "them counts every step: fsdp-migrate checkpoint convert separates them",
         )
     if checkpoint.metadata is not None and checkpoint.metadata.by_rank:
         yield Trap(
             "by-rank",
-            "every rank saved for itself (use_collectives=False); it loads into as many ranks alone, "
-            "with a FileSystemReader told the same",
+            "loads only on the same number of ranks, with FileSystemReader(use_collectives=False)",
         )
     flat = traits.flat_parameters(checkpoint.entries)
     if flat:
-        yield Trap("strict-false", "load_state_dict(strict=False) accepts these keys and loads nothing")
+        yield Trap("strict-false", "load_state_dict(strict=False) silently loads nothing from these keys")
     if flat and folder and len(list(tensors(checkpoint.entries))) > len(flat):
-        yield Trap("lossy-views", "only the flat parameters are whole; tensors under parameters' names are slices")
+        yield Trap("lossy-views", "only the flat parameters are complete: tensors under parameter names are slices")
     for optimizer in found:
         if optimizer.groups > 1:
             yield Trap(
                 "groups",
-                f"the optimizer has {optimizer.groups} groups; one built with fewer drops the rest without a word",
+                f"the optimizer has {optimizer.groups} groups: one built with fewer silently drops the rest",
             )
     grouped = [key for key in checkpoint.entries if "param_groups" in key]
     if any("betas" in key for key in grouped) and not any("decoupled_weight_decay" in key for key in grouped):
         yield Trap(
             "decoupled-weight-decay",
-            "its groups lack decoupled_weight_decay, which newer Adam and AdamW miss when loading strictly; "
-            "pass DefaultLoadPlanner(allow_partial_load=True)",
+            "its groups lack decoupled_weight_decay, which newer Adam and AdamW need for a strict load: pass "
+            "DefaultLoadPlanner(allow_partial_load=True)",
         )
     if any(entry.kind == "DTensor" for _, entry in tensors(checkpoint.entries)):
         yield Trap("import-dtensor", "torch.load(weights_only=True) needs import torch.distributed.tensor before it")
     if any(name.startswith("_orig_mod.") or "._orig_mod." in name for name in names):
-        yield Trap("compiled", "keys with _orig_mod. come from torch.compile and fit a compiled model alone")
+        yield Trap("compiled", "keys with _orig_mod. come from torch.compile and match only a compiled model")
     if any(name.startswith("module.") for name in names):
-        yield Trap("module-prefix", "keys start with module., as DistributedDataParallel leaves them")
+        yield Trap("module-prefix", "keys start with module., as DistributedDataParallel writes them")
 
 
 def _shares_states(entries: Entries, prefix: Key) -> bool:

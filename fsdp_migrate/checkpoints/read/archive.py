@@ -65,7 +65,7 @@ def open_archive(item: Item) -> Archive:
             with zipfile.ZipFile(window) as archive:
                 return _read(item, window, archive)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
-        raise BadCheckpoint(f"{where}: not a whole archive of torch.save: {error}") from error
+        raise BadCheckpoint(f"{where}: not a complete archive of torch.save: {error}") from error
     except OSError as error:
         raise BadCheckpoint(f"{where}: could not read: {error.strerror or error}") from error
 
@@ -80,7 +80,7 @@ def _read(item: Item, window: _Window, archive: zipfile.ZipFile) -> Archive:
     infos: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         if info.filename in infos:
-            raise BadCheckpoint(f"{where}: it holds {info.filename} twice, and readers differ in which they take")
+            raise BadCheckpoint(f"{where}: it has {info.filename} twice, and readers differ in which one they use")
         infos[info.filename] = info
     roots = [name.removesuffix("data.pkl") for name in infos if name.rpartition("/")[2] == "data.pkl"]
     if len(roots) != 1:
@@ -94,7 +94,7 @@ def _read(item: Item, window: _Window, archive: zipfile.ZipFile) -> Archive:
         if name.startswith(f"{roots[0]}data/"):
             offset = _data_offset(window, info)
             if offset + info.file_size > item.length:
-                raise BadCheckpoint(f"{where}: {name} reaches beyond the end of the file")
+                raise BadCheckpoint(f"{where}: {name} extends beyond the end of the file")
             storages[name.removeprefix(f"{roots[0]}data/")] = (
                 item.offset + offset,
                 info.file_size,
@@ -131,7 +131,7 @@ def _data_offset(window: _Window, info: zipfile.ZipInfo) -> int:
     window.seek(info.header_offset)
     header = window.read(30)
     if len(header) != 30 or not header.startswith(_MAGIC):
-        raise zipfile.BadZipFile(f"{info.filename} does not lie where the directory says")
+        raise zipfile.BadZipFile(f"{info.filename} is not where the directory says")
     return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:], "little")
 
 

@@ -130,7 +130,7 @@ class _Opening:
             if isinstance(entry, TensorEntry):
                 self._problems += self._seen.chunks(entry, broken)
             self._note_lists(key)
-        self._problems += [f"{path}: it does not say where {name} lies" for name in sorted(set(metadata.unplaced))]
+        self._problems += [f"{path}: the offset of {name} is missing" for name in sorted(set(metadata.unplaced))]
         self._check_coverage(entries, str(path))
         ranks = {int(name[2:].partition("_")[0]) for name in _names(metadata) if name[2:].partition("_")[0].isdigit()}
         return self._made(entries, max(ranks, default=0) + 1, metadata=metadata)
@@ -146,7 +146,7 @@ class _Opening:
                 parts.append(dcp.of(file, pickled[0] if pickled else read_pickle(b"")))
             if parts:
                 return parts[0] if own else dcp.joined(parts)
-            self._problems.append(f"{self._found.path}: there is no .metadata, without which nobody can read it")
+            self._problems.append(f"{self._found.path}: .metadata is missing, and the folder cannot be read without it")
         except BadCheckpoint as error:
             self._problems.append(str(error))
         return None
@@ -167,13 +167,13 @@ class _Opening:
             self._problems.append(str(error))
             return self._made({}, None)
         if data.startswith(LFS_START):
-            self._problems.append(f"{path}: git LFS has put a pointer here, and not fetched the file (git lfs pull)")
+            self._problems.append(f"{path}: this is a Git LFS pointer, not the file itself: run git lfs pull")
             return self._made({}, None)
         found = self._seen.pickles(path, data)
         needed = 5 if found and found[0].value == _OLD_MAGIC else 1
         broken = next((pickled.error for pickled in found[:needed] if pickled.error is not None), None)
         if broken is not None or len(found) < needed:
-            self._problems.append(f"{path}: {broken or 'it ends before it should'}")
+            self._problems.append(f"{path}: {broken or 'it is truncated'}")
         return self._made({}, None)
 
     def _torch_file(self, item: Item) -> TorchFile | None:
@@ -215,7 +215,7 @@ class _Opening:
             if size is None:
                 self._problems.append(f"{file}: it is missing")
             elif size < end:
-                self._problems.append(f"{file}: it ends at byte {size}, .metadata tells of {end}")
+                self._problems.append(f"{file}: it ends at byte {size}, but .metadata expects {end}")
             if size is None or size < end:
                 broken.add(file)
         return broken
@@ -234,9 +234,7 @@ class _Opening:
         before = len(self._problems)
         self._check_coverage(entries, str(self._found.path))
         if self._found.kind is Kind.FILE and (world_size or 0) > 1 and len(self._problems) > before:
-            self._problems.insert(
-                before, f"{self._found.path}: the file of one of {world_size} ranks; name their folder"
-            )
+            self._problems.insert(before, f"{self._found.path}: the file of one of {world_size} ranks; pass its folder")
         if absent and (sliced or len(self._problems) > before):
             many = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
             self._problems.insert(before, f"{self._found.path}: of {world_size} ranks, the files of {many} are missing")
@@ -249,7 +247,7 @@ class _Opening:
             return
         if gaps:
             key, entry, gap = gaps[0]
-            more = f", and {len(gaps) - 1} more tensors are not whole" if len(gaps) > 1 else ""
+            more = f", and {len(gaps) - 1} more tensors are incomplete" if len(gaps) > 1 else ""
             self._problems.append(f"{where}: {gap} of the {entry.numel} elements of {spelled(key)} are missing{more}")
 
     def _made(

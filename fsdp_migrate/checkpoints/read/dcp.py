@@ -60,7 +60,7 @@ def content(path: Path) -> bytes:
     """The pickle that the ``.metadata`` at ``path`` is. Raises :class:`BadCheckpoint` for one too large to be one."""
     item = whole(path)
     if item.length > PICKLE_LIMIT:
-        raise BadCheckpoint(f"{path}: {item.length} bytes are more than any .metadata has")
+        raise BadCheckpoint(f"{path}: {item.length} bytes are too many for a .metadata")
     return first_bytes(item, item.length)
 
 
@@ -139,7 +139,7 @@ class _MetadataOf:
     def _file(self, name: Any) -> Path:
         relative = PurePosixPath(str(name))
         if relative.is_absolute() or ".." in relative.parts or "\\" in str(name) or "\0" in str(name):
-            raise ValueError(f"it names the file {str(name)!r}, which does not lie in its folder")
+            raise ValueError(f"it refers to the file {str(name)!r}, which is not in its folder")
         return self._path.parent / relative
 
     def _entry(self, name: str, described: Any) -> TensorEntry | ValueEntry:
@@ -155,7 +155,7 @@ class _MetadataOf:
             if len(offsets) != len(shape) or any(
                 first + size > end for first, size, end in zip(offsets, sizes, shape, strict=True)
             ):
-                raise ValueError(f"{name} has a chunk that reaches beyond its shape {shape}")
+                raise ValueError(f"{name} has a chunk that extends beyond its shape {shape}")
             where = self._place(name, offsets, needed=0 not in sizes)
             chunks.append(Chunk(offsets, sizes, where or _NOWHERE))
         return TensorEntry(shape, dtype, tuple(chunks), requires_grad=requires_grad)

@@ -223,7 +223,7 @@ def _file(path: Path) -> Found:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
-        raise BadCheckpoint(f"{path}: there is no such file or directory") from error
+        raise BadCheckpoint(f"{path}: no such file or directory") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadCheckpoint(f"{str(path)[:_SHOWN]}: could not read: {reason or error}") from error

@@ -27,7 +27,7 @@ def attributes(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in parts:
         if part is not None and not isinstance(part, dict):
-            raise ValueError("an object whose attributes are no dictionary")
+            raise ValueError("an object whose attributes are not a dictionary")
         found |= part or {}
     return found
 
@@ -82,7 +82,7 @@ def _splits(
             raise ValueError(f"the placement {name}, whose values are spread over ranks")
         dim = attributes(placement).get("dim", placement.arguments[0] if placement.arguments else None)
         if type(dim) is not int:
-            raise ValueError("a shard along no dimension")
+            raise ValueError("a shard without a dimension")
         if name == "Shard":
             yield dim, count, index
         else:

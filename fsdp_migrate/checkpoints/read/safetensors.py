@@ -92,7 +92,7 @@ def _check_index(index: Path, homes: dict[str, str]) -> None:
         raise BadCheckpoint(f"{index}: not an index of safetensors: {error}") from error
     for name, file in pairs:
         if homes.get(name) != file:
-            raise BadCheckpoint(f"{index}: it says that {name} is in {file!r}, where it is not")
+            raise BadCheckpoint(f"{index}: it lists {name} in {file!r}, which does not have it")
 
 
 def _joined(name: str, pieces: list[tuple[Offsets, TensorEntry]], folder: Path) -> TensorEntry:
@@ -124,7 +124,7 @@ def _read_file(path: Path) -> tuple[dict[str, TensorEntry], dict[str, Offsets]]:
         places = _places(header)
         return {name: _entry(path, start, told) for name, told in header.items()}, places
     except (AttributeError, ValueError, KeyError, TypeError, struct.error, safetensors.SafetensorError) as error:
-        raise BadCheckpoint(f"{path}: not a whole file of safetensors: {error}") from error
+        raise BadCheckpoint(f"{path}: not a complete file of safetensors: {error}") from error
 
 
 def _checked_header(path: Path, length: int) -> bytes:
@@ -164,7 +164,7 @@ def _entry(path: Path, start: int, told: dict[str, object]) -> TensorEntry:
     shape, dtype = told["shape"], DTYPES.get(name, name)
     offsets = told["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list):
-        raise ValueError("a header that says nothing of shapes")
+        raise ValueError("a header without shapes")
     sizes = tuple(shape)
     where = Bytes(path, start + offsets[0], strides_of(sizes))
     stored = None if name in DTYPES else offsets[1] - offsets[0]

@@ -93,7 +93,7 @@ class Tensors:
             return TensorEntry(shape, dtype, (chunk,), requires_grad=requires_grad, stored=length)
         last = start + sum((count - 1) * step for count, step in zip(shape, steps, strict=True))
         if 0 not in shape and (last + 1) * size > length:
-            raise ValueError(f"it reaches beyond its storage {name}")
+            raise ValueError(f"it extends beyond its storage {name}")
         where = Bytes(
             self._archive.item.file,
             offset + start * size,
@@ -148,7 +148,7 @@ class Tensors:
         if entry is None:
             raise ValueError("a shard without a tensor")
         if entry.shape != sizes and (entry.numel or 0 not in sizes):
-            raise ValueError(f"a shard of shape {entry.shape} where one of {sizes} belongs")
+            raise ValueError(f"a shard of shape {entry.shape} instead of one of {sizes}")
         return Chunk(offsets, sizes, entry.chunks[0].where)
 
     def _pieced(self, shape: tuple[int, ...], dtype: str, chunks: list[Chunk], kind: str) -> TensorEntry:
@@ -157,7 +157,7 @@ class Tensors:
                 first + size > whole_size
                 for first, size, whole_size in zip(chunk.offsets, chunk.sizes, shape, strict=True)
             ):
-                raise ValueError(f"a shard that reaches beyond the shape {shape}")
+                raise ValueError(f"a shard that extends beyond the shape {shape}")
         return TensorEntry(shape, dtype, tuple(chunks), kind)
 
     def _note(self, rank: Any, world_size: Any) -> None:

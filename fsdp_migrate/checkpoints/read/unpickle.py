@@ -104,7 +104,7 @@ def read(data: bytes) -> Pickled:
     try:
         value = reader.load()
     except Exception as error:  # the C reader raises whatever it meets in broken data
-        error_text = f"not a whole pickle: {type(error).__name__}: {error}"
+        error_text = f"not a complete pickle: {type(error).__name__}: {error}"
     return Pickled(value, error_text, frozenset(names | reader.names), frozenset(reader.fetched), length)
 
 
@@ -144,7 +144,7 @@ def _scan(data: bytes, names: set[Global]) -> int:
                 case "MEMOIZE":
                     slots += 1
                 case "EXT1" | "EXT2" | "EXT4":
-                    raise BadPickle(f"extension {argument}, which only the program that wrote it knows")
+                    raise BadPickle(f"extension {argument}, which only the program that wrote it can resolve")
                 case "STOP":
                     end = (position or 0) + 1
     except BadPickle:
@@ -152,7 +152,7 @@ def _scan(data: bytes, names: set[Global]) -> int:
     except TooLargeToHash as error:
         raise BadPickle(str(error)) from error
     except Exception as error:  # genops raises whatever its readers meet in broken data
-        raise BadPickle(f"not a whole pickle: {error}") from error
+        raise BadPickle(f"not a complete pickle: {error}") from error
     return end
 
 

@@ -52,8 +52,8 @@ def test_a_limit_of_files(to: str, source: Path, tmp_path: Path) -> None:
     assert process.returncode == 2
     assert out == ""
     assert err == (
-        f"Error: {tmp_path / 'new'}: File too large, while it was written; what was there of it is gone again, and the "
-        "source is as it was\n"
+        f"Error: {tmp_path / 'new'}: File too large: failed while writing; the partial output was removed, "
+        "the source is unchanged\n"
     )
     assert list(tmp_path.iterdir()) == []
     assert command.fingerprint(source) == before
@@ -85,8 +85,8 @@ def test_a_disk_that_others_fill_meanwhile(to: str, source: Path, tmp_path: Path
     before = command.fingerprint(source)
     code, out, err, left = _on_a_small_disk(source, tmp_path, command.NBYTES * 11 // 10, "fill", to)
     assert err == (
-        f"Error: {tmp_path / 'new'}: No space left on device, while it was written; what was there of it is gone "
-        "again, and the source is as it was\n"
+        f"Error: {tmp_path / 'new'}: No space left on device: failed while writing; the partial output was "
+        "removed, the source is unchanged\n"
     )
     assert (code, out, left) == (2, "", [])
     assert command.fingerprint(source) == before

@@ -113,7 +113,7 @@ def test_a_name_that_a_template_lacks_is_the_tied_ones(slices: dict[int, Path], 
 
 def test_what_is_taken_for_tied_is_said(slices: dict[int, Path], tmp_path: Path) -> None:
     (first, second) = _unflattened(slices[2] / "local_flat", as_copies(build(), tmp_path)).notes
-    assert first.startswith("took 9 parameters out of 3 flat parameters, names and shapes from ")
+    assert first.startswith("split 9 parameters out of 3 flat parameters, names and shapes from ")
     assert second.startswith("took head.weight for tied to tok.weight: they have equal elements in ")
 
 
@@ -168,7 +168,7 @@ def _json(folder: Path, told: dict[str, Any]) -> Template:
 
 @pytest.mark.parametrize("name", ["local_flat", "local_flat_dcp", "local_orig_dcp"])
 def test_nothing_is_guessed_without_a_template(name: str, slices: dict[int, Path]) -> None:
-    with pytest.raises(CannotConvert, match="does not say which parameters lie in it, nor their shapes and order"):
+    with pytest.raises(CannotConvert, match="does not contain the names, shapes and order of its parameters"):
         _unflattened(slices[2] / name, None)
 
 
@@ -179,7 +179,7 @@ def test_slices_without_shapes_are_refused(slices: dict[int, Path]) -> None:
 
 @pytest.mark.parametrize("name", ["local_flat", "local_flat_dcp", "local_orig_dcp", "odd_flat"])
 def test_several_parameters_need_their_order(name: str, slices: dict[int, Path], tmp_path: Path) -> None:
-    with pytest.raises(CannotConvert, match="does not tell their order; in another order elements would go to other"):
+    with pytest.raises(CannotConvert, match="does not contain their order; in another order elements would go to other"):
         _unflattened(slices[2] / name, as_safetensors(model_of(name), tmp_path))
 
 
@@ -233,7 +233,7 @@ def test_what_may_be_a_slice_must_be_told(slices: dict[int, Path], tmp_path: Pat
 
 def test_what_fits_in_two_ways_is_refused(slices: dict[int, Path], tmp_path: Path) -> None:
     for name in ("local_orig_dcp", "odd_orig_dcp"):
-        with pytest.raises(CannotConvert, match="in more than one way; pass a template that tells parameters and buff"):
+        with pytest.raises(CannotConvert, match="in more than one way; pass a template that separates parameters and buff"):
             _unflattened(slices[2] / name, as_state_dict(model_of(name), tmp_path))
 
 
@@ -268,14 +268,14 @@ def test_ranks_that_are_not_there_are_missed(slices: dict[int, Path], tmp_path: 
 
 def test_several_flat_parameters_of_one_module_are_refused(tmp_path: Path) -> None:
     torch.save({"flat_param_0": torch.zeros(2), "flat_param_1": torch.zeros(2)}, tmp_path / "a.pt")
-    with pytest.raises(CannotConvert, match="flat_param_0 is not the only flat parameter of its module"):
+    with pytest.raises(CannotConvert, match="the module of flat_param_0 has several flat parameters"):
         _unflattened(tmp_path / "a.pt", _json(tmp_path, {"w": [2]}))
 
 
 def test_a_dictionary_that_was_copied_tells_no_order(slices: dict[int, Path], tmp_path: Path) -> None:
     """Names may have been sorted, or come from a folder, which keeps no order: nothing says that they were not."""
     torch.save(dict(sorted(build().state_dict().items())), tmp_path / "template.pt")
-    with pytest.raises(CannotConvert, match="does not tell their order"):
+    with pytest.raises(CannotConvert, match="does not contain their order"):
         _unflattened(slices[2] / "local_flat", read_template(tmp_path / "template.pt"))
     _unflattened(slices[2] / "local_orig", read_template(tmp_path / "template.pt"))
 

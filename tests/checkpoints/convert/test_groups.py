@@ -35,14 +35,14 @@ def test_wrappers_leave_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ("[", "cannot be read"),
+        ("[", "not valid JSON"),
         ("[" * 20000, "cannot be read"),
-        ({"0": ["a"]}, "no list of lists"),
-        ([], "no list of lists"),
-        (["a"], "no list of lists"),
-        ([["a"], "b"], "no list of lists"),
-        ([["a", 1]], "1 where a parameter's name belongs"),
-        ([[""]], '"" where a parameter\'s name belongs'),
+        ({"0": ["a"]}, "not a list of lists"),
+        ([], "not a list of lists"),
+        (["a"], "not a list of lists"),
+        ([["a"], "b"], "not a list of lists"),
+        ([["a", 1]], "1 is not a parameter name"),
+        ([[""]], '"" is not a parameter name'),
         ([["a"], ["_orig_mod.a"]], "a is in it 2 times"),
     ],
 )

@@ -65,7 +65,7 @@ def test_killed(to: str, point: str, source: Path, sizes: dict[str, int], tmp_pa
     (left,) = command.partial(target)
     done = converted(source, target, Target(to))
     assert [note for note in done.notes if str(left) in note] == [
-        f"{left}: of a run that was killed, or is still at work; if none is, it can go"
+        f"{left}: left by a killed or running conversion; delete it if none is running"
     ]
     _assert_whole(source, target)
 

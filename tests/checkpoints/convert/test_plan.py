@@ -63,14 +63,14 @@ def test_several_checkpoints(tmp_path: Path) -> None:
         _saved(tmp_path / "in" / name, {"w": W})
     said = _refused(tmp_path / "in", tmp_path / "new")
     assert said == (
-        f"{tmp_path / 'in'}: there are 2 checkpoints in it, name one of them: "
+        f"{tmp_path / 'in'}: 2 checkpoints found in it; pass one of them: "
         f"{tmp_path / 'in' / 'a.pt'}, {tmp_path / 'in' / 'b.pt'}"
     )
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    assert _refused(tmp_path / "in", tmp_path / "new") == f"{tmp_path / 'in'}: there is no checkpoint in it"
+    assert _refused(tmp_path / "in", tmp_path / "new") == f"{tmp_path / 'in'}: no checkpoint found in it"
 
 
 def test_no_source(tmp_path: Path) -> None:
@@ -94,19 +94,19 @@ def _dangling(path: Path) -> None:
 def test_a_target_that_is_there(make: Callable[[Path], None], to: Target, tmp_path: Path) -> None:
     make(tmp_path / "new")
     said = _refused(_saved(tmp_path / "in.pt", {"w": W}), tmp_path / "new", to)
-    assert said == f"{tmp_path / 'new'}: it is there already, and nothing is written over: name another"
+    assert said == f"{tmp_path / 'new'}: it already exists, and nothing is overwritten: choose another"
 
 
 def test_a_target_in_the_source(tmp_path: Path) -> None:
     source = _saved(tmp_path / "in" / "a.pt", {"w": W}).parent
-    assert "it lies in the checkpoint that is read" in _refused(source, source / "new")
+    assert "it is inside the checkpoint that is read" in _refused(source, source / "new")
     (tmp_path / "link").symlink_to(source)
-    assert "it lies in the checkpoint that is read" in _refused(source, tmp_path / "link" / "new")
+    assert "it is inside the checkpoint that is read" in _refused(source, tmp_path / "link" / "new")
 
 
 def test_a_target_without_a_folder(tmp_path: Path) -> None:
     said = _refused(_saved(tmp_path / "in.pt", {"w": W}), tmp_path / "a" / "new")
-    assert said == f"{tmp_path / 'a'}: there is no such folder to write into"
+    assert said == f"{tmp_path / 'a'}: no such folder"
 
 
 # Broken and hostile sources
@@ -117,7 +117,7 @@ def test_a_missing_rank_file(two_ranks: Path, tmp_path: Path) -> None:
     (source / "rank_1.pt").unlink()
     said = _refused(source, tmp_path / "new", Target.DCP)
     assert "of 2 ranks, the files of 1 are missing" in said
-    assert "find what is missing" in said
+    assert "find the missing or truncated files" in said
 
 
 @pytest.mark.parametrize("name", ["sharded_orig/rank_1.pt", "fsdp2_dcp/__1_0.distcp", "full_orig.pt"])
@@ -133,7 +133,7 @@ def test_files_cut_short(name: str, two_ranks: Path, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-700])
     said = _refused(source, tmp_path / "new", Target.DCP)
     assert str(file) in said
-    assert "find what is missing or cut short" in said
+    assert "find the missing or truncated files" in said
 
 
 def test_elements_that_the_directory_does_not_know_to_be_gone(tmp_path: Path) -> None:
@@ -187,12 +187,12 @@ def test_pickles_made_to_harm(pickled: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../outside.distcp", "/etc/passwd"])
 def test_files_outside_of_the_folder(name: str, tmp_path: Path) -> None:
     hostile.with_file_name(name, tmp_path / "in")
-    assert "which does not lie in its folder" in _refused(tmp_path / "in", tmp_path / "new")
+    assert "which is not in its folder" in _refused(tmp_path / "in", tmp_path / "new")
 
 
 def test_the_old_format(tmp_path: Path) -> None:
     torch.save({"w": W}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    assert "save it again with a torch of today" in _refused(tmp_path / "old.pt", tmp_path / "new")
+    assert "save it again with a current torch" in _refused(tmp_path / "old.pt", tmp_path / "new")
 
 
 # What cannot be carried over, and --leave-out
@@ -204,7 +204,7 @@ def test_objects_are_refused_and_can_be_left_out(to: Target, tmp_path: Path) -> 
     said = _refused(source, tmp_path / "new", to)
     assert said == f"{source}: args is argparse.Namespace, which only running code would make: --leave-out args"
     done = converted(source, tmp_path / "new", to, leave_out=("args",))
-    assert done.notes == ("left out args (1 entry), as asked",)
+    assert done.notes == ("left out args (1 entry), as requested",)
     assert repr(_read(tmp_path / "new", to)) == repr({"model": {"w": W}, "step": 3})
 
 
@@ -243,7 +243,7 @@ def test_values_of_one_rank_alone_under_names_that_change(to: Target, tmp_path: 
 def test_leaving_out_what_is_not_there(tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", {"model": {"w": W}})
     said = _refused(source, tmp_path / "new", leave_out=("mode",))
-    assert said.startswith("--leave-out mode: there is nothing of that name")
+    assert said.startswith("--leave-out mode: no such key")
 
 
 def test_leaving_out_everything(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_leaving_out_everything(tmp_path: Path) -> None:
 
 def test_an_optimizer_alone_has_no_place_in_safetensors(two_ranks: Path, tmp_path: Path) -> None:
     said = _refused(two_ranks / "sharded_optim_orig", tmp_path / "new", Target.SAFETENSORS)
-    assert said == "there is no model in it, and safetensors keep no optimizer: use --to dcp or --to full"
+    assert said == "it contains no model, and safetensors have no optimizer: use --to dcp or --to full"
 
 
 def test_safetensors_keep_one_model(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_safetensors_keep_one_model(tmp_path: Path) -> None:
         "d.w looks like another model than that under g, and safetensors keep one: --leave-out d, or --leave-out g"
     )
     done = converted(source, tmp_path / "new", Target.SAFETENSORS, leave_out=("g",))
-    assert "left out ids: safetensors keep the tensors of a model alone" in done.notes
+    assert "left out ids: safetensors keep only the tensors of a model" in done.notes
 
 
 def test_ids_of_parameters_are_refused(two_ranks: Path, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_wrappers_leave_names(wrapper: str, to: Target, tmp_path: Path) -> None:
     }
     source = _saved(tmp_path / "in.pt", {"model": dict.fromkeys(names, W), "optim": optimizer})
     done = converted(source, tmp_path / "new", to)
-    assert f"took {wrapper} out of 2 names, which FSDP2's models do not have" in done.notes
+    assert f"removed {wrapper} from 2 names, which FSDP2's models do not have" in done.notes
     held = _read(tmp_path / "new", to)
     assert list(held["model"]) == ["a.weight", "b.weight"]
     assert sorted(held["optim"]["state"]) == ["a.weight", "b.weight"]
@@ -325,7 +325,7 @@ def test_decoupled_weight_decay(to: Target, tmp_path: Path) -> None:
     assert "decoupled_weight_decay" not in _read(tmp_path / "as_is", to)["optim"]["param_groups"][0]
     for value in (True, False):
         done = converted(source, tmp_path / f"new{value}", to, decoupled_weight_decay=value)
-        assert done.notes == (f"put decoupled_weight_decay={value} into 1 param group, as asked",)
+        assert done.notes == (f"added decoupled_weight_decay={value} to 1 param group, as requested",)
         assert _read(tmp_path / f"new{value}", to)["optim"]["param_groups"][0]["decoupled_weight_decay"] is value
 
 
@@ -383,7 +383,7 @@ def _bytes(value: torch.Tensor) -> bytes:
 def test_dtypes_that_safetensors_lack(dtype: str, tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", {"w": W, "c": torch.ones(2, dtype=getattr(torch, dtype))})
     said = _refused(source, tmp_path / "new", Target.SAFETENSORS)
-    assert said == f"c is {dtype}, which safetensors has no name for: use --to full"
+    assert said == f"c is {dtype}, which safetensors do not support: use --to full"
     converted(source, tmp_path / "new", Target.FULL)
     assert _bytes(_read(tmp_path / "new", Target.FULL)["c"]) == _bytes(torch.ones(2, dtype=getattr(torch, dtype)))
 
@@ -414,8 +414,8 @@ def test_values_in_a_folder(tmp_path: Path) -> None:
     wanted = {**_plain_values(), "numbers": {3: W, 4: {5: "x"}}, "empty": {}}
     done = converted(_saved(tmp_path / "in.pt", wanted), tmp_path / "new", Target.DCP)
     assert done.notes == (
-        "made lists of tuples, which torch.distributed.checkpoint does not keep apart: tuple",
-        "made text of numbers that are keys, as torch.distributed.checkpoint does: numbers.3, numbers.4.5",
+        "converted tuples to lists, which torch.distributed.checkpoint does not distinguish: tuple",
+        "converted number keys to text, as torch.distributed.checkpoint does: numbers.3, numbers.4.5",
     )
     del wanted["empty"]
     wanted |= {"tuple": list(wanted["tuple"]), "numbers": {"3": W, "4": {"5": "x"}}}
@@ -434,4 +434,4 @@ def test_what_is_no_dictionary(wanted: Any, tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", wanted)
     converted(source, tmp_path / "new", Target.FULL)
     assert repr(_read(tmp_path / "new", Target.FULL)) == repr(wanted)
-    assert "torch.distributed.checkpoint could keep" in _refused(source, tmp_path / "folder", Target.DCP)
+    assert "no keys for torch.distributed.checkpoint" in _refused(source, tmp_path / "folder", Target.DCP)

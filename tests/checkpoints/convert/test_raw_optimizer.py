@@ -151,7 +151,7 @@ def test_names_in_the_file_are_taken(tmp_path: Path) -> None:
     for groups in (None, [names[:2], names[2:]]):
         state = _keyed(path, groups)
         assert {key[1] for key in state.entries if key[0] == "state"} == set(names)
-    with pytest.raises(CannotConvert, match="others than the groups that you give"):
+    with pytest.raises(CannotConvert, match="they differ from --groups"):
         _keyed(path, [names[1::-1], names[2:]])
 
 
@@ -164,13 +164,13 @@ def test_nothing_to_rename_no_change(slices: dict[int, Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "groups", "why"),
     [
-        ("raw_orig", None, "which parameters it had, in which order, is not in it; pass the groups"),
-        ("raw_orig", [BLOCKS], "has 2 param groups, you give 1"),
-        ("raw_orig", [BLOCKS, ["gain"]], "param group 1 has 2 parameters, you give 1 names for it"),
-        ("raw_orig", FLAT, "param group 0 has 6 parameters, you give 2 names for it"),
+        ("raw_orig", None, "does not contain its parameters and their order; pass the groups"),
+        ("raw_orig", [BLOCKS], "has 2 param groups, but --groups has 1"),
+        ("raw_orig", [BLOCKS, ["gain"]], "param group 1 has 2 parameters, but --groups has 1 names for it"),
+        ("raw_orig", FLAT, "param group 0 has 6 parameters, but --groups has 2 names for it"),
         ("raw_orig", [BLOCKS, ["tok.weight", "gain"]], r"(step|exp_avg) of tok\.weight has 1 elements .* has 102"),
         ("raw_orig", [[*BLOCKS[:-1], "other"], ["gain", "tok.weight"]], "other, which has states in .* is not in it"),
-        ("raw_flat", ORIG, "param group 0 has 2 parameters, you give 6"),
+        ("raw_flat", ORIG, "param group 0 has 2 parameters, but --groups has 6"),
         ("raw_flat", [["blocks.0._flat_param", "_flat_param"], ["blocks.1._flat_param"]], "163 elements on each of 2"),
         ("raw_flat", [["blocks.0._flat_param", "gain"], ["_flat_param"]], "gain has 326 elements"),
     ],
@@ -183,7 +183,7 @@ def test_groups_that_do_not_fit(
 
 
 def test_slices_need_shapes(slices: dict[int, Path], tmp_path: Path) -> None:
-    with pytest.raises(CannotConvert, match="the ranks' states are slices, whose shapes are not in it"):
+    with pytest.raises(CannotConvert, match="the ranks' states are slices without shapes"):
         _keyed(slices[2] / "raw_orig", ORIG)
     with pytest.raises(CannotConvert, match="does not tell their order; in another order"):
         _keyed(slices[2] / "raw_flat", FLAT, as_safetensors(build(), tmp_path))
@@ -315,13 +315,13 @@ def test_a_folder_has_lost_parts_of_flat_parameters(slices: dict[int, Path], tmp
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         dcp.save({"optimizer": state}, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    with pytest.raises(CannotConvert, match="of which a folder keeps those of one rank"):
+    with pytest.raises(CannotConvert, match="of which a folder keeps only those of one rank"):
         _keyed(tmp_path / "dcp", FLAT, as_json(build(), tmp_path))
 
 
 def test_one_rank_alone_is_not_taken_for_all(slices: dict[int, Path], tmp_path: Path) -> None:
     shutil.copy(slices[2] / "raw_orig" / "optim_0.pt", tmp_path / "only.pt")
-    with pytest.raises(CannotConvert, match="all states have one dimension, as one rank's slices of FSDP1 have"):
+    with pytest.raises(CannotConvert, match="all states have one dimension, like one rank's slices under FSDP1"):
         _keyed(tmp_path / "only.pt", ORIG)
     with pytest.raises(CannotConvert, match="or it is one rank's slice"):
         _keyed(tmp_path / "only.pt", ORIG, as_json(build(), tmp_path))
@@ -345,7 +345,7 @@ def test_several_optimizers_are_refused(tmp_path: Path) -> None:
 def test_a_part_cannot_be_left_out(tmp_path: Path) -> None:
     found = only(_saved(tmp_path))
     less = state_of(found).without([("state", 0, "exp_avg")])
-    with pytest.raises(CannotConvert, match="leave out the whole optimizer, or nothing of it"):
+    with pytest.raises(CannotConvert, match="leave out the whole optimizer, or none of it"):
         keyed_by_name(found, less, ORIG, None)
 
 
@@ -354,7 +354,7 @@ def _no_lists(state: dict[str, Any]) -> None:
 
 
 def test_groups_without_numbers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotConvert, match="do not tell which numbers are in which group"):
+    with pytest.raises(CannotConvert, match="do not contain the numbers of each group"):
         _keyed(_saved(tmp_path, _no_lists), ORIG)
 
 

@@ -119,21 +119,21 @@ def test_elements_in_another_order_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ("{", "not JSON"),
-        ("{}", "no name"),
+        ("{", "not valid JSON"),
+        ("{}", "no names"),
         ('{"a": [1], "a": [2]}', "a is in it twice"),
-        ({"a": [1.5]}, "a has \\[1.5\\] where a shape belongs"),
-        ({"a": [-1]}, "where a shape belongs"),
-        ({"a": [True]}, "where a shape belongs"),
-        ({"a": None}, "no name"),
-        ({"a": "b", "b": None}, "a is said to be b"),
-        ({"a": {"b": [1]}}, "where a shape belongs"),
-        ({"b": "a", "a": [1]}, "b is said to be a"),
+        ({"a": [1.5]}, "a has \\[1.5\\] which is not a shape"),
+        ({"a": [-1]}, "which is not a shape"),
+        ({"a": [True]}, "which is not a shape"),
+        ({"a": None}, "no names"),
+        ({"a": "b", "b": None}, "the shape of a is b"),
+        ({"a": {"b": [1]}}, "which is not a shape"),
+        ({"b": "a", "a": [1]}, "the shape of b is a"),
         ({"a": [1], "b": "a", "c": "b"}, "c is said to be b"),
         ({"a": [1], "_orig_mod.a": [1]}, "two names in it are a"),
         ({"weight_map": {"a": "b"}}, "neither a file of torch.save nor of safetensors"),
         ("[1]", "neither a file"),
-        ("{" + '"a": {' * 20000, "not JSON"),
+        ("{" + '"a": {' * 20000, "not valid JSON"),
     ],
 )
 def test_json_that_is_no_template(told: object, why: str, tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def _flat(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "why"),
     [
-        (_broken, "cannot be read|not whole"),
-        (_of_numbers, "no tensors of a model"),
-        (_on_meta, "no tensors of a model"),
+        (_broken, "cannot be read|not complete"),
+        (_of_numbers, "no model tensors"),
+        (_on_meta, "no model tensors"),
         (_flat, "flat parameters itself"),
     ],
 )

@@ -76,7 +76,7 @@ class _Model:
                 entries[key] = self._taken(name) if name is not None and name in self._placed else entry
         many = f"{len(self._units)} flat parameter{'s' * (len(self._units) > 1)}"
         told_by = f"names and shapes from {self._where}"
-        note = f"took {len(self._placed)} parameters out of {many}, {told_by}"
+        note = f"split {len(self._placed)} parameters out of {many}, {told_by}"
         return replace(state, entries=entries).noting(note, *self._notes)
 
     def _place(self) -> None:
@@ -84,8 +84,8 @@ class _Model:
         for unit in self._units:
             if prefixes.count(unit.prefix) > 1:
                 raise CannotConvert(
-                    f"{self._path}: {unit.name} is not the only flat parameter of its module, as it is for every FSDP "
-                    "of torch"
+                    f"{self._path}: the module of {unit.name} has several flat parameters; torch's FSDP never "
+                    "writes that"
                 )
             if gap := traits.missing(unit.flat):
                 raise CannotConvert(f"{self._path}: {gap} of the {unit.flat.numel} elements of {unit.name} are missing")
@@ -109,8 +109,8 @@ class _Model:
         count = layout.shard_count(unit.flat)
         if not layout.is_one(starts, found, unit.flat.numel, count, unit.flat.dtype):
             raise CannotConvert(
-                f"{self._path}: of the {unit.flat.numel} elements of {unit.name} the slices beside it are "
-                f"{sum(member.numel for member in found)}, and FSDP1 leaves no such gaps: those of a parameter are "
+                f"{self._path}: {unit.name} has {unit.flat.numel} elements, but the slices next to it have "
+                f"{sum(member.numel for member in found)}, and FSDP1 leaves no such gaps: slices are "
                 "missing, or have another name"
             )
         for place, names in together.items():
@@ -122,8 +122,8 @@ class _Model:
         known = next((self._shapes[name] for name in names if name in self._shapes), None)
         if known is None:
             raise CannotConvert(
-                f"{self._path}: {names[0]} has {count} elements in {unit.name}, and its shape is not in {self._where}; "
-                f"pass a template that has it. {ADVICE}"
+                f"{self._path}: {names[0]} has {count} elements in {unit.name}, but its shape is not in "
+                f"{self._where}; pass a template that has it. {ADVICE}"
             )
         for name in names:
             if math.prod(self._shapes.setdefault(name, known)) != count:
@@ -136,8 +136,8 @@ class _Model:
         template = self._template
         if template is None:
             raise CannotConvert(
-                f"{self._path}: {units[0].name} does not say which parameters lie in it, nor their shapes and order; "
-                f"pass a template. {ADVICE}"
+                f"{self._path}: {units[0].name} does not contain the names, shapes and order of its "
+                f"parameters; pass a template. {ADVICE}"
             )
         inside = members([unit.prefix for unit in self._units], template)
         # With use_orig_params=True all parameters of a flat parameter lie beside it too, as slices; else none does.
@@ -186,8 +186,8 @@ class _Model:
                 continue
             if self._may_be_in(unit, name, are_slices=True):
                 raise CannotConvert(
-                    f"{self._path}: {name} is not in {template.where}. It may be a buffer, or one rank's slice of a "
-                    f"parameter that has another name too: pass a template that has it. {ADVICE}"
+                    f"{self._path}: {name} is not in {template.where}. It may be a buffer, or one rank's "
+                    f"slice of a parameter with another name: pass a template that has it. {ADVICE}"
                 )
 
     def _check_rest(self) -> None:
@@ -195,8 +195,8 @@ class _Model:
             shape = self._shapes.get(name)
             if name not in self._placed and shape is not None and shape != entry.shape:
                 raise CannotConvert(
-                    f"{self._path}: {name} has the shape {entry.shape} here and {shape} in {self._where}, and lies in "
-                    "no flat parameter: it is a slice of which nothing tells the place, or of another model"
+                    f"{self._path}: {name} has the shape {entry.shape} here and {shape} in {self._where}, and "
+                    "is not in a flat parameter: it is a slice at an unknown offset, or of another model"
                 )
         if self._template is not None:
             self._notes += contiguous(self._template, self._placed)

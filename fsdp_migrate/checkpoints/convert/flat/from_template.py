@@ -13,10 +13,7 @@ from fsdp_migrate.checkpoints.convert.flat.units import Unit
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
 
 #: Why names and shapes without an order are not enough.
-WHY_ORDER = (
-    "in another order elements would go to other parameters, as those of k_proj and v_proj to each other, and nobody "
-    "would notice"
-)
+WHY_ORDER = "in another order elements would silently be assigned to other parameters (k_proj to v_proj, for example)"
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,8 @@ def solved(path: Path, unit: Unit, members: Sequence[Member], template: Template
     """
     if len(members) > 1 and not template.ordered:
         raise CannotConvert(
-            f"{path}: {unit.name} holds {len(members)} parameters, and {template.where} does not tell their order; "
-            f"{WHY_ORDER}. {ADVICE}"
+            f"{path}: {unit.name} has {len(members)} parameters, and {template.where} does not contain their "
+            f"order; {WHY_ORDER}. {ADVICE}"
         )
     ways = _ways(unit, members)
     if len(ways) == 1:
@@ -47,8 +44,8 @@ def solved(path: Path, unit: Unit, members: Sequence[Member], template: Template
     tied = _ways(unit, fewer) if alike and not ways else []
     if len(tied) == 1:
         notes = [
-            f"took {name} for tied to {first}: they have equal elements in {template.where}, and only so do the "
-            f"parameters fit {unit.name}"
+            f"assumes {name} is tied to {first}: they have equal elements in {template.where}, and only then "
+            f"do the parameters fit {unit.name}"
             for name, first in alike.items()
         ]
         return Solution(tied[0], {**template.ties, **alike}, notes)
@@ -70,9 +67,9 @@ def _why(unit: Unit, members: Sequence[Member], template: Template, ways: Sequen
     shown = ", ".join(named if len(named) < 5 else (*named[:2], "…", *named[-2:])) or "none"
     said = f"and the {len(members)} parameters that {template.where} has for it ({shown})"
     if ways:
-        return f"{said} fill it in more than one way; pass a template that tells parameters and buffers apart. {ADVICE}"
+        return f"{said} fill it in more than one way; pass a template that separates parameters and buffers. {ADVICE}"
     sizes = layout.ends(members, layout.shard_count(unit.flat), unit.flat.dtype)
-    advice = "" if template.parameters_only else "it may have buffers, which are no parameters; "
+    advice = "" if template.parameters_only else "it may have buffers, which are not parameters; "
     for first, second in _twins(members, template):
         if _ways(unit, [member for member in members if member.name != second]):
             advice = f"if {first} and {second} are tied, say so in the template or leave out {second}; "

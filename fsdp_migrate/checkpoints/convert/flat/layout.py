@@ -78,7 +78,7 @@ def taken(flat: TensorEntry, start: int, shape: tuple[int, ...], name: str) -> T
     count = math.prod(shape)
     parts = tuple(_runs(flat, start, start + count))
     if sum(part.count for part in parts) != count:
-        raise CannotConvert(f"the elements of {name} are not all there, or some are twice")
+        raise CannotConvert(f"some elements of {name} are missing, or are there twice")
     return TensorEntry(shape, flat.dtype, (Chunk((0,) * len(shape), shape, Runs(parts)),))
 
 
@@ -112,7 +112,7 @@ def _ways(members: Sequence[Member], total: int, world_size: int, aligned: int) 
                 placed = [(*way, (member.name, start)) for way in before]
                 reached.setdefault(start + member.numel, []).extend(placed)
         if len(reached) > _MOST_ENDS:
-            raise CannotConvert(f"{member.name} and others may lie in a flat parameter or beside it, in too many ways")
+            raise CannotConvert(f"{member.name} and others may be in a flat parameter or next to it, in too many ways")
         # Two ways to one place are as undecided as more.
         ways = {end: found[:2] for end, found in reached.items()}
     for end, found in ways.items():

@@ -80,7 +80,6 @@ def _joined(key: Key, parts: list[Place]) -> Place:
     for before, after in itertools.pairwise(parts):
         if before.flat != after.flat or before.start + before.count != after.start:
             raise CannotConvert(
-                f"the slices of {spelled(key)} on several ranks do not lie one behind the other "
-                f"in {spelled(before.flat)}"
+                f"the slices of {spelled(key)} on several ranks are not contiguous in {spelled(before.flat)}"
             )
     return Place(parts[0].flat, parts[0].start, sum(part.count for part in parts))

@@ -42,9 +42,9 @@ from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
 
 #: Writes the JSON of a model, before FSDP wraps it.
 RECIPE = (
-    "first = {}; told = {n: list(p.shape) if first.setdefault(p, n) == n else first[p] "
-    "for n, p in model.named_parameters(remove_duplicate=False)}; told |= dict.fromkeys(dict(model.named_buffers())); "
-    "pathlib.Path('template.json').write_text(json.dumps(told))"
+    "first = {}; out = {n: list(p.shape) if first.setdefault(p, n) == n else first[p] "
+    "for n, p in model.named_parameters(remove_duplicate=False)}; out |= dict.fromkeys(dict(model.named_buffers())); "
+    "pathlib.Path('template.json').write_text(json.dumps(out))"
 )
 #: How to get one that tells all.
 ADVICE = f"write one from the model before FSDP wraps it: {RECIPE}"
@@ -88,7 +88,7 @@ def read_template(path: Path) -> Template:
         raise CannotConvert(f"the template cannot be read: {error}; {ADVICE}") from error
     if len(found) != 1:
         names = ", ".join(str(one.path) for one in found[:4]) + (", …" if len(found) > 4 else "")
-        raise CannotConvert(f"{path}: a template is one file or checkpoint, there are {len(found)} here: {names}")
+        raise CannotConvert(f"{path}: a template is one file or checkpoint; {len(found)} found here: {names}")
     return _of_checkpoint(found[0])
 
 
@@ -108,8 +108,8 @@ def template_of_optimizer(checkpoint: Checkpoint) -> Template | None:
                 continue
             if shapes.setdefault(name, entry.shape) != entry.shape:
                 raise CannotConvert(
-                    f"{checkpoint.path}: {spelled(key)} has the shape {entry.shape} where other states of it have "
-                    f"{shapes[name]}, so nothing tells the shape of {name}; pass a template. {ADVICE}"
+                    f"{checkpoint.path}: {spelled(key)} has the shape {entry.shape}, but other states of it "
+                    f"have {shapes[name]}, so the shape of {name} is unknown; pass a template. {ADVICE}"
                 )
     where = f"the optimizer in {checkpoint.path}"
     return _without_ddp(Template(shapes, False, where, parameters_only=True)) if shapes else None
@@ -124,13 +124,15 @@ def contiguous(template: Template, names: Iterable[str]) -> list[str]:
     strided = [name for name in names if name in template.strided]
     if strided:
         raise CannotConvert(
-            f"{template.where}: {strided[0]} is not contiguous (channels_last?), so that its elements lie in the flat "
-            "parameter in another order than that of its shape, which is not supported"
+            f"{template.where}: {strided[0]} is not contiguous (channels_last?), so its elements have another "
+            "order in the flat parameter, which is not supported"
         )
     tells = template.ordered and not template.parameters_only
     deep = [name for name in names if len(template.shapes.get(name, ())) > 3]
     more = f" and {len(deep) - 1} more" if len(deep) > 1 else ""
-    return [f"took {deep[0]}{more} for contiguous, which models in channels_last are not"] if deep and not tells else []
+    return (
+        [f"assumes {deep[0]}{more} is contiguous, which models in channels_last are not"] if deep and not tells else []
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_bytes(), object_pairs_hook=once)
     except (OSError, ValueError, RecursionError) as error:
-        raise CannotConvert(f"{path}: not JSON that can be read: {error}; {ADVICE}") from error
+        raise CannotConvert(f"{path}: not valid JSON: {error}; {ADVICE}") from error
     if not isinstance(told, dict):
         raise CannotConvert(f"{path}: a template is an object of names and shapes; {ADVICE}")
     return told
@@ -157,18 +159,20 @@ def _of_json(told: dict[str, Any], where: str) -> Template:
             continue
         if isinstance(shape, str):
             if shape not in told or isinstance(told[shape], str) or clean(shape) not in shapes:
-                raise CannotConvert(f"{where}: {name} is said to be {shape}, which has no shape before it; {ADVICE}")
+                raise CannotConvert(
+                    f"{where}: the shape of {name} is {shape}, a name without a shape before it; {ADVICE}"
+                )
             new, made = clean(name), shapes[clean(shape)]
             ties[new] = clean(shape)
         elif isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
             new, made = clean(name), tuple(shape)
         else:
-            raise CannotConvert(f"{where}: {name} has {json.dumps(shape)[:80]} where a shape belongs; {ADVICE}")
+            raise CannotConvert(f"{where}: {name} has {json.dumps(shape)[:80]}, which is not a shape; {ADVICE}")
         if new in shapes:
-            raise CannotConvert(f"{where}: two names in it are {new} without what wrappers put into them; {ADVICE}")
+            raise CannotConvert(f"{where}: two names in it are {new} without wrapper prefixes; {ADVICE}")
         shapes[new] = made
     if not shapes:
-        raise CannotConvert(f"{where}: there is no name in it; {ADVICE}")
+        raise CannotConvert(f"{where}: it has no names; {ADVICE}")
     buffers = frozenset(clean(name) for name, shape in told.items() if shape is None)
     return _without_ddp(Template(shapes, True, where, ties, parameters_only=True, buffers=buffers))
 
@@ -179,21 +183,21 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Template:
         path, run = checkpoint.dangers[0]
         raise CannotConvert(f"{path}: loading it would run {run[0]}; do not use it, not even as a template. {ADVICE}")
     if checkpoint.problems:
-        raise CannotConvert(f"{where}: it is not whole ({checkpoint.problems[0]}); {ADVICE}")
+        raise CannotConvert(f"{where}: it is not complete ({checkpoint.problems[0]}); {ADVICE}")
     if traits.flat_parameters(checkpoint.entries):
-        raise CannotConvert(f"{where}: it has flat parameters itself, which tell no names and shapes; {ADVICE}")
+        raise CannotConvert(f"{where}: it has flat parameters itself, without names and shapes; {ADVICE}")
     root = root_of_model(checkpoint.entries)
     if root is None:
         of_optimizer = template_of_optimizer(checkpoint)
         if of_optimizer is None:
-            raise CannotConvert(f"{where}: no tensors of a model are in it; {ADVICE}")
+            raise CannotConvert(f"{where}: it has no model tensors; {ADVICE}")
         return of_optimizer
     shapes: dict[str, tuple[int, ...]] = {}
     names: dict[Key, str] = {}
     for key, entry in _parameters(checkpoint.entries, root):
         name = clean(str(key[-1]))
         if name in shapes:
-            raise CannotConvert(f"{where}: two names in it are {name} without what wrappers put into them; {ADVICE}")
+            raise CannotConvert(f"{where}: two names in it are {name} without wrapper prefixes; {ADVICE}")
         shapes[name], names[key] = entry.shape, name
     tied = [[names[key] for key in keys if key in names] for keys in checkpoint.ties]
     held = {key: entry for key, entry in tensors(checkpoint.entries) if key in names}

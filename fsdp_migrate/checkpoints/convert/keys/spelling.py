@@ -24,7 +24,7 @@ def _with_lists(state: State) -> State:
         return state
     lists = dict.fromkeys(tuples, list)
     return replace(state, sequences={**state.sequences, **lists}).noting(
-        f"made lists of tuples, which torch.distributed.checkpoint does not keep apart: {_shown(tuples)}"
+        f"converted tuples to lists, which torch.distributed.checkpoint does not distinguish: {_shown(tuples)}"
     )
 
 
@@ -36,7 +36,7 @@ def _with_text(state: State) -> State:
     if not renamed:
         return state
     return state.renamed(rename).noting(
-        f"made text of numbers that are keys, as torch.distributed.checkpoint does: {_shown(renamed)}"
+        f"converted number keys to text, as torch.distributed.checkpoint does: {_shown(renamed)}"
     )
 
 

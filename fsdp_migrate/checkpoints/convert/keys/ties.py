@@ -15,6 +15,6 @@ def once(state: State) -> State:
         left = ", ".join(map(spelled, others))
         aliases = tuple((spelled(other), spelled(first)) for other in others)
         state = replace(state.without(others), aliases=(*state.aliases, *aliases)).noting(
-            f"left out {left}: the same elements as {spelled(first)}, and tied again by the model"
+            f"left out {left}: the same elements as {spelled(first)}, which the model ties again"
         )
     return state

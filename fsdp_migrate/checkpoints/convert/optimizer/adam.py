@@ -22,9 +22,8 @@ def with_decoupled_weight_decay(state: State, value: bool | None) -> State:
     many = f"{len(lacking)} param group{'s' * (len(lacking) > 1)}"
     if value is None:
         return state.noting(
-            f"{many} lack decoupled_weight_decay, which newer torch wants: convert with --adamw or --adam, or "
-            "load with "
-            "DefaultLoadPlanner(allow_partial_load=True)"
+            f"{many} lack decoupled_weight_decay, which newer torch needs: convert with --adamw or --adam, or "
+            "load with DefaultLoadPlanner(allow_partial_load=True)"
         )
     entries: Entries = {}
     for key, entry in state.entries.items():
@@ -32,7 +31,7 @@ def with_decoupled_weight_decay(state: State, value: bool | None) -> State:
         if key[:-1] in lacking and key[-1] == "weight_decay":
             filled = (*key[:-1], _NAME)
             entries[filled] = ValueEntry(value)
-    return replace(state, entries=entries).noting(f"put {_NAME}={value} into {many}, as asked")
+    return replace(state, entries=entries).noting(f"added {_NAME}={value} to {many}, as requested")
 
 
 def _groups_without(state: State) -> list[Key]:

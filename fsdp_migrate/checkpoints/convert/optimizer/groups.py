@@ -20,7 +20,7 @@ RECIPE = (
     "json.dumps([[names[p] for p in group['params']] for group in optimizer.param_groups]))"
 )
 #: How to get one.
-ADVICE = f"write one in the program that saved the checkpoint, once model and optimizer are made: {RECIPE}"
+ADVICE = f"write one in the program that saved the checkpoint, after model and optimizer are built: {RECIPE}"
 
 
 def read_groups(path: Path) -> list[list[str]]:
@@ -33,11 +33,11 @@ def read_groups(path: Path) -> list[list[str]]:
     except (OSError, ValueError, RecursionError) as error:
         raise CannotConvert(f"{path}: the groups cannot be read: {error}; {ADVICE}") from error
     if not isinstance(told, list) or not told or not all(isinstance(group, list) for group in told):
-        raise CannotConvert(f"{path}: it is no list of lists of names, one for each param group; {ADVICE}")
+        raise CannotConvert(f"{path}: not a list of lists of names, one for each param group; {ADVICE}")
     for group in told:
         for name in group:
             if not isinstance(name, str) or not name:
-                raise CannotConvert(f"{path}: {json.dumps(name)[:80]} where a parameter's name belongs; {ADVICE}")
+                raise CannotConvert(f"{path}: {json.dumps(name)[:80]} is not a parameter name; {ADVICE}")
     return without_wrappers(told, str(path))
 
 
@@ -48,5 +48,5 @@ def without_wrappers(groups: list[list[str]], where: str) -> list[list[str]]:
     ddp = DDP if all(name.startswith(DDP) for name in names) else ""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise CannotConvert(f"{where}: {twice[0]} is in it {names.count(twice[0])} times, an optimizer has it once")
+        raise CannotConvert(f"{where}: {twice[0]} is in it {names.count(twice[0])} times, but an optimizer has it once")
     return [[name.removeprefix(ddp) for name in group] for group in cleaned]

@@ -39,7 +39,7 @@ def keyed_by_name(
     if len(found) > 1:
         names = ", ".join(spelled(one.prefix) or "the whole file" for one in found)
         raise CannotConvert(
-            f"{checkpoint.path}: there are several optimizers keyed by number, and groups are those of one: leave out "
+            f"{checkpoint.path}: several optimizers are keyed by number, but --groups is for one: leave out "
             f"all but one of {names}"
         )
     return _Optimizer(checkpoint, found[0].prefix, groups, template).put_into(state)
@@ -73,7 +73,7 @@ class _Optimizer:
     def put_into(self, state: State) -> State:
         """``state`` with this optimizer keyed by name."""
         if any(key not in state.entries for key in self._own):
-            raise CannotConvert(f"{self._path}: leave out the whole optimizer, or nothing of it")
+            raise CannotConvert(f"{self._path}: leave out the whole optimizer, or none of it")
         named = self._whole() if self._is_whole() else self._of_ranks()
         entries: Entries = {}
         start = (*self._prefix, "state")
@@ -85,7 +85,10 @@ class _Optimizer:
             elif key[-1] == 0 or key[-1] in ("params", "param_names"):
                 entries |= self._list(key, named.members)
         count = sum(map(len, named.members.values()))
-        note = f"keyed the optimizer by {count} names, in the order of the groups; nothing in the file confirms it"
+        note = (
+            f"assumes the order of the groups: keyed the optimizer by {count} names, and nothing in the file "
+            "confirms it"
+        )
         return replace(state, entries=entries).noting(note, *named.notes)
 
     def _is_list(self, key: Key) -> bool:
@@ -123,8 +126,8 @@ class _Optimizer:
         numbers = [number for group in found for number in group.ids]
         if not numbers or len(set(numbers)) < len(numbers):
             raise CannotConvert(
-                f"{self._path}: the optimizer's param_groups do not tell which numbers are in which group, as those of "
-                "optimizer.state_dict() do"
+                f"{self._path}: the optimizer's param_groups do not contain the numbers of each group, as "
+                "those of optimizer.state_dict() do"
             )
         return found
 
@@ -135,27 +138,27 @@ class _Optimizer:
             own = of_groups.without_wrappers(own, str(self._path))
             if groups is not None and [list(group) for group in groups] != own:
                 raise CannotConvert(
-                    f"{self._path}: its groups have names of their own (param_names), and they are others than the "
-                    "groups that you give; leave yours out"
+                    f"{self._path}: the file already names its groups (param_names), and they differ from "
+                    "--groups: drop --groups"
                 )
         elif groups is None:
-            without = f", or go on without it (--leave-out {spelled(self._prefix)})" if self._prefix else ""
+            without = f", or continue without it (--leave-out {spelled(self._prefix)})" if self._prefix else ""
             raise CannotConvert(
-                f"{self._path}: the optimizer is keyed by number, and which parameters it had, in which order, is not "
-                f"in it; pass the groups (--groups FILE){without}. {of_groups.ADVICE}"
+                f"{self._path}: the optimizer is keyed by number, and the file does not contain its "
+                f"parameters and their order; pass the groups (--groups FILE){without}. {of_groups.ADVICE}"
             )
         else:
             own = [list(group) for group in groups]
         if len(own) != len(self._groups):
             raise CannotConvert(
-                f"{self._path}: the optimizer has {len(self._groups)} param groups, you give {len(own)}; "
-                f"{of_groups.ADVICE}"
+                f"{self._path}: the optimizer has {len(self._groups)} param groups, but --groups has "
+                f"{len(own)}; {of_groups.ADVICE}"
             )
         for number, (names, group) in enumerate(zip(own, self._groups, strict=True)):
             if len(names) != len(group.ids):
                 raise CannotConvert(
-                    f"{self._path}: param group {number} has {len(group.ids)} parameters, you give {len(names)} names "
-                    f"for it ({', '.join(names[:3])}, …); {of_groups.ADVICE}"
+                    f"{self._path}: param group {number} has {len(group.ids)} parameters, but --groups has "
+                    f"{len(names)} names for it ({', '.join(names[:3])}, …); {of_groups.ADVICE}"
                 )
         return own
 
@@ -172,7 +175,9 @@ class _Optimizer:
                 continue
             number = int(key[len(start)]) if str(key[len(start)]).isdigit() else None
             if number not in ids or len(key) == len(start) + 1:
-                raise CannotConvert(f"{self._path}: {spelled(key)} is the state of no parameter in its param groups")
+                raise CannotConvert(
+                    f"{self._path}: {spelled(key)} is the state of a parameter that is not in its param groups"
+                )
             found.setdefault(ids[number], {})[key[len(start) + 1 :]] = entry
         return found
 
@@ -192,8 +197,8 @@ class _Optimizer:
         like_slices = traits.are_slices([self._own]) and all(one.kind == "plain" for _, one in tensors(self._own))
         if like_slices and self._template is None:
             raise CannotConvert(
-                f"{self._path}: all states have one dimension, as one rank's slices of FSDP1 have; pass a template to "
-                f"tell. {ADVICE}"
+                f"{self._path}: all states have one dimension, like one rank's slices under FSDP1; pass a "
+                f"template to decide. {ADVICE}"
             )
         start = (*self._prefix, "state")
         for name, parts in states.items():
@@ -205,7 +210,7 @@ class _Optimizer:
         if self._template is None:
             return
         if name not in self._template.shapes:
-            raise CannotConvert(f"{self._template.where}: {name}, which the groups have, is not in it")
+            raise CannotConvert(f"{self._template.where}: {name} of the groups is not in it")
         shape = self._template.shapes[name]
         for inner, entry in tensors(parts):
             if entry.shape and entry.shape != shape and (all_of_them or inner[-1] in LIKE_THE_PARAMETER):
@@ -217,13 +222,11 @@ class _Optimizer:
     def _of_ranks(self) -> Named:
         if not self._checkpoint.ranks:
             raise CannotConvert(
-                f"{self._path}: these are parts of flat parameters, of which a folder keeps those of one rank, and "
-                "the rest is lost"
+                f"{self._path}: these are parts of flat parameters, of which a folder keeps only those of one "
+                "rank; the rest is lost"
             )
         if self._template is None:
-            raise CannotConvert(
-                f"{self._path}: the ranks' states are slices, whose shapes are not in it; pass a template. {ADVICE}"
-            )
+            raise CannotConvert(f"{self._path}: the ranks' states are slices without shapes; pass a template. {ADVICE}")
         states = {rank: self._states(file.entries) for rank, file in self._checkpoint.ranks.items()}
         names = [name for group in self._names for name in group]
         return Ranks(self._path, self._prefix, names, states, self._template).named()

@@ -58,7 +58,7 @@ class Ranks:
             if found is None:
                 raise
         left = ", ".join(str(rank) for rank in ranks if rank not in once)
-        note = f"left out ranks {left}: they repeat others, as replicas of HYBRID_SHARD do"
+        note = f"left out ranks {left}: they repeat others, as HYBRID_SHARD replicas do"
         return replace(found, notes=(*found.notes, note))
 
     def _once(self) -> list[int]:
@@ -136,8 +136,8 @@ class Ranks:
     def _inside(self, flat: str, names: list[str]) -> list[str]:
         if len(names) > 1 and not self.template.ordered:
             raise CannotConvert(
-                f"{self.path}: {flat} holds {len(names)} parameters, and {self.template.where} does not tell their "
-                f"order; {WHY_ORDER}. {ADVICE}"
+                f"{self.path}: {flat} has {len(names)} parameters, and {self.template.where} does not contain "
+                f"their order; {WHY_ORDER}. {ADVICE}"
             )
         return names
 
@@ -153,16 +153,16 @@ class Ranks:
         if -(-total // ranks) != size:
             raise CannotConvert(
                 f"{what} has {size} elements on each of {ranks} ranks, and the {len(members)} parameters that "
-                f"{self.template.where} has for it take {total}, {-(-total // ranks)} on each: it is of another model, "
-                "or has buffers, tied parameters or such as FSDP was told to ignore, which do not count; leave them "
-                f"out of a template made anew. {ADVICE}"
+                f"{self.template.where} has for it take {total}, {-(-total // ranks)} on each: it is of "
+                "another model, or contains buffers, tied or ignored parameters, which do not count; remove "
+                f"them from the template. {ADVICE}"
             )
         vectors = [numel for numel, name in zip(numels, members, strict=True) if len(self._shape(name)) == 1]
         fewer = total - min(vectors, default=total)
         if not self.template.parameters_only and -(-fewer // ranks) == size:
             raise CannotConvert(
-                f"{what} fits with all that {self.template.where} has for it and without some, as the last rank's part "
-                f"is padded: they may be buffers, which it does not tell. {ADVICE}"
+                f"{what} fits with all that {self.template.where} has for it and without some, as the last "
+                f"rank's part is padded: they may be buffers, which it does not mark. {ADVICE}"
             )
 
     def _states_of(self, name: str, held: Sequence[Entries]) -> dict[Key, list[TensorEntry | ValueEntry]]:
@@ -175,8 +175,7 @@ class Ranks:
     def _agreed(self, name: str, inner: Key, parts: Sequence[TensorEntry | ValueEntry]) -> TensorEntry | ValueEntry:
         if len({_content(part) for part in parts}) > 1:
             raise CannotConvert(
-                f"{self.path}: {spelled(inner)} of {name} is whole on every rank and differs between them, so that no "
-                "one value stands for all"
+                f"{self.path}: {spelled(inner)} of {name} is whole on every rank but differs between them"
             )
         return parts[0]
 

@@ -38,9 +38,9 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
     Keys are spelled as torch does: numbers are places in lists, and those of dictionaries become text.
     """
     if () in state.entries:
-        raise CannotConvert("a single tensor has no name that torch.distributed.checkpoint could keep it under")
+        raise CannotConvert("a single tensor has no key for torch.distributed.checkpoint")
     if () in state.sequences:
-        raise CannotConvert("a list has no names that torch.distributed.checkpoint could keep its parts under")
+        raise CannotConvert("a list has no keys for torch.distributed.checkpoint")
     planner = _Planner(state, stream)
     writer = _Writer(target)
     try:

@@ -127,7 +127,7 @@ def _first_keys(numbers: Mapping[Key, int]) -> dict[int, Key]:
 def _tensor(state: State, key: Key) -> TensorEntry:
     entry = state.entries[key]
     if not isinstance(entry, TensorEntry) or entry.dtype not in ITEM_SIZES:
-        raise CannotConvert(f"{spelled(key)} is of a dtype that is not known: {entry}")
+        raise CannotConvert(f"{spelled(key)} has an unknown dtype: {entry}")
     return entry
 
 

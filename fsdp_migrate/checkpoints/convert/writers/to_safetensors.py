@@ -34,7 +34,7 @@ def write(state: State, target: Path, stream: TensorStream, shard_size: int) -> 
     entries = dict(tensors(state.entries))
     for key, entry in entries.items():
         if entry.dtype not in _NAMES and entry.stored is None:
-            raise CannotConvert(f"{spelled(key)} is {entry.dtype}, which safetensors has no name for: use --to full")
+            raise CannotConvert(f"{spelled(key)} is {entry.dtype}, which safetensors do not support: use --to full")
     target.mkdir()
     shards = list(_shards(entries, shard_size))
     for shard in shards:
