@@ -92,7 +92,7 @@ def test_chunks_that_metadata_does_not_place(copy: Callable[[str], Path]) -> Non
     del metadata.storage_data[gone]
     (path / ".metadata").write_bytes(pickle.dumps(metadata))
     (found,) = open_all(path)
-    assert found.problems[0].endswith("it does not say where model.tok.weight lies")
+    assert found.problems[0].endswith("the offset of model.tok.weight is missing")
     assert "of the 102 elements of model.tok.weight are missing" in found.problems[1]
 
 

@@ -35,7 +35,7 @@ def test_wrappers_leave_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ("[", "not valid JSON"),
+        ("[", "cannot be read"),
         ("[" * 20000, "cannot be read"),
         ({"0": ["a"]}, "not a list of lists"),
         ([], "not a list of lists"),

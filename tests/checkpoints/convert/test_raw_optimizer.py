@@ -185,7 +185,7 @@ def test_groups_that_do_not_fit(
 def test_slices_need_shapes(slices: dict[int, Path], tmp_path: Path) -> None:
     with pytest.raises(CannotConvert, match="the ranks' states are slices without shapes"):
         _keyed(slices[2] / "raw_orig", ORIG)
-    with pytest.raises(CannotConvert, match="does not tell their order; in another order"):
+    with pytest.raises(CannotConvert, match="does not contain their order; in another order"):
         _keyed(slices[2] / "raw_flat", FLAT, as_safetensors(build(), tmp_path))
 
 
@@ -247,11 +247,11 @@ def _a_number_of_nobody(state: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_another_step, r"step of blocks\.0\.up\.bias is whole on every rank and differs between them"),
+        (_another_step, r"step of blocks\.0\.up\.bias is whole on every rank but differs between them"),
         (_another_lr, r"param_groups\.0\.lr differs from rank to rank"),
         (_one_state_less, r"the ranks have different states of blocks\.0\.up\.bias"),
         (_another_dtype, r"the ranks have different states of blocks\.0\.up\.bias"),
-        (_a_number_of_nobody, r"state\.77\.step is the state of no parameter in its param groups"),
+        (_a_number_of_nobody, r"state\.77\.step is the state of a parameter that is not in its param groups"),
     ],
 )
 def test_ranks_that_disagree(
@@ -307,7 +307,7 @@ def test_what_is_not_contiguous_is_refused(name: str, tmp_path: Path) -> None:
         keyed_by_name(found, state_of(found), [[name]], read_template(tmp_path / "w.pth"))
     template = Template({"w": (2, 2, 2, 2)}, True, "it", parameters_only=True)
     notes = keyed_by_name(found, state_of(found), [[name]], template).notes
-    assert notes[-1] == "took w for contiguous, which models in channels_last are not"
+    assert notes[-1] == "assumes w is contiguous, which models in channels_last are not"
 
 
 def test_a_folder_has_lost_parts_of_flat_parameters(slices: dict[int, Path], tmp_path: Path) -> None:

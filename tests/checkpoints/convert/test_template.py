@@ -122,14 +122,14 @@ def test_elements_in_another_order_are_told(tmp_path: Path) -> None:
         ("{", "not valid JSON"),
         ("{}", "no names"),
         ('{"a": [1], "a": [2]}', "a is in it twice"),
-        ({"a": [1.5]}, "a has \\[1.5\\] which is not a shape"),
+        ({"a": [1.5]}, "a has \\[1.5\\], which is not a shape"),
         ({"a": [-1]}, "which is not a shape"),
         ({"a": [True]}, "which is not a shape"),
         ({"a": None}, "no names"),
         ({"a": "b", "b": None}, "the shape of a is b"),
         ({"a": {"b": [1]}}, "which is not a shape"),
         ({"b": "a", "a": [1]}, "the shape of b is a"),
-        ({"a": [1], "b": "a", "c": "b"}, "c is said to be b"),
+        ({"a": [1], "b": "a", "c": "b"}, "the shape of c is b"),
         ({"a": [1], "_orig_mod.a": [1]}, "two names in it are a"),
         ({"weight_map": {"a": "b"}}, "neither a file of torch.save nor of safetensors"),
         ("[1]", "neither a file"),
@@ -183,9 +183,9 @@ def test_files_that_are_no_template(write: Any, why: str, tmp_path: Path) -> Non
 def test_what_is_not_there_or_several_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotConvert, match="no such file"):
         read_template(tmp_path / "a.pt")
-    with pytest.raises(CannotConvert, match="there are 0"):
+    with pytest.raises(CannotConvert, match="0 found here"):
         read_template(tmp_path)
     for name in ("a.pt", "b.pt"):
         torch.save({"a": torch.zeros(1)}, tmp_path / name)
-    with pytest.raises(CannotConvert, match=r"there are 2 here: .*a\.pt, .*b\.pt"):
+    with pytest.raises(CannotConvert, match=r"2 found here: .*a\.pt, .*b\.pt"):
         read_template(tmp_path)

@@ -58,7 +58,7 @@ def test_what_changes_after_it_was_written(
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"w": WEIGHT}, "step is in one of source and target alone"),
+        ({"w": WEIGHT}, "step is only in one of source and target"),
         ({"w": WEIGHT, "step": 4}, "step is ValueEntry(value=4"),
         ({"w": WEIGHT, "step": True}, "step is ValueEntry(value=True"),
         ({"w": WEIGHT.double(), "step": 3}, "w is float64 (2, 2), not float32 (2, 2)"),
