@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 from typing import TypeVar, cast
 
 import libcst as cst
 
 from fsdp_rules.file.comments import comments, is_removed, removed_line
+from fsdp_rules.file.tree import Layout
 from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -22,20 +23,15 @@ class EditConflictError(Exception):
     """Two rules want to rewrite the same node: a defect of the rules, never of the file."""
 
 
-def apply_edits(
-    module: cst.Module,
-    edits: Iterable[Edit],
-    todos: dict[cst.CSTNode, list[str]],
-    ancestors: Callable[[cst.CSTNode], Iterable[cst.CSTNode]],
-) -> cst.Module:
-    """``module`` with all ``edits`` made and a comment for each of ``todos`` above its statement.
+def apply_edits(layout: Layout, edits: Iterable[Edit], todos: dict[cst.CSTNode, list[str]]) -> cst.Module:
+    """The module of ``layout`` with all ``edits`` made and a comment for each of ``todos`` above its statement.
 
-    ``todos`` maps statement lines and compound statements to comment texts; ``ancestors`` gives the nodes around one,
-    so that only the branches of the tree that change are walked. Raises :class:`EditConflictError`.
+    ``todos`` maps statement lines and compound statements to comment texts. Only the branches of the tree that change
+    are walked. Raises :class:`EditConflictError`.
     """
-    editor = _Editor(module, edits, todos)
-    editor.follow(ancestors)
-    return cst.ensure_type(module.visit(editor), cst.Module)
+    editor = _Editor(layout, edits, todos)
+    editor.follow()
+    return cst.ensure_type(layout.module.visit(editor), cst.Module)
 
 
 #: Comments to other tools about the line that they end.
@@ -43,9 +39,10 @@ PRAGMA = re.compile(r"#\s*(type: ignore|noqa|pylint:|pyright:|pyre-|mypy:|fmt: s
 
 
 class _Editor(cst.CSTTransformer):
-    def __init__(self, module: cst.Module, edits: Iterable[Edit], todos: dict[cst.CSTNode, list[str]]) -> None:
+    def __init__(self, layout: Layout, edits: Iterable[Edit], todos: dict[cst.CSTNode, list[str]]) -> None:
         super().__init__()
-        self.module = module
+        self.layout = layout
+        self.module = module = layout.module
         self.todos = todos
         self.expressions: dict[cst.CSTNode, Replace] = {}
         self.replaced: dict[cst.CSTNode, ReplaceStatement | Rebuild] = {}
@@ -66,13 +63,13 @@ class _Editor(cst.CSTTransformer):
                     raise EditConflictError(f"two edits of {module.code_for_node(edit.node).strip()[:80]!r}")
                 table[edit.node] = edit
 
-    def follow(self, ancestors: Callable[[cst.CSTNode], Iterable[cst.CSTNode]]) -> None:
+    def follow(self) -> None:
         """Mark the branches that lead to an edit."""
         for node in (*self.expressions, *self.replaced, *self.before, *self.after, *self.todos):
             self.branches.add(node)
-            self.branches.update(ancestors(node))
+            self.branches.update(self.layout.ancestors(node))
         for node in self.expressions:
-            self.owners[node] = next(owner for owner in ancestors(node) if isinstance(owner, Statement))
+            self.owners[node] = next(owner for owner in self.layout.ancestors(node) if isinstance(owner, Statement))
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         return node in self.branches
@@ -121,7 +118,7 @@ class _Editor(cst.CSTTransformer):
             new = cst.parse_expression(f"({text})", config=self.module.config_for_parsing)
         lost = self.lost[self.owners[original]]
         known = {*comments(new), *lost}
-        lost.extend(comment for comment in comments(original) if comment not in known)
+        lost.extend(comment for comment in comments(original, self.layout) if comment not in known)
         old = cast("cst.BaseExpression", updated)
         if old.lpar and not new.lpar:
             return new.with_changes(lpar=old.lpar, rpar=old.rpar)
@@ -142,7 +139,7 @@ class _Editor(cst.CSTTransformer):
                 statements.extend(self._statements(small_original, small))
             else:
                 statements.append(cst.SimpleStatementLine([_bare(small)]))
-        lost = _kept(comments(original), statements)
+        lost = _kept(comments(original, self.layout), statements)
         own = [line for line in updated.leading_lines if line.comment is not None]
         for line in own:
             if line.comment is not None and line.comment.value in lost:
@@ -170,7 +167,7 @@ class _Editor(cst.CSTTransformer):
         bare = updated.with_changes(leading_lines=()) if leading else updated
         statements = self._statements(original, bare)
         kept = {line.comment.value for line in leading if line.comment is not None}
-        lost = [comment for comment in _kept(comments(original), statements) if comment not in kept]
+        lost = [comment for comment in _kept(comments(original, self.layout), statements) if comment not in kept]
         lines = [*leading, *_lines(lost), *_lines(self.todos.get(original, []))]
         if not statements:
             return removed_line(lines)
@@ -230,9 +227,10 @@ def _all_comments(statements: Iterable[cst.CSTNode]) -> set[str]:
 
 
 def _kept(found: Iterable[str], statements: Iterable[cst.CSTNode]) -> list[str]:
-    """The comments of a replaced statement that ``statements`` lack; what they told a tool about its lines is over."""
-    present = _all_comments(statements)
-    return [comment for comment in found if comment not in present and not PRAGMA.match(comment)]
+    """The comments of a replaced statement that ``statements`` lack, without pragmas: these were about its lines."""
+    kept = [comment for comment in found if not PRAGMA.match(comment)]
+    present = _all_comments(statements) if kept else set()
+    return [comment for comment in kept if comment not in present]
 
 
 def _spaced(statement: Statement) -> Statement:

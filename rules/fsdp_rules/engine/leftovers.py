@@ -12,7 +12,7 @@ from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.fsdp1.names import CONFIG_NAMES, POLICY_NAMES, PUBLIC_MODULES, canonical
-from fsdp_rules.project.facts import index_source
+from fsdp_rules.project.facts import aliases_in
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -45,8 +45,7 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
     rule = Imports()
     if not SPELLED.search(output) or not file.settings.enabled(rule.id):
         return
-    facts = index_source(file.path, output.encode())
-    kept = {canonical(file.project.resolve(full)) for full in facts.aliases.values()} if facts is not None else set()
+    kept = {canonical(file.project.resolve(full)) for full in aliases_in(file.path, output).values()}
     spoken = {file.statement(entry.node) for entry in diagnoses if entry.level is not Level.SAFE}
     found = [
         (node, name)
@@ -108,10 +107,8 @@ def _references(file: File) -> Iterator[tuple[cst.CSTNode, str]]:
         parent = file.parent(node)
         if isinstance(parent, cst.Attribute):
             continue
-        if isinstance(node, cst.Name) and not is_read_whole(node, file.layout):
-            continue
         known = file.fsdp1(node)
-        if known is None:
+        if known is None or (isinstance(node, cst.Name) and not is_read_whole(node, file.layout)):
             continue
         if not any(isinstance(entry, cst.Import | cst.ImportFrom) for entry in file.ancestors(node)):
             yield node, known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -17,8 +18,8 @@ from fsdp_rules.engine.source_text import decode
 from fsdp_rules.engine.todos import new_todos, with_standing_todos
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
-from fsdp_rules.project.gates import statements
 from fsdp_rules.project.project import Project
+from fsdp_rules.project.walking import children
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
 from fsdp_rules.verdict.finding import Finding, Level
@@ -56,12 +57,13 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     diagnoses = with_standing_todos(file, _diagnose(file))
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = new_todos(file, diagnoses)
-    module = apply_edits(file.module, edits, todos, file.ancestors) if edits or todos else file.module
+    module = apply_edits(file.layout, edits, todos) if edits or todos else file.module
     consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes]
     dead: list[cst.CSTNode] = []
-    while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead]):
+    reads: dict[str, _Reads] = {}
+    while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead], reads):
         dead += more
-        module = apply_edits(file.module, [*_outside(file, edits, dead), *map(remove, dead)], todos, file.ancestors)
+        module = apply_edits(file.layout, [*_outside(file, edits, dead), *map(remove, dead)], todos)
     wanted = [entry for entry in file.references.wanted_imports.values() if entry]
     # Where nothing else has changed, only FSDP1's own imports can be ones that go.
     if not file.project.is_left_alone and (module is not file.module or wanted or FSDP_PACKAGE in text):
@@ -108,36 +110,57 @@ def _imports(file: File, said: str) -> list[tuple[Rule, Diagnosis]]:
     return []
 
 
-def _unread(file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]]) -> list[cst.CSTNode]:
-    """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more."""
+@dataclass(frozen=True)
+class _Reads:
+    """The names that some code reads in each scope, the scopes inside it included, by its qualified name.
+
+    ``shared`` are those that it declares global or nonlocal.
+    """
+
+    names: dict[str, set[str]]
+    shared: set[str]
+
+
+def _unread(
+    file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]], known: dict[str, _Reads]
+) -> list[cst.CSTNode]:
+    """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more.
+
+    ``known`` is filled with what each statement at the top level reads, by its text.
+    """
     if not consumed:
         return []
-    tree = ast.parse(file.printer.code(module))
-    read = _names_read(tree)
-    shared = {name for node in statements(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+    found = []
+    for text in map(file.printer.text, module.body):
+        if text not in known:
+            known[text] = _names_read(ast.parse(text))
+        found.append(known[text])
+    shared = set().union(*(reads.shared for reads in found))
     unread = [
         statement
         for statement, name in consumed
-        if name not in read["" if name in shared else file.scope(statement)]
+        if not any(name in reads.names.get("" if name in shared else file.scope(statement), ()) for reads in found)
         and not file.project.imports_from(file.path, name)
     ]
     return list(dict.fromkeys(unread))
 
 
-def _names_read(tree: ast.Module) -> dict[str, set[str]]:
-    """The names that are read in each scope of ``tree``, the scopes inside it included, by its qualified name."""
+def _names_read(tree: ast.Module) -> _Reads:
     read: dict[str, set[str]] = defaultdict(set)
+    shared: set[str] = set()
     pending: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ("",))]
     while pending:
         node, scopes = pending.pop()
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             for scope in scopes:
                 read[scope].add(node.id)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            shared.update(node.names)
         # What a definition reads from around it, its decorators and defaults, counts as read inside it too.
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             scopes = (*scopes, f"{scopes[-1]}.{node.name}".lstrip("."))
-        pending += [(child, scopes) for child in ast.iter_child_nodes(node)]
-    return read
+        pending += [(child, scopes) for child in children(node)]
+    return _Reads(dict(read), shared)
 
 
 def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:

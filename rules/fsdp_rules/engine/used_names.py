@@ -8,11 +8,14 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.project.walking import walk
 
 #: In what a text may stand for a name.
-NAMING = (
-    *(ast.arg, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef),
-    *(ast.Subscript, ast.Call, ast.Assign, ast.AugAssign),
+NAMING = frozenset(
+    (
+        *(ast.arg, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef),
+        *(ast.Subscript, ast.Call, ast.Assign, ast.AugAssign),
+    )
 )
 
 
@@ -28,11 +31,11 @@ def used_at_top(before: File, module: cst.Module, known: dict[str, set[str]]) ->
 def names_used(tree: ast.AST) -> set[str]:
     """The names that ``tree`` reads, in the texts of annotations and of ``__all__`` too."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Name):
             names.add(node.id)
-        for place in _places_of_named_types(node) if isinstance(node, NAMING) else ():
-            for text in ast.walk(place):
+        for place in _places_of_named_types(node) if type(node) in NAMING else ():
+            for text in walk(place):
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):
                     names.update(_annotation_words(text.value))
     return names
@@ -68,4 +71,4 @@ def _annotation_words(text: str) -> Iterable[str]:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError):
         return ()
-    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return [node.id for node in walk(tree) if isinstance(node, ast.Name)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from fsdp_rules.file.tree import find
+from fsdp_rules.file.tree import Layout, find
 
 #: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
 REMOVED = "__removed_by_fsdp_migrate__"
@@ -27,6 +27,8 @@ def is_removed(entry: cst.CSTNode, what: str = "") -> bool:
     return small.value.value == REMOVED + what if what else small.value.value.startswith(REMOVED)
 
 
-def comments(node: cst.CSTNode) -> list[str]:
-    """The comments anywhere in ``node``, in order."""
-    return [comment.value for comment in find(node, cst.Comment)]
+def comments(node: cst.CSTNode, layout: Layout | None = None) -> list[str]:
+    """The comments anywhere in ``node``, in order. A node of ``layout`` need not be walked."""
+    known = layout is not None and layout.has(node)
+    found = layout.inside(node, cst.Comment) if layout is not None and known else find(node, cst.Comment)
+    return [comment.value for comment in found]

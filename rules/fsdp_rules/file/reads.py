@@ -6,21 +6,21 @@ import libcst as cst
 
 from fsdp_rules.file.tree import Layout
 
+#: What has only names that it binds, and what has one, in which field. libcst's nodes are slow to ask by isinstance.
+_BINDING = frozenset((cst.ImportAlias, cst.ImportFrom, cst.Import, cst.AsName, cst.AssignTarget, cst.NameItem))
+_PARTS: dict[type, str] = {
+    cst.Attribute: "attr",
+    cst.Arg: "keyword",
+    **dict.fromkeys((cst.Param, cst.FunctionDef, cst.ClassDef), "name"),
+    **dict.fromkeys((cst.AnnAssign, cst.NamedExpr, cst.For, cst.CompFor), "target"),
+}
+
 
 def is_read(node: cst.BaseExpression, layout: Layout) -> bool:
     """Whether the value of the name or dotted name ``node`` is read: no import, no target, no name of something."""
     parent = layout.parent(node)
-    if isinstance(parent, cst.ImportAlias | cst.ImportFrom | cst.Import | cst.AsName | cst.AssignTarget | cst.NameItem):
-        return False
-    if isinstance(parent, cst.Attribute):
-        return parent.attr is not node
-    if isinstance(parent, cst.Arg):
-        return parent.keyword is not node
-    if isinstance(parent, cst.Param | cst.FunctionDef | cst.ClassDef):
-        return parent.name is not node
-    if isinstance(parent, cst.AnnAssign | cst.NamedExpr | cst.For | cst.CompFor):
-        return parent.target is not node
-    return True
+    kind = type(parent)
+    return kind not in _BINDING and (kind not in _PARTS or getattr(parent, _PARTS[kind]) is not node)
 
 
 def is_read_whole(node: cst.BaseExpression, layout: Layout) -> bool:

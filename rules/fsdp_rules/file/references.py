@@ -14,22 +14,22 @@ from fsdp_rules.file.tree import Layout, dotted
 from fsdp_rules.fsdp1.names import canonical, expand
 from fsdp_rules.project.gates import statements
 from fsdp_rules.project.project import Project
+from fsdp_rules.project.walking import children, walk
 
 
 class References:
     """The names that a file imports, and those that it may take."""
 
-    def __init__(
-        self, path: str, text: str, tree: ast.Module, layout: Layout, bindings: Bindings, project: Project
-    ) -> None:
+    def __init__(self, path: str, tree: ast.Module, layout: Layout, bindings: Bindings, project: Project) -> None:
         self.wanted_imports: dict[str, str] = {}
         self._path = path
-        self._text = text
         self._tree = tree
         self._layout = layout
         self._bindings = bindings
         self._project = project
         self._resolved: dict[int, str | None] = {}
+        self._known: dict[int, str | None] = {}
+        self._used_in: dict[int, frozenset[str]] = {}
 
     @cached_property
     def aliases(self) -> dict[str, str]:
@@ -53,8 +53,14 @@ class References:
 
     def fsdp1(self, node: cst.CSTNode) -> str | None:
         """FSDP1's canonical name behind a name or attribute chain (``ShardingStrategy.NO_SHARD``), or None."""
+        key = id(node)
+        if key in self._known:
+            return self._known[key]
         full = self.resolved(node)
-        return canonical(full) if full is not None else None
+        known = canonical(full) if full is not None else None
+        if self._layout.has(node):
+            self._known[key] = known
+        return known
 
     def calls(self, node: cst.CSTNode, *names: str) -> bool:
         """Whether ``node`` is a call of one of the FSDP1 ``names`` or of one of these fully dotted names."""
@@ -116,9 +122,19 @@ class References:
         return candidates[-1] + "_"
 
     def _taken(self, node: cst.CSTNode) -> frozenset[str]:
-        outermost = [entry for entry in self._layout.ancestors(node) if isinstance(entry, cst.FunctionDef)]
-        text = textwrap.dedent(self._layout.module.code_for_node(outermost[-1])) if outermost else self._text
-        return self._module_names | _identifiers(text)
+        outermost: cst.CSTNode = self._layout.module
+        for entry in self._layout.ancestors(node):
+            if type(entry) is cst.FunctionDef:
+                outermost = entry
+        known = self._used_in.get(id(outermost))
+        if known is None:
+            known = self._used_in[id(outermost)] = self._module_names | _identifiers(self._tree_of(outermost))
+        return known
+
+    def _tree_of(self, node: cst.CSTNode) -> ast.Module:
+        if node is self._layout.module:
+            return self._tree
+        return ast.parse(textwrap.dedent(self._layout.module.code_for_node(node)))
 
     @cached_property
     def _module_names(self) -> frozenset[str]:
@@ -130,17 +146,17 @@ class References:
         return frozenset(names)
 
 
-def _identifiers(text: str) -> frozenset[str]:
-    """The names that ``text`` uses, those that live inside its lambdas alone left out."""
+def _identifiers(tree: ast.AST) -> frozenset[str]:
+    """The names that ``tree`` uses, those that live inside its lambdas alone left out."""
     names: set[str] = set()
-    pending: list[ast.AST] = [ast.parse(text)]
+    pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Lambda):
-            own = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
-            names.update(name for name in _identifiers(ast.unparse(node.body)) if name not in own)
+            own = {arg.arg for arg in walk(node.args) if isinstance(arg, ast.arg)}
+            names.update(name for name in _identifiers(node.body) if name not in own)
             continue
-        pending.extend(ast.iter_child_nodes(node))
+        pending.extend(children(node))
         if isinstance(node, ast.Name):
             names.add(node.id)
         elif isinstance(node, ast.arg):

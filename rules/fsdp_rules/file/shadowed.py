@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from fsdp_rules.project.walking import walk
+
+_BINDING = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.Name, ast.Assign, ast.Import, ast.ImportFrom),
+    *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
+)
 
 
 def shadowed(tree: ast.Module, aliases: Mapping[str, str]) -> frozenset[str]:
@@ -12,9 +19,10 @@ def shadowed(tree: ast.Module, aliases: Mapping[str, str]) -> frozenset[str]:
     A parameter called ``init_device_mesh`` counts, and a function of the project's own called ``fully_shard``: what the
     output puts inside them would call them, and not torch.
     """
-    missing = {id(target) for node in ast.walk(tree) for target in _set_to_none(node)}
+    nodes = [node for node in walk(tree) if isinstance(node, _BINDING)]
+    missing = {id(target) for node in nodes for target in _set_to_none(node)}
     return frozenset(
-        name for name, target in _bound(tree, missing) if target is None or aliases.get(name, target) != target
+        name for name, target in _bound(nodes, missing) if target is None or aliases.get(name, target) != target
     )
 
 
@@ -24,9 +32,9 @@ def _set_to_none(node: ast.AST) -> list[ast.expr]:
     return node.targets if isinstance(node, ast.Assign) and is_none else []
 
 
-def _bound(tree: ast.Module, missing: set[int]) -> Iterator[tuple[str, str | None]]:
+def _bound(nodes: Iterable[ast.AST], missing: set[int]) -> Iterator[tuple[str, str | None]]:
     """Every name that is bound, with what it imports; None where it is no import."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.name, None

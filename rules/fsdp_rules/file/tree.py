@@ -162,7 +162,9 @@ class Layout(CodegenState):
 
     def scope(self, node: cst.CSTNode) -> str:
         """The qualified name of the functions and classes around ``node``, "" at module level."""
-        owner = next((entry for entry in self.ancestors(node) if type(entry) in SCOPES), None)
+        owner = self._parents.get(id(node))
+        while owner is not None and type(owner) not in SCOPES:
+            owner = self._parents.get(id(owner))
         if owner is None:
             return ""
         known = self._scopes.get(id(owner))

@@ -6,6 +6,7 @@ import ast
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.gates import statements
+from fsdp_rules.project.walking import walk
 
 
 def text_of(node: ast.AST | None) -> str | None:
@@ -109,8 +110,8 @@ class Aliases:
 
 def reads(tree: ast.Module) -> frozenset[str]:
     """The names that a file reads or may mean by a text, as in ``__all__``."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)}
+    texts = {node.value for node in walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return frozenset(names | {text for text in texts if text.isidentifier()})
 
 
@@ -119,5 +120,5 @@ def _times_bound(tree: ast.Module, name: str) -> int:
     return sum(
         (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
         or (isinstance(node, ast.arg) and node.arg == name)
-        for node in ast.walk(tree)
+        for node in walk(tree)
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from fsdp_rules.project.walking import walk
+
 
 def base_calls(owner: ast.ClassDef) -> frozenset[str]:
     """The methods that ``owner`` calls as those of a base."""
@@ -12,7 +14,7 @@ def base_calls(owner: ast.ClassDef) -> frozenset[str]:
     bases = {ast.dump(base) for base in owner.bases}
     return frozenset(
         node.attr
-        for node in ast.walk(owner)
+        for node in walk(owner)
         if isinstance(node, ast.Attribute) and (is_super(node.value) or ast.dump(node.value) in bases)
     )
 
@@ -51,11 +53,11 @@ def switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether ``function`` is a context manager that sets the kind of state in one of FSDP1's two ways."""
     if not any("contextmanager" in ast.unparse(decorator) for decorator in function.decorator_list):
         return False
-    nodes = list(ast.walk(function))
+    nodes = list(walk(function))
     if any(isinstance(node, ast.Attribute) and node.attr == "set_state_dict_type" for node in nodes):
         return True
     return any(
-        any(isinstance(node, ast.Attribute) and node.attr == "state_dict_type" for node in ast.walk(setting))
+        any(isinstance(node, ast.Attribute) and node.attr == "state_dict_type" for node in walk(setting))
         for block in nodes
         for setting in _settings(block)
     )
@@ -63,7 +65,7 @@ def switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _settings(node: ast.AST) -> list[ast.expr]:
     """What ``node`` enters around a ``yield``, or for the rest of its function."""
-    if isinstance(node, ast.With) and any(isinstance(inner, ast.Yield) for inner in ast.walk(node)):
+    if isinstance(node, ast.With) and any(isinstance(inner, ast.Yield) for inner in walk(node)):
         return [item.context_expr for item in node.items]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "enter_context":
         return node.args

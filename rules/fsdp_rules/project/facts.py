@@ -13,6 +13,7 @@ from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
 from fsdp_rules.project.places import Flow, module_name
+from fsdp_rules.project.subgroups import subgroup_values
 from fsdp_rules.project.wraps import Wraps
 
 
@@ -62,12 +63,24 @@ def index_source(path: str, data: bytes) -> FileFacts | None:
         return None
 
 
+def aliases_in(path: str, text: str) -> dict[str, str]:
+    """What each name that the source ``text`` imports stands for; nothing where it does not parse."""
+    try:
+        return _aliases(path, ast.parse(text)).names
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+
+
+def _aliases(path: str, tree: ast.Module) -> Aliases:
+    return Aliases(tree, module_name(path), is_package=path.endswith("__init__.py"))
+
+
 def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) -> FileFacts:
     module = module_name(path)
-    aliases = Aliases(tree, module, is_package=path.endswith("__init__.py"))
+    aliases = _aliases(path, tree)
     wraps = Wraps(tree, aliases)
     indexer = Indexer(path, aliases, wraps, gated)
-    indexer.run(tree)
+    indexer.run(tree, subgroup_values(tree) if b"process_group" in data else frozenset())
     return FileFacts(
         path=path,
         module=module,

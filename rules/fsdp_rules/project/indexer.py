@@ -10,8 +10,8 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, switches
 from fsdp_rules.project.places import Place
-from fsdp_rules.project.subgroups import subgroup_values
 from fsdp_rules.project.values import Values
+from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
 
 #: Names of methods in which models group their own parameters for an optimizer.
@@ -40,9 +40,9 @@ class Indexer(Values):
         self.wrappers: set[str] = set()
         self.switchers: set[str] = set()
 
-    def run(self, tree: ast.Module) -> None:
-        """Index the whole file."""
-        self.subgroups = subgroup_values(tree)
+    def run(self, tree: ast.Module, subgroups: frozenset[tuple[int, int]]) -> None:
+        """Index the whole file; ``subgroups`` are the places of the process groups that are not of all ranks."""
+        self.subgroups = subgroups
         self._body(tree.body, "")
 
     def _body(self, body: Iterable[ast.stmt], scope: str) -> None:
@@ -77,7 +77,7 @@ class Indexer(Values):
                 for item in node.items:
                     if item.optional_vars is not None:
                         self._assign(item.optional_vars, item.context_expr, scope, sure=False)
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, ast.stmt):
                 self._statement(child, scope)
             elif isinstance(child, ast.ExceptHandler | ast.match_case):
@@ -164,7 +164,7 @@ class Indexer(Values):
             self.value(call.func.value, place, scope, sure=False)
 
     def _expression(self, node: ast.AST, scope: str) -> None:
-        for child in ast.walk(node):
+        for child in walk(node):
             if isinstance(child, ast.Call):
                 self._call(child, scope)
             elif isinstance(child, ast.NamedExpr):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from fsdp_rules.project.walking import children
+
 #: Names of functions and flags that put modules on the meta device.
 WORDS = re.compile(r"^(init_empty_weights|deferred_init)$|meta_(tensor|device|init|model)|(^|_)(on|to|use)_meta(_|$)")
 
@@ -22,7 +24,7 @@ def meta_scopes(tree: ast.Module) -> frozenset[str]:
             found.add(scope)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             scope = f"{scope}.{node.name}".lstrip(".")
-        pending += [(child, scope) for child in ast.iter_child_nodes(node)]
+        pending += [(child, scope) for child in children(node)]
     return frozenset(found)
 
 

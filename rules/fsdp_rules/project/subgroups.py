@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.walking import children, walk
 
 #: Functions of torch.distributed that only make parts of a group.
 _PARTS = frozenset({"new_subgroups", "new_subgroups_by_enumeration"})
@@ -16,17 +17,16 @@ def subgroup_values(tree: ast.Module) -> frozenset[tuple[int, int]]:
     """The lines and columns of the values of ``process_group=`` that certainly are subgroups.
 
     A group is one where its ranks are written as a list, a comprehension or a range that does not begin at 0, and
-    where no other value is given to its name. Ranks that are only known at run time may be all ranks.
+    where no other value is given to its name. Ranks that are only known at run time may be all ranks. A file without
+    the word ``process_group`` need not be asked.
     """
-    if not any(isinstance(node, ast.keyword) and node.arg == "process_group" for node in ast.walk(tree)):
-        return frozenset()
-    scopes: list[ast.AST] = [tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))]
+    scopes: list[ast.AST] = [tree, *(node for node in walk(tree) if isinstance(node, _Function))]
     return frozenset(place for scope in scopes for place in _in_scope(list(_own(scope))))
 
 
 def _own(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of ``scope`` without those of the functions in it."""
-    for child in ast.iter_child_nodes(scope):
+    for child in children(scope):
         if not isinstance(child, _Function):
             yield child
             yield from _own(child)

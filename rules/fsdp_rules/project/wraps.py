@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.walking import children
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -61,7 +62,7 @@ class Wraps:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 self._assigned(node, node.value, scope, loop)
             around = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 if isinstance(child, ast.stmt):
                     self._body([child], scope, around)
                 elif isinstance(child, ast.ExceptHandler | ast.match_case):
