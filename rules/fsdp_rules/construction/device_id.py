@@ -52,7 +52,9 @@ def build(model):
         if is_none(found):
             return
         kind, is_device = self._kind(value, found, file)
-        current = file.calls(found, "torch.cuda.current_device")
+        # FSDP1 takes a device without an index for the current one.
+        current = kind == "current"
+        kind = "cuda" if current else kind
         simple = dotted(value) is not None or kind == "cpu" or current
         if not simple and kind == "unknown":
             plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")
@@ -66,11 +68,16 @@ def build(model):
         yield Diagnosis(value, Level.SAFE, message)
 
     def _kind(self, value: cst.BaseExpression, found: cst.BaseExpression, file: File) -> tuple[str, bool]:
-        if file.calls(found, "torch.cuda.current_device") or isinstance(found, cst.Integer | cst.BinaryOperation):
+        if file.calls(found, "torch.cuda.current_device"):
+            return "current", False
+        if isinstance(found, cst.Integer | cst.BinaryOperation):
             return "cuda", False
         if file.calls(found, "torch.device"):
             return self._literal(found, file), True
-        arms = [found.body, found.orelse] if isinstance(found, cst.IfExp) else file.values(value)
+        if isinstance(found, cst.IfExp):
+            seen = {self._kind(arm, file.value(arm), file) for arm in (found.body, found.orelse)}
+            return seen.pop() if len(seen) == 1 else ("unknown", all(is_device for _, is_device in seen))
+        arms = file.values(value)
         if arms and all(file.calls(arm, "torch.device") for arm in arms):
             kinds = {self._literal(arm, file) for arm in arms}
             return (kinds.pop() if len(kinds) == 1 else "unknown"), True
@@ -87,8 +94,10 @@ def build(model):
         arguments = bind(call, ("type", "index")) if isinstance(call, cst.Call) else None
         first = next(iter(arguments.values()), None) if arguments else None
         if isinstance(first, cst.SimpleString):
-            text = str(first.evaluated_value)
-            return text.partition(":")[0] if text.partition(":")[0] in ("cpu", "cuda") else "unknown"
+            kind, index, _ = str(first.evaluated_value).partition(":")
+            if kind == "cuda":
+                return "cuda" if index or (arguments and "index" in arguments) else "current"
+            return kind if kind == "cpu" else "unknown"
         if isinstance(first, cst.FormattedString) and file.code(first)[2:].startswith("cuda:"):
             return "cuda"
         if isinstance(first, cst.Integer) or (first is not None and RANK.search(file.code(first))):

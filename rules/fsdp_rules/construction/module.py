@@ -47,9 +47,9 @@ def build(cfg):
         """Find out whether the call wraps a root or a unit inside a larger model."""
         plan.root = not self._nested(plan.call, value, file)
         where = (
-            "part of a larger model: sharded in place, inputs are not cast here"
+            "the model is sharded in place"
             if plan.root
-            else "the model is sharded in place"
+            else "part of a larger model: sharded in place, inputs are not cast here"
         )
         yield Diagnosis(value, Level.SAFE, where)
 
@@ -68,5 +68,6 @@ def build(cfg):
                 return False
             function = file.function(call)
             last = function.body.body[-1] if function is not None else file.module.body[-1]
+            last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
             return sharded_owner(target.value, file, at=last) is not None
         return False

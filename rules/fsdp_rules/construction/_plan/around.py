@@ -14,10 +14,13 @@ def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     device = plan.device
     if not device.set_current or device.value is None:
         return []
-    call = f"{file.ref('torch.cuda.set_device')}({code(device.value)})"
+    value = code(device.value)
+    call = f"{file.ref('torch.cuda.set_device')}({value})"
     if device.kind == "cuda":
         return [call]
-    return [f'if {device_type(device, file, code)} == "cuda":', f"    {call}"]
+    # torch.cuda.set_device takes no device without an index, which means the current one.
+    index = f"{value}.index" if device.is_device else f"{file.ref('torch.device')}({value}).index"
+    return [f'if {device_type(device, file, code)} == "cuda" and {index} is not None:', f"    {call}"]
 
 
 def sync_lines(plan: ShardPlan, root: str, mesh: str | None, file: File, code: Code) -> list[str]:

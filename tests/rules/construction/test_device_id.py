@@ -1,0 +1,97 @@
+"""FSDP106: where the parameters are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.construction.helpers import is_native, wrapped
+
+MESH = "mesh=init_device_mesh({}, (dist.get_world_size(),))"
+
+
+@pytest.mark.parametrize(
+    ("value", "above"),
+    [
+        ("None", ""),
+        ("torch.cuda.current_device()", ""),
+        ("torch.device('cuda')", ""),
+        ("device", "device = torch.device('cuda')"),
+        ("device", "device = torch.cuda.current_device()"),
+        ("args.rank", "torch.cuda.set_device(args.rank)"),
+    ],
+)
+def test_the_current_device_is_not_set_again(value: str, above: str) -> None:
+    text = wrapped(f"device_id={value}", above)
+    assert "fully_shard(model)" in text
+    assert text.count("set_device(") == above.count("set_device(")
+
+
+@pytest.mark.parametrize(
+    ("value", "parameters"),
+    [
+        ("0", "model, args"),
+        ("args.rank % 8", "model, args"),
+        ("local_rank", "model, local_rank"),
+        ("place", "model, place: int"),
+        ("torch.device('cuda:1')", "model, args"),
+        ("torch.device('cuda', args.rank)", "model, args"),
+        ("torch.device(type='cuda', index=1)", "model, args"),
+        ("torch.device(args.rank)", "model, args"),
+        ("torch.device(f'cuda:{args.place}')", "model, args"),
+    ],
+)
+def test_another_device_becomes_the_current_one(value: str, parameters: str) -> None:
+    text = wrapped(f"device_id={value}", parameters=parameters)
+    assert f"    torch.cuda.set_device({value})\n    fully_shard(model)\n" in text
+
+
+def test_one_of_several_devices_becomes_the_current_one() -> None:
+    above = "if args.first:\n    place = torch.device('cuda:0')\nelse:\n    place = torch.device('cuda:1')"
+    assert "    torch.cuda.set_device(place)\n    fully_shard(model)\n" in wrapped("device_id=place", above)
+
+
+@pytest.mark.parametrize("value", ["torch.device('cpu')", "torch.device('cpu', 0)"])
+def test_the_cpu_is_a_mesh_of_it(value: str) -> None:
+    text = wrapped(f"device_id={value}")
+    assert "fully_shard(model, " + MESH.format('"cpu"') in text and "set_device" not in text
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "if args.gpu:\n    place = torch.device('cuda')\nelse:\n    place = torch.device('cpu')",
+        "place = torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+        "place = torch.device('cuda:0') if args.gpu else torch.device('cpu')",
+        "place = torch.device(args.place)",
+    ],
+)
+def test_a_device_that_is_chosen_at_run_time_is_set_where_it_has_an_index(above: str) -> None:
+    text = wrapped("device_id=place", above)
+    assert is_native(text) and MESH.format("place.type") in text
+    assert 'if place.type == "cuda" and place.index is not None:\n        torch.cuda.set_device(place)\n' in text
+
+
+def test_a_parameter_may_be_a_device_or_a_number() -> None:
+    assert MESH.format("place.type") in wrapped("device_id=place", parameters="model, place: torch.device")
+    text = wrapped("device_id=place", parameters="model, place")
+    assert MESH.format("torch.device(place).type") in text
+    assert 'if torch.device(place).type == "cuda" and torch.device(place).index is not None:' in text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "pick(args)",
+        "torch.device(args.place)",
+        "torch.device('xpu')",
+        "args.rank if args.gpu else torch.device('cpu')",
+        "args.rank if args.gpu else None",
+    ],
+)
+def test_what_is_not_seen_is_left_to_the_helper(value: str) -> None:
+    assert f"fsdp_compat.shard(model, device_id={value})" in wrapped(f"device_id={value}")
+
+
+def test_both_arms_of_one_kind_are_that_kind() -> None:
+    value = "args.rank if args.many else 0"
+    assert f"    torch.cuda.set_device({value})\n    fully_shard(model)\n" in wrapped(f"device_id={value}")
