@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-gpu verify-matrix matrix old-checkpoints frameworks parity lint docs bench-shim clean help
+.PHONY: demo test test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs bench-shim clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
 	@echo "make test        run the tests"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
+	@echo "make shim-wheel  build fsdp-compat, install it beside torch alone, and train from it as under FSDP1"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
 	@echo "make old-checkpoints  write checkpoints with torch 2.2 and 2.4, and read and convert them"
@@ -32,6 +33,9 @@ test: $(STAMP)
 
 verify-matrix: $(STAMP)
 	$(BIN)/python scripts/verify_matrix.py
+
+shim-wheel: $(STAMP)
+	$(BIN)/python scripts/shim_wheel.py
 
 test-gpu: $(STAMP)
 	FSDP_COMPAT_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/shim
