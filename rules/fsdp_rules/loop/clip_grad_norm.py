@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -12,6 +13,7 @@ from fsdp_rules.file.printing import call_with
 from fsdp_rules.file.tree import Code
 from fsdp_rules.model.asked_for import asked_for
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrap_arguments import IGNORED, OFFLOAD, Given, given
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -20,13 +22,36 @@ from fsdp_rules.verdict.sentence import sentence
 from fsdp_rules.verdict.what_to_test import CLIPPING
 
 
+@dataclass(frozen=True)
+class _Need:
+    """Why a helper is needed, and what to change by hand to do without."""
+
+    reason: str
+    cure: str
+
+
+INFINITE = _Need(
+    "torch's infinity norm fails where a rank has an empty shard",
+    "call torch.nn.utils.clip_grad_norm_ if each parameter has at least as many rows as there are ranks",
+)
+MIXED = _Need(
+    "plain (ignored) and sharded parameters may be mixed",
+    "clip the sharded parameters alone with torch.nn.utils.clip_grad_norm_ if the ignored ones are frozen",
+)
+OFFLOADED = _Need(
+    "offloaded gradients may need a norm that is reduced on another device",
+    'start the process group with "cpu:gloo,cuda:nccl", then call torch.nn.utils.clip_grad_norm_',
+)
+ASKED = _Need("--helpers always asks for it", "use --helpers needed")
+
+
 class ClipGradNorm(Rule):
     """clip_grad_norm_() on a sharded model.
 
     FSDP1 needs its own method, since the ranks hold plain local shards. FSDP2's gradients are DTensors, so
     `torch.nn.utils.clip_grad_norm_` computes the global norm. It returns a DTensor, and `.full_tensor()` makes it the
-    number that FSDP1 returned. Where plain parameters are mixed with sharded ones, or parameters are offloaded to a CPU
-    that the process group may not serve, `fsdp_compat.clip_grad_norm_` does what FSDP1's method did.
+    number that FSDP1 returned. Where this model's plain parameters are mixed with sharded ones, or parameters are
+    offloaded to a CPU that the process group may not serve, `fsdp_compat.clip_grad_norm_` does what FSDP1's method did.
 
     The two agree to about 1e-6 relative: they add the squares in another order.
     """
@@ -89,27 +114,26 @@ def train(model, batches, optimizer):
             )
             return
         assumptions = [] if held is Certainty.YES else [f"assumes {name} is the sharded model"]
-        reason = self._needs_helper(call, file)
-        if reason is not None and not file.settings.may_help:
+        need = self._needs_helper(call, receiver, assumptions, file)
+        if need is not None and not file.settings.may_help:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"needs fsdp_compat.clip_grad_norm_, which --helpers never forbids: {reason}",
-                "allow helpers, or combine the norms of the sharded and the plain parameters by hand",
+                f"needs fsdp_compat.clip_grad_norm_, which --helpers never forbids: {need.reason}",
+                need.cure,
             )
             return
-        if reason is not None:
+        if need is not None:
             helper = file.ref("fsdp_compat.clip_grad_norm_")
             if "ignored" in file.project.flags:
                 assumptions.append(
                     "assumes ignored parameters are frozen or nothing is clipped (FSDP1 clips them by rank)"
                 )
-            level = Level.REVIEW if assumptions else Level.SAFE
-            message = sentence(f"clipped by fsdp_compat, since {reason}", *assumptions)
             yield Diagnosis(
                 call,
-                level,
-                message,
+                Level.REVIEW if assumptions else Level.SAFE,
+                sentence(f"clipped by fsdp_compat, since {need.reason}", *assumptions),
+                need.cure,
                 edits=(Replace(call, lambda code: call_with(helper, code(receiver), call, code, file)),),
             )
             return
@@ -125,19 +149,29 @@ def train(model, batches, optimizer):
         yield Diagnosis(
             call,
             Level.REVIEW if assumptions else Level.SAFE,
-            sentence("torch's clip_grad_norm_ returns the global norm of DTensors", *assumptions),
+            sentence(
+                "torch's clip_grad_norm_ returns the global norm, since all parameters share a mesh", *assumptions
+            ),
             edits=(Replace(call, build),),
         )
 
-    def _needs_helper(self, call: cst.Call, file: File) -> str | None:
+    def _needs_helper(
+        self, call: cst.Call, receiver: cst.BaseExpression, assumptions: list[str], file: File
+    ) -> _Need | None:
+        """Why torch's function does not do here; what it rests on where it does is added to ``assumptions``."""
         norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
         if norm_type is not None and not isinstance(norm_type, cst.Integer | cst.Float):
-            return "torch's infinity norm fails where a rank has an empty shard"
-        if "ignored" in file.project.flags:
-            return "plain (ignored) and sharded parameters may be mixed"
-        if "offload" in file.project.flags:
-            return "offloaded gradients may need a norm that is reduced on another device"
-        return None
+            return INFINITE
+        for flag, names, need, assumed in (
+            ("ignored", IGNORED, MIXED, "assumes no parameter of this model is ignored, as some of this project are"),
+            ("offload", OFFLOAD, OFFLOADED, "assumes this model is not offloaded, as some of this project are"),
+        ):
+            found = given(receiver, flag, names, file)
+            if found is Given.PERHAPS:
+                return need
+            if found is Given.NOT_HERE:
+                assumptions.append(assumed)
+        return ASKED if file.settings.prefers_helpers else None
 
     def _value(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         parent = file.parent(node)

@@ -6,23 +6,32 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import calls_plainly
+from fsdp_rules.file.expressions import bind, calls_plainly
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.loop._summoned_block import PARAMETERS, Native, native
+from fsdp_rules.loop.forward_methods import COMPUTES
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
 
 METHOD = "summon_full_params"
+CURE = (
+    "read single parameters with param.full_tensor() on all ranks, and put model.unshard() and model.reshard() around "
+    "what computes"
+)
 
 
 class SummonFullParams(Rule):
     """summon_full_params().
 
-    FSDP2 has no such context manager (`unshard()` gathers parameters in the dtype of the computation, and writes to
-    them are lost). `fsdp_compat.summon_full_params` takes the same arguments and does the same: full precision
+    FSDP2 has no such context manager. A block that reads parameters gathers each with `full_tensor()`; one that copies
+    whole tensors into them copies DTensors of the same layout; one that generates is put between `unshard()` and
+    `reshard()`. Anything else (a context that is stored, rank 0's parameters alone, gradients, a model that is handed
+    on whole) calls `fsdp_compat.summon_full_params`, which takes the same arguments and does the same: full precision
     parameters under their own names, written back into the shards at the end unless `writeback=False`. FSDP1's static
     method would silently do nothing to an FSDP2 model, and this one does nothing to a model that a library wraps with
     FSDP1.
@@ -42,13 +51,15 @@ def sample(model, tokens):
         return model.generate(tokens)
 """
     after = """
-import fsdp_compat
 from torch.distributed.fsdp import fully_shard
 
 def sample(model, tokens):
     fully_shard(model)
-    with fsdp_compat.summon_full_params(model, writeback=False, recurse=False):
+    model.unshard()
+    try:
         return model.generate(tokens)
+    finally:
+        model.reshard()
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
@@ -58,18 +69,29 @@ def sample(model, tokens):
         held = self._held(node, file)
         if held is None:
             return
+        call = file.parent(node)
+        found: Native | str = "--helpers always asks for it"
+        if not file.settings.prefers_helpers:
+            found = _native(node, call, held, file)
+        if isinstance(found, Native) and isinstance(call, cst.Call):
+            yield Diagnosis(
+                node,
+                Level.REVIEW if found.notes else Level.SAFE,
+                sentence(found.done, *found.notes),
+                edits=tuple(found.edits),
+            )
+            return
         if not file.settings.may_help:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "needs fsdp_compat.summon_full_params, which --helpers never forbids",
-                "read single parameters with param.full_tensor(), and register other forward methods with "
-                "register_fsdp_forward_method",
+                f"needs fsdp_compat.summon_full_params, which --helpers never forbids: {found}",
+                CURE,
             )
             return
         helper = file.ref("fsdp_compat.summon_full_params")
-        message = "fsdp_compat gathers the parameters, with the same arguments"
-        advice = ""
+        message = f"fsdp_compat gathers the parameters, since {found}"
+        advice = CURE
         if held is Certainty.NO:
             message = (
                 f"{message}, assumes {file.code(node.value)} was an FSDP1 model, since nothing else in torch has "
@@ -105,3 +127,21 @@ def sample(model, tokens):
         if held.certainty is Certainty.NO and (METHOD in file.project.methods or held.is_excluded):
             return None
         return held.certainty
+
+
+def _native(node: cst.Attribute, call: cst.CSTNode | None, held: Certainty, file: File) -> Native | str:
+    """The block without a helper, or why it needs one."""
+    if held is Certainty.NO or file.project.flags.isdisjoint(("fsdp1", "gated")):
+        return "this may be a model of another library"
+    if not isinstance(call, cst.Call) or call.func is not node:
+        return "the method is passed on"
+    found = native(call, lambda name: COMPUTES.fullmatch(name) is not None, file)
+    model = (bind(call, PARAMETERS) or {}).get("module")
+    if isinstance(found, str) or model is None:
+        return found
+    certainty = sharded(model, file).certainty
+    if certainty is Certainty.NO:
+        return f"it is not known that {file.code(model)} is the sharded model"
+    if certainty is Certainty.MAYBE:
+        found.notes.append(f"assumes {file.code(model)} is the sharded model")
+    return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import check_noop, check_rewrites, findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
 
 WRAP = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -247,3 +248,49 @@ def test_an_infinity_norm_goes_to_the_helper() -> None:
             return fsdp_compat.clip_grad_norm_(model, 1.0, float("inf"))
         """,
     )
+
+
+FACTORY = """
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+def wrap(module, cpu_offload=False, ignored=None):
+    return FSDP(module, cpu_offload=CPUOffload(offload_params=cpu_offload), ignored_modules=ignored)
+"""
+TRAIN = """
+import torch
+from w import wrap
+
+def train(net, text_encoder):
+    model = wrap(net)
+    other = {other}
+    return model.clip_grad_norm_(1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "helped"),
+    [
+        ("wrap(text_encoder)", False),
+        ("wrap(text_encoder, cpu_offload=True)", False),
+        ("wrap(text_encoder, ignored=[text_encoder.head])", False),
+        ("wrap(model, True)", True),
+    ],
+)
+def test_what_another_model_is_given_counts_for_that_one(other: str, helped: bool) -> None:
+    result = rewrite(TRAIN.format(other=other), w=FACTORY)
+    assert isinstance(result, Changed)
+    assert (b"fsdp_compat.clip_grad_norm_(model" in result.source) is helped
+    assert (b"torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()" in result.source) is not helped
+
+
+def test_a_model_whose_offloading_is_chosen_at_run_time_needs_the_helper() -> None:
+    wraps = WRAP.replace("FSDP(model)", "FSDP(model, cpu_offload=CPUOffload(args.offload))")
+    (found,) = (one for one in findings("def step(model):\n    model.clip_grad_norm_(1.0)\n", w=wraps))
+    assert "since offloaded gradients may need" in found.message
+    assert "cpu:gloo,cuda:nccl" in found.advice
+
+
+def test_helpers_always() -> None:
+    before = "import fsdp_compat\n\ndef step(model):\n    model.clip_grad_norm_(1.0)\n"
+    after = before.replace("model.clip_grad_norm_(1.0)", "fsdp_compat.clip_grad_norm_(model, 1.0)")
+    check_rewrites(before, after, Settings(helpers="always"), w=WRAP)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import check_noop, check_rewrites, findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
 
 HEAD = """
 import contextlib
@@ -85,3 +88,137 @@ def test_a_model_that_a_library_wraps(main: str, level: str) -> None:
     source = f"{IMPORT}\ndef sample(model):\n    return FSDP.summon_full_params(model)\n"
     (found,) = (entry for entry in findings(source, main=main) if entry.rule == "FSDP203")
     assert (found.level.value, "this project does not wrap" in found.message) == (level, level == "review")
+
+
+NATIVE = {
+    "an average": (
+        """
+        with FSDP.summon_full_params(model, writeback=False):
+            for n, p in model.module.named_parameters():
+                shadow[n] = p.detach().clone()
+        """,
+        """
+        for n, p in model.named_parameters():
+            shadow[n] = p.full_tensor().detach().clone()
+        """,
+    ),
+    "a comprehension, beside another context": (
+        """
+        with torch.no_grad(), FSDP.summon_full_params(model):
+            sizes = [p.abs().sum().item() for p in model.parameters() if p.requires_grad]
+        """,
+        """
+        with torch.no_grad():
+            sizes = [p.full_tensor().abs().sum().item() for p in model.parameters() if p.requires_grad]
+        """,
+    ),
+    "two reads": (
+        """
+        with FSDP.summon_full_params(model):
+            for p in model.parameters():
+                print(p.shape, p.max(), p.mean())
+        """,
+        """
+        for p in model.parameters():
+            p = p.full_tensor()
+            print(p.shape, p.max(), p.mean())
+        """,
+    ),
+    "on the CPU": (
+        """
+        with FSDP.summon_full_params(model, offload_to_cpu=True, writeback=False):
+            weights = {n: keep(p) for n, p in model.named_parameters()}
+        """,
+        """
+        weights = {n: keep(p.full_tensor().cpu()) for n, p in model.named_parameters()}
+        """,
+    ),
+    "a copy and a factor": (
+        """
+        with FSDP.summon_full_params(model):
+            for n, p in model.named_parameters():
+                if n in shadow:
+                    p.data.copy_(shadow[n])
+                else:
+                    p.data.mul_(0.5)
+        """,
+        """
+        for n, p in model.named_parameters():
+            if n in shadow:
+                p.data.copy_(distribute_tensor(shadow[n], p.device_mesh, p.placements, src_data_rank=None))
+            else:
+                p.data.mul_(0.5)
+        """,
+    ),
+    "generation": (
+        """
+        with FSDP.summon_full_params(model, writeback=False, recurse=False):
+            # why
+            tokens = model.generate(tokens)
+        """,
+        """
+        model.unshard()
+        try:
+            # why
+            tokens = model.generate(tokens)
+        finally:
+            model.reshard()
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), NATIVE.values(), ids=NATIVE.keys())
+def test_blocks_without_a_helper(before: str, after: str) -> None:
+    head = "import torch\nfrom torch.distributed.fsdp import {}\n{}\n\n"
+    head += "def step(net, shadow, keep, tokens):\n    model = {}(net)\n"
+    tensors = "from torch.distributed.tensor import distribute_tensor\n" if "distribute_tensor" in after else ""
+    old = head.format("FullyShardedDataParallel as FSDP", "", "FSDP") + textwrap.indent(textwrap.dedent(before), "    ")
+    new = head.format("fully_shard", tensors, "fully_shard") + textwrap.indent(textwrap.dedent(after), "    ")
+    check_rewrites(old.replace("\n\n", "\n"), new.replace("\n\n", "\n"), Settings(torch=(2, 7)))
+
+
+EACH = "with FSDP.summon_full_params(model):\n    for p in model.parameters():\n        "
+
+
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [
+        ("with FSDP.summon_full_params(model):\n    save(model)", "used whole"),
+        ("with FSDP.summon_full_params(model):\n    model.init()", "what init does"),
+        (EACH + "nn.init.zeros_(p)", "may write"),
+        (EACH + "p.normal_()", "normal_ writes"),
+        (EACH + "p += 1", "bound again"),
+        (EACH + "p.data = p.data * 2", "p.data is assigned"),
+        (EACH + "p[0] = 1", "a part of p is assigned"),
+        (EACH + "p.detach().zero_()", "may write"),
+        (EACH + "kept.append(p)", "may write"),
+        (EACH + "print(p.grad)", "p.grad"),
+        (EACH + "if rank == 0:\n            print(p.sum())", "some ranks alone"),
+        ("with FSDP.summon_full_params(model, rank0_only=True):\n    print(model.weight)", "rank 0 alone"),
+        ("with FSDP.summon_full_params(model, writeback=flag):\n    print(model.weight)", "at run time"),
+        ("context = FSDP.summon_full_params(model)\nwith context:\n    model.generate()", "stored"),
+    ],
+)
+def test_what_needs_the_helper_says_why(block: str, why: str) -> None:
+    source = IMPORT + "from torch import nn\n\ndef step(net, flag, rank, save, kept):\n    model = FSDP(net)\n"
+    (found,) = (one for one in findings(source + textwrap.indent(block, "    ") + "\n") if one.rule == "FSDP203")
+    assert why in found.message
+    assert "full_tensor()" in found.advice
+    assert "fsdp_compat" in found.message
+
+
+def test_parameters_are_sharded_again_after_a_forward() -> None:
+    source = IMPORT + textwrap.dedent(
+        """
+        def evaluate(net, batch, shadow):
+            model = FSDP(net)
+            print(model(batch))
+            with FSDP.summon_full_params(model, writeback=False):
+                for n, p in model.named_parameters():
+                    shadow[n] = p.clone()
+        """
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"unit.reshard()\n    for n, p in model.named_parameters():" in result.source

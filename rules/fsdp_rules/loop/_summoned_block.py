@@ -1,0 +1,172 @@
+"""What a ``with summon_full_params(...)`` does with its model, and its form without a helper where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import bind, is_repeatable, literal_bool
+from fsdp_rules.file.file import File
+from fsdp_rules.file.rank_tests import asks_for_rank
+from fsdp_rules.file.tree import Code
+from fsdp_rules.loop._summoned_parameters import Uses, uses_of
+from fsdp_rules.loop.gathered import reshard_before
+from fsdp_rules.model.passes import Pass, last_passes
+from fsdp_rules.model.wrap_arguments import IGNORED, Given, given
+from fsdp_rules.verdict.diagnosis import Edit, Rebuild
+
+PARAMETERS = ("module", "recurse", "writeback", "rank0_only", "offload_to_cpu", "with_grads")
+Statements = Sequence[cst.SimpleStatementLine | cst.BaseCompoundStatement]
+Iteration = cst.For | cst.CompFor
+
+
+@dataclass
+class Native:
+    """What takes the block's place: edits, what they do, and what is to be known of them."""
+
+    done: str
+    notes: list[str] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+
+
+@dataclass
+class _Block:
+    """A ``with``, which of its items summons, and what it is given."""
+
+    statement: cst.With
+    position: int
+    model: cst.BaseExpression
+    given: dict[str, cst.BaseExpression]
+    file: File
+
+    def flag(self, name: str, default: bool) -> bool | None:
+        """A literal argument; None where it is not one."""
+        return literal_bool(self.given[name]) if name in self.given else default
+
+
+def native(call: cst.Call, methods: Callable[[str], bool], file: File) -> Native | str:
+    """What takes the place of the block that ``call`` opens, or why only a helper does.
+
+    ``methods`` says of a method by its name whether it computes, as ``generate`` does.
+    """
+    block = _block(call, file)
+    if isinstance(block, str):
+        return block
+    if given(block.model, "ignored", IGNORED, file) is not Given.NO:
+        return "ignored parameters are plain tensors, which have no full_tensor()"
+    loops: list[tuple[Iteration, str]] = []
+    runs: list[str] = []
+    for place in _mentions(block):
+        method = _method(place, file)
+        iteration = file.parent(file.parent(method) or method) if method is not None else None
+        if method is None:
+            return f"{file.code(place)} is used whole in the block"
+        if method.attr.value in ("parameters", "named_parameters") and isinstance(iteration, Iteration):
+            loops.append((iteration, method.attr.value))
+        elif methods(method.attr.value):
+            runs.append(method.attr.value)
+        else:
+            return f"it is not known what {method.attr.value} does with the parameters"
+    if (loops and runs) or not (loops or runs):
+        return "the block does more than to read parameters, or to generate"
+    return _run(block, runs[0], file) if runs else _looped(block, loops, file)
+
+
+def _block(call: cst.Call, file: File) -> _Block | str:
+    item = file.parent(call)
+    statement = file.parent(item) if isinstance(item, cst.WithItem) else None
+    if not isinstance(statement, cst.With) or not isinstance(item, cst.WithItem) or item.asname is not None:
+        return "its context is stored, chosen or passed on"
+    arguments = bind(call, PARAMETERS)
+    if arguments is None or "module" not in arguments or not is_repeatable(arguments["module"]):
+        return "its arguments are only known at run time"
+    block = _Block(statement, list(statement.items).index(item), arguments["module"], arguments, file)
+    if block.flag("rank0_only", False) is not False or block.flag("with_grads", False) is not False:
+        return "rank 0 alone gets the parameters, or gradients are gathered too"
+    if None in (block.flag("writeback", True), block.flag("offload_to_cpu", False), block.flag("recurse", True)):
+        return "its arguments are only known at run time"
+    if any("summon_full_params" in file.code(entry.item) for entry in statement.items if entry is not item):
+        return "two models are gathered at once"
+    return block
+
+
+def _mentions(block: _Block) -> list[cst.BaseExpression]:
+    """The places in the block that name the model, ``.module`` included."""
+    file, text = block.file, block.file.code(block.model)
+    found: list[cst.BaseExpression] = []
+    for kind in (cst.Name, cst.Attribute, cst.Subscript):
+        for node in file.inside(block.statement.body, kind):
+            parent = file.parent(node)
+            if file.code(node) != text or (isinstance(parent, cst.Attribute) and parent.attr is node):
+                continue
+            inner = isinstance(parent, cst.Attribute) and parent.attr.value == "module"
+            found.append(parent if inner and isinstance(parent, cst.Attribute) else node)
+    return found
+
+
+def _method(place: cst.BaseExpression, file: File) -> cst.Attribute | None:
+    """The method of ``place`` that is called there."""
+    parent = file.parent(place)
+    call = file.parent(parent) if isinstance(parent, cst.Attribute) and parent.value is place else None
+    called = isinstance(call, cst.Call) and call.func is parent
+    return parent if called and isinstance(parent, cst.Attribute) else None
+
+
+def _run(block: _Block, method: str, file: File) -> Native | str:
+    if block.flag("offload_to_cpu", False):
+        return "it computes with parameters on the CPU"
+    found = Native(f"unshard() gathers the root's parameters for {method}")
+    if "mixed_precision" in file.project.flags:
+        if block.flag("recurse", True):
+            return "FSDP1 computes in full precision here, and unshard() gathers param_dtype"
+        found.notes.append("the root computes in param_dtype here (FSDP1: in full precision)")
+
+    def build(statement: cst.BaseCompoundStatement, code: Code) -> Statements:
+        body = cst.IndentedBlock(_without(statement, block.position))
+        text = code(block.model)
+        final = cst.Finally(cst.IndentedBlock([_line(f"{text}.reshard()", file)]))
+        return [_line(f"{text}.unshard()", file), cst.Try(body=body, finalbody=final)]
+
+    found.edits.append(Rebuild(block.statement, build))
+    return found
+
+
+def _looped(block: _Block, loops: Sequence[tuple[Iteration, str]], file: File) -> Native | str:
+    if not block.flag("recurse", True):
+        return "recurse=False leaves the parameters of inner units sharded"
+    if any(asks_for_rank(entry.test, file) for entry in file.inside(block.statement, cst.If)):
+        return "some ranks alone read parameters, and full_tensor() needs all of them"
+    found = Native("full_tensor() gathers each parameter where the block reads it")
+    writes = block.flag("writeback", True) is True
+    for loop, iterated in loops:
+        uses = uses_of(loop, iterated, writes, bool(block.flag("offload_to_cpu", False)), file)
+        if not isinstance(uses, Uses):
+            return uses
+        found.edits += uses.edits
+        found.notes += [note for note in uses.notes if note not in found.notes]
+        if uses.writes:
+            found.done = "each rank writes its own shard of a parameter, and full_tensor() gathers what is read"
+    if Pass.FORWARD in last_passes(block.statement, file):
+        found.edits.append(reshard_before(block.statement, block.model, file))
+    found.edits.append(Rebuild(block.statement, lambda statement, code: _without(statement, block.position)))
+    return found
+
+
+def _without(statement: cst.BaseCompoundStatement, position: int) -> Statements:
+    """The statements of a ``with``, in one of its other items where it has any."""
+    block = cst.ensure_type(statement, cst.With)
+    items = [entry for place, entry in enumerate(block.items) if place != position]
+    if items:
+        items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return [block.with_changes(items=items)]
+    if isinstance(block.body, cst.IndentedBlock):
+        body = list(block.body.body)
+        return [entry for entry in body if isinstance(entry, cst.SimpleStatementLine | cst.BaseCompoundStatement)]
+    small = [entry for entry in block.body.body if isinstance(entry, cst.BaseSmallStatement)]
+    return [cst.SimpleStatementLine(small)]
+
+
+def _line(text: str, file: File) -> cst.SimpleStatementLine:
+    return cst.ensure_type(cst.parse_statement(text, config=file.module.config_for_parsing), cst.SimpleStatementLine)
