@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
+from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.exports import by_suffix
-from fsdp_rules.project.leaving import Exit, Way
 from fsdp_rules.project.places import module_name
 
 _WORD = re.compile(rb"[.\w]+")

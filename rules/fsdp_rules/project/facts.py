@@ -36,6 +36,12 @@ class FileFacts:
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: The methods of its bases that each class calls, through ``super()`` or by their class, by its qualified name.
     supers: dict[str, frozenset[str]] = field(default_factory=dict)
+    #: The name of the rest of the keywords of each function that takes one, by the function's qualified name.
+    keywords: dict[str, str] = field(default_factory=dict)
+    #: The names that the module itself assigns.
+    assigned: frozenset[str] = field(default=frozenset())
+    #: What the names of the module itself are made by, where a call of a class makes them.
+    instances: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The functions that return a ``functools.partial(FSDP, ...)``.
     makers: frozenset[str] = field(default=frozenset())
     #: The classes that extend FSDP1's.
@@ -93,6 +99,9 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         reads=reads(tree) if aliases.starred else frozenset(),
         classes=indexer.classes,
         supers=indexer.supers,
+        keywords=indexer.keywords,
+        assigned=frozenset(name for scope, name in indexer.assigned if not scope),
+        instances={name: frozenset(made) for (scope, name), made in wraps.instances.items() if not scope},
         makers=frozenset(indexer.makers),
         wrappers=frozenset(indexer.wrappers),
         switchers=frozenset(indexer.switchers),

@@ -7,9 +7,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.edges import Edges, enclosed
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.places import SEED, Flow, Place
+from fsdp_rules.project.places import Place
+
+#: How many attributes of attributes an object is followed with.
+DEPTH = 3
 
 
 class Certainty(enum.IntEnum):
@@ -37,36 +40,17 @@ class Held(NamedTuple):
         return self.certainty, not self.by_name
 
 
-Edges = dict[Place, list[tuple[Place, bool]]]
-
-
-def joined(files: list[FileFacts], functions: Functions) -> Edges:
-    """The flows of all files, from source to targets, with each call joined to the functions that it may mean."""
-    edges: Edges = defaultdict(list)
-    for file in files:
-        for flow in file.flows:
-            for source, source_sure in _sources(flow, functions):
-                for target, target_sure in _targets(flow, functions):
-                    edges[source].append((target, source_sure and target_sure))
-    _imported_values(files, functions, edges)
-    return edges
-
-
 def spread(edges: Edges) -> dict[Place, Held]:
     """Follow wrapped models from their ``FSDP(...)`` calls along ``edges`` until nothing changes."""
     bound = {target for found in edges.values() for target, _ in found}
-    inner: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for place in edges:
-        # A function that binds the name itself does not see the one around it.
-        if place.kind == "var" and place._replace(name=place.name.partition(".")[0]) not in bound:
-            inner[place.path, place.name].append(place.scope)
+    inner = enclosed(edges, bound)
     held: dict[Place, Held] = {}
     seeds = sorted(place for place in edges if place.kind == "seed")
     queue = deque((seed, Held(Certainty.YES, seed)) for seed in seeds)
     while queue:
         place, found = queue.popleft()
         known = held.get(place)
-        if known is not None and known.rank >= found.rank:
+        if place.kind == "shift" or (known is not None and known.rank >= found.rank):
             continue
         held[place] = found
         maybe = found._replace(certainty=min(found.certainty, Certainty.MAYBE))
@@ -75,11 +59,31 @@ def spread(edges: Edges) -> dict[Place, Held]:
                 queue.append((target, maybe._replace(by_name=True)))
             elif sure or not found.by_name:
                 queue.append((target, found if sure else maybe))
+        for target, sure in _of_field(place, edges):
+            queue.append((target, found if sure else maybe))
         if place.kind == "var" and not found.by_name:
             for scope in inner[place.path, place.name]:
                 if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
                     queue.append((place._replace(scope=scope), maybe))
     return held
+
+
+def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, bool]]:
+    """Where the attribute ``place`` of an object is when the object has moved on.
+
+    In between, ``x.model`` that is passed as the argument ``x`` is a place of the kind ``arg.model``.
+    """
+    if place.kind == "var":
+        owner, _, field = place.name.rpartition(".")
+        base = place._replace(name=owner)
+    else:
+        kind, _, field = place.kind.partition(".")
+        base, owner = place._replace(kind=kind), kind if field else ""
+    for target, sure in edges.get(base, ()) if owner not in ("", "self") else ():
+        if target.kind == "var" and target.name.count(".") < DEPTH:
+            yield target._replace(name=f"{target.name}.{field}"), sure
+        elif target.kind in ("arg", "param", "ret"):
+            yield target._replace(kind=f"{target.kind}.{field}"), sure
 
 
 def wrapped_later(edges: Edges, functions: Functions) -> frozenset[Place]:
@@ -102,47 +106,3 @@ def wrapped_later(edges: Edges, functions: Functions) -> frozenset[Place]:
         if place.kind == "var" and owner and owner != "self":
             pending += [place._replace(name=owner), Place("attr", name=name)]
     return frozenset(found)
-
-
-def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
-    source = flow.source
-    if source.kind == "call":
-        if not source.part and functions.wraps(source):
-            yield Place("seed", source.path, source.scope), flow.sure
-        for place, sure in functions.returns(source):
-            yield place, sure and flow.sure
-    elif source.kind == "made":
-        for file, qualified, sure in functions.of(source):
-            if qualified in file.makers:
-                yield SEED, sure and flow.sure
-    else:
-        yield source, flow.sure
-
-
-def _targets(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
-    if flow.target.kind == "arg":
-        yield flow.target, flow.sure
-        for place, sure in functions.parameters(flow.target):
-            yield place, sure and flow.sure
-    else:
-        yield flow.target, flow.sure
-
-
-def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges) -> None:
-    """Let the values of module-level names reach the files that import them."""
-    exports = functions.exports
-    paths = {file.module: file.path for file in files}
-    targets = {place for found in edges.values() for place, _ in found}
-    bound: dict[str, set[str]] = defaultdict(set)
-    for place in targets:
-        if place.kind == "var" and not place.scope and "." not in place.name:
-            bound[place.path].add(place.name)
-    for file in files:
-        for local, full in file.aliases.items():
-            module, _, name = exports.resolve(full).rpartition(".")
-            for found in exports.modules.get(module, ()):
-                if name in bound[paths[found]]:
-                    edges[Place("var", paths[found], "", name)].append((Place("var", file.path, "", local), True))
-        for module in exports.starred(file.module):
-            for name in sorted(bound[paths[module]] & file.reads):
-                edges[Place("var", paths[module], "", name)].append((Place("var", file.path, "", name), True))

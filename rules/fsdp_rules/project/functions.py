@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, module_name, scopes
@@ -20,6 +20,9 @@ class Functions:
         self.exports = exports
         self.files = {file.path: file for file in files}
         self._imports = {file.path: {entry.partition(".")[0] for entry in file.imported} | {"torch"} for file in files}
+        self._by_module = {file.module: file for file in files}
+        self._asked: set[tuple[str, str, str]] = set()
+        self._known: dict[tuple[str, str, str], list[Found]] = {}
         self._by_name: dict[str, list[Found]] = defaultdict(list)
         self._classes: dict[str, list[Found]] = defaultdict(list)
         for file in files:
@@ -45,23 +48,55 @@ class Functions:
     def parameters(self, place: Place) -> Iterator[tuple[Place, bool]]:
         """The parameters that the ``arg`` at ``place`` may be, each with whether no guess was made."""
         for file, qualified, sure in self.of(place):
-            names = file.functions[qualified]
-            if names[:1] in (("self",), ("cls",)):
-                names = names[1:]
-            found: tuple[str, ...]
-            if place.part.isdigit():
-                position = int(place.part)
-                found = (names[position],) if position < len(names) else ("*",)
-            elif place.part in ("*", "**"):
-                found = (place.part,) if place.part == "**" else ("*", *names)
-            else:
-                found = (place.part,) if place.part in names else ("**",)
-            for name in found:
-                yield Place("param", file.path, qualified, name), sure
+            for parameter in parameters_of(file, qualified, place.part):
+                yield parameter, sure
 
     def is_exact(self, place: Place) -> bool:
         """Whether the function that the call at ``place`` runs is known by its dotted path."""
-        return bool(self._exact(place.path, place.scope, place.name))
+        return bool(self.exact(place))
+
+    def exact(self, place: Place) -> list[Found]:
+        """The functions, more than one where several files are meant alike, with the dotted name of ``place``."""
+        key = (place.path, place.scope, place.name)
+        if key not in self._known:
+            self._known[key] = self._exact(*key)
+        return self._known[key]
+
+    def has_name(self, name: str) -> bool:
+        """Whether a function or class of the tree is called ``name``."""
+        return name in self._by_name or name in self._classes
+
+    def anywhere(self, name: str) -> list[Found]:
+        """The functions and classes that some module has under the ``name``."""
+        found = [entry for entry in self._by_name.get(name, ()) if "." not in entry[1]]
+        for owner in self._classes.get(name, ()):
+            found += self._constructor(owner)
+        return found
+
+    def paths(self, module: str) -> list[str]:
+        """The files of the module that an import path may mean."""
+        return [self._by_module[one].path for one in self.exports.modules.get(module, ())]
+
+    def members(self, place: Place) -> list[Found]:
+        """The functions that the module or object ``name`` has, whose names start with ``part``."""
+        file = self.files[place.path]
+        if place.name == "globals()":
+            return _starting(file, "", place.part)
+        if place.name in ("self", "cls"):
+            owner = next((one for one in scopes(place.scope) if one in file.classes), "")
+            return _starting(file, f"{owner}.", place.part) if owner else []
+        full = self.exports.resolve(expand(place.name, file.aliases)) if place.name else ""
+        found: list[Found] = []
+        for module in self.exports.modules.get(full, ()) if full else ():
+            found += _starting(self._by_module[module], "", place.part)
+            for name in self.exports.names[module]:
+                if name.startswith(place.part):
+                    found += self._at(place.path, self.exports.resolve(f"{module}.{name}"))
+        return found
+
+    def method(self, owner: Found, name: str) -> list[Found]:
+        """The method ``name`` of the class ``owner``, its own or that of the nearest base."""
+        return self._method(owner, name, set())
 
     def is_imported(self, place: Place) -> bool:
         """Whether what is called at ``place`` starts with a name that its file imports."""
@@ -69,10 +104,12 @@ class Functions:
 
     def of(self, place: Place) -> list[tuple[FileFacts, str, bool]]:
         """The functions that the call at ``place`` may run, each with whether no guess was made."""
-        exact = self._exact(place.path, place.scope, place.name)
+        exact = self.exact(place)
         if exact:
             return [(file, qualified, len(exact) == 1) for file, qualified in exact]
         head, _, name = place.name.rpartition(".")
+        if head.endswith("import_module"):
+            return [(file, qualified, False) for file, qualified in self.anywhere(name)]
         if not head or self.is_imported(place):
             return []
         return [(file, qualified, False) for file, qualified in self._by_name.get(name, ()) if "." in qualified]
@@ -98,6 +135,8 @@ class Functions:
         for around in scopes(scope):
             qualified = f"{around}.{name}" if around else name
             file = self.files[path]
+            if name in file.functions.get(around, ()):
+                return []
             if qualified in file.functions and around not in file.classes:
                 return [(file, qualified)]
             if qualified in file.classes:
@@ -115,8 +154,23 @@ class Functions:
             owners = [entry for entry in self._classes.get(last, ()) if _is_at(entry, head)]
             for owner in _nearest(path, head, owners):
                 found += self._method(owner, name, set())
+            if not owners:
+                found = self._of_instance(path, head, name)
             return found
         return _nearest(path, full, found)
+
+    def _of_instance(self, path: str, head: str, name: str) -> list[Found]:
+        """The method ``name`` of the object that a module binds to ``head``."""
+        module, _, variable = head.rpartition(".")
+        found: list[Found] = []
+        for candidate in self.exports.modules.get(module, ()):
+            file = self._by_module[candidate]
+            for made in file.instances.get(variable, ()):
+                if made.rpartition(".")[2] in self._classes and (file.path, made, name) not in self._asked:
+                    self._asked.add((file.path, made, name))
+                    found += self._exact(file.path, "", f"{made}.{name}")
+                    self._asked.discard((file.path, made, name))
+        return found
 
     def _classes_at(self, path: str, full: str) -> list[Found]:
         owners = [entry for entry in self._classes.get(full.rpartition(".")[2], ()) if _is_at(entry, full)]
@@ -140,6 +194,31 @@ class Functions:
             for entry in near or self._classes.get(base, []):
                 found += self._method(entry, name, seen)
         return found
+
+
+def _starting(file: FileFacts, owner: str, prefix: str) -> list[Found]:
+    """The functions directly in ``owner`` (a class and a dot; "" is the module) whose names start with ``prefix``."""
+    start = f"{owner}{prefix}"
+    return [(file, one) for one in file.functions if one.startswith(start) and "." not in one[len(owner) :]]
+
+
+def parameters_of(file: FileFacts, qualified: str, part: str, bound: int = 0) -> list[Place]:
+    """The parameters of a function that the argument ``part`` may be, behind ``bound`` that a partial has given it."""
+    names = file.functions[qualified]
+    if names[:1] in (("self",), ("cls",)):
+        names = names[1:]
+    found: tuple[str, ...]
+    if part.isdigit():
+        position = int(part) + bound
+        found = (names[position],) if position < len(names) else ("*",)
+    elif part in ("*", "**"):
+        found = (part,) if part == "**" else ("*", *names)
+    else:
+        found = (part,) if part in names else ("**",)
+    places = [Place("param", file.path, qualified, name) for name in found]
+    if found == ("**",) and part != "**" and qualified in file.keywords:
+        places.append(Place("item", file.path, qualified, file.keywords[qualified], part))
+    return places
 
 
 def _is_at(found: Found, full: str) -> bool:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.call_arguments import Calls
 from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, switches
 from fsdp_rules.project.places import Place
-from fsdp_rules.project.values import Values
+from fsdp_rules.project.values import lambda_name
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
 
@@ -26,12 +27,14 @@ PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "
 NAMESPACES = frozenset({"SimpleNamespace", "Namespace"})
 
 
-class Indexer(Values):
+class Indexer(Calls):
     """Collects what :class:`fsdp_rules.project.facts.FileFacts` holds about one file."""
 
     def __init__(self, path: str, aliases: Aliases, wraps: Wraps, gated: Mapping[int, bool]) -> None:
         super().__init__(path, aliases, wraps, gated)
         self.functions: dict[str, tuple[str, ...]] = {}
+        #: The name of the rest of the keywords of each function that takes one.
+        self.keywords: dict[str, str] = {}
         #: The last names of the bases of each class, and the methods of them that it calls.
         self.classes: dict[str, tuple[str, ...]] = {}
         self.supers: dict[str, frozenset[str]] = {}
@@ -44,6 +47,7 @@ class Indexer(Values):
         """Index the whole file; ``subgroups`` are the places of the process groups that are not of all ranks."""
         self.subgroups = subgroups
         self._body(tree.body, "")
+        self.flows = [self.settled(flow) for flow in self.flows]
 
     def _body(self, body: Iterable[ast.stmt], scope: str) -> None:
         for statement in body:
@@ -95,6 +99,7 @@ class Indexer(Values):
             self.switchers.add(inner)
         for name in [*names, *rest]:
             given = Place("param", self.path, inner, name)
+            self.assigned.add((inner, name))
             self.flow(given, self.var(inner, name))
             if (inner, name) in self.since:
                 self.flow(given, self.var(inner, name, early=True))
@@ -102,10 +107,17 @@ class Indexer(Values):
             self.flow(Place("param", self.path, inner, "*"), self.var(inner, arguments.vararg.arg), False)
         if arguments.kwarg is not None:
             self.flow(Place("param", self.path, inner, "**"), self.var(inner, arguments.kwarg.arg), False)
+            self.keywords[inner] = arguments.kwarg.arg
         if is_property(node) and scope in self.wraps.classes:
             self.flow(Place("ret", self.path, inner), Place("var", self.path, scope, f"self.{node.name}"))
             self.flow(Place("ret", self.path, inner), Place("attr", name=node.name))
+        self._decorators(node, inner, scope)
         self._body(node.body, inner)
+
+    def _decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inner: str, scope: str) -> None:
+        for decorator in node.decorator_list:
+            self._expression(decorator, scope)
+            self.decorated(decorator, inner, scope)
 
     def _class(self, node: ast.ClassDef, scope: str) -> None:
         inner = f"{scope}.{node.name}" if scope else node.name
@@ -116,6 +128,7 @@ class Indexer(Values):
             if self.aliases.known(base) == FSDP:
                 self.found(base)
                 self.wrappers.add(inner)
+        self._decorators(node, inner, scope)
         names = fields(node)
         if names:
             initializer = f"{inner}.__init__"
@@ -167,6 +180,8 @@ class Indexer(Values):
         for child in walk(node):
             if isinstance(child, ast.Call):
                 self._call(child, scope)
+            elif isinstance(child, ast.Lambda):
+                self.functions[lambda_name(child, scope)] = self.anonymous(child, scope)
             elif isinstance(child, ast.NamedExpr):
                 self._assign(child.target, child.value, scope)
             elif isinstance(child, ast.comprehension):
@@ -178,10 +193,14 @@ class Indexer(Values):
         if isinstance(node.func, ast.Attribute) and is_super(node.func.value):
             owner = self.wraps.owner(scope)
             for base in self.bases.get(owner, ()):
-                self._arguments(f"{base}.{node.func.attr}", node, scope)
+                self.arguments(f"{base}.{node.func.attr}", node, scope)
             return
         callee = self.aliases.dotted(node.func)
         if callee is None:
+            name = self.unnamed(node.func)
+            self.value(node.func, Place("callee", self.path, scope, name), scope)
+            self.arguments(name, node, scope)
+            self.handed_functions(node, scope)
             return
         if canonical(callee) == FSDP:
             self.found(node)
@@ -192,7 +211,7 @@ class Indexer(Values):
                 # A dictionary is updated by one; an average is updated by a model, which it does not keep.
                 given = [one for one in node.args if node.func.attr != "update" or isinstance(one, ast.Dict)]
                 for argument in [*given, *(keyword.value for keyword in node.keywords)]:
-                    self.value(argument, self.var(scope, held), scope, sure=False)
+                    self.value(argument, self.put(scope, held), scope, sure=False)
         if callee == "setattr" and len(node.args) == 3:
             self._set(node, scope)
         if callee.rpartition(".")[2] in NAMESPACES:
@@ -200,48 +219,14 @@ class Indexer(Values):
                 if keyword.arg is not None:
                     self.value(keyword.value, Place("attr", name=keyword.arg), scope)
         for name in self.callees(callee, node.func, scope):
-            self._arguments(name, node, scope)
-        self._handed_functions(node, scope)
+            self.arguments(name, node, scope)
+        self.handed_functions(node, scope)
 
     def _set(self, node: ast.Call, scope: str) -> None:
         owner, name, value = node.args
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             target = ast.copy_location(ast.Attribute(owner, name.value, ast.Store()), node)
             self._assign(target, value, scope)
-
-    def _arguments(self, callee: str, node: ast.Call, scope: str) -> None:
-        starred = False
-        for position, argument in enumerate(node.args):
-            starred = starred or isinstance(argument, ast.Starred)
-            part = "*" if starred else str(position)
-            self.value(argument, Place("arg", self.path, scope, callee, part), scope, sure=not starred)
-        for keyword in node.keywords:
-            place = Place("arg", self.path, scope, callee, keyword.arg or "**")
-            self.value(keyword.value, place, scope, sure=keyword.arg is not None)
-
-    def _handed_functions(self, node: ast.Call, scope: str) -> None:
-        """Let arguments reach a function that the same call hands on: ``partial``, ``submit``, ``spawn``."""
-        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in ("target", "fn", "func"))]
-        for index, argument in enumerate(given):
-            name = self.aliases.dotted(argument) if isinstance(argument, ast.Name | ast.Attribute) else None
-            if name is None:
-                continue
-            following: list[ast.expr] = list(node.args[index + 1 :]) if index < len(node.args) else []
-            for keyword in node.keywords:
-                if keyword.arg == "args" and isinstance(keyword.value, ast.Tuple | ast.List):
-                    # torch.multiprocessing.spawn puts the rank in front.
-                    shift = callee_tail(node) == "spawn"
-                    following += [*([ast.Constant(0)] if shift else []), *keyword.value.elts]
-                elif keyword.arg is not None:
-                    place = Place("arg", self.path, scope, name, keyword.arg)
-                    self.value(keyword.value, place, scope, sure=False)
-            for position, value in enumerate(following):
-                if isinstance(value, ast.Tuple | ast.List) and callee_tail(node) in ("spawn", "start_new_thread"):
-                    for inner, element in enumerate(value.elts):
-                        part = str(inner + (callee_tail(node) == "spawn"))
-                        self.value(element, Place("arg", self.path, scope, name, part), scope, sure=False)
-                else:
-                    self.value(value, Place("arg", self.path, scope, name, str(position)), scope, sure=False)
 
 
 def _names_another(target: ast.expr) -> bool:
@@ -250,8 +235,3 @@ def _names_another(target: ast.expr) -> bool:
     Which part of a value goes to which name is not known; that its model goes to ``optimizer`` can be left out.
     """
     return isinstance(target, ast.Name) and NO_MODEL.search(target.id) is not None
-
-
-def callee_tail(node: ast.Call) -> str:
-    """The last name of what is called, "" where that has none."""
-    return (text_of(node.func) or "").rpartition(".")[2]

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.places import Place
-
-
-class Way(enum.Enum):
-    """What another file has to do with a name for the model to get there."""
-
-    IMPORTED = "the module that it is imported from"
-    DEFINED = "a definition of a function or class of this name"
-    CALLED = "a call of this name"
-    READ = "an attribute of this name"
-    NAMED = "this name"
-
-
-class Exit(NamedTuple):
-    """One way out; for ``Way.IMPORTED`` the name is fully dotted."""
-
-    way: Way
-    name: str
 
 
 def exits(

@@ -20,6 +20,10 @@ class Place(NamedTuple):
     - ``call``: what a call of ``name`` in ``scope`` gives, or (``part``) one element of it; ``made``: what the result
       of that call gives when it is called in turn; ``arg``: what the call is given as its argument ``part``, a
       position, a keyword, ``*`` or ``**``. :mod:`fsdp_rules.project.flow` joins these three to functions of the tree;
+    - ``put``: the container ``name`` in ``scope``, or the element ``part`` of it, which may be one of a scope around;
+    - ``fn``: the function or class of the dotted name ``name``; ``members``: those of the module or object ``name``
+      whose names start with ``part``; ``named``: those called ``name`` of any module; ``callee``: what is called at
+      ``name`` where that has no dotted name; ``shift``: a partial of it that ``part`` arguments are bound in;
     - ``on``: what a method ``name`` that groups parameters is called on;
     - ``seed``: an ``FSDP(...)`` call.
     """

@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.callbacks import Callbacks
 from fsdp_rules.project.classes import Owners
+from fsdp_rules.project.edges import Call, joined, waiting_calls
+from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, joined, spread, wrapped_later
+from fsdp_rules.project.flow import Certainty, Held, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.leaving import Exit, exits
+from fsdp_rules.project.leaving import exits
 from fsdp_rules.project.optimizer_origins import Optimizers
 from fsdp_rules.project.origins import Site, importing, model_origins
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
+from fsdp_rules.project.unseen_calls import Unseen
 
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
@@ -36,8 +40,8 @@ class Project:
     of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
     come through, ``meta`` the functions in which the meta device is named, ``batchnorm`` the files that name BatchNorm
     or import such a file, ``sources`` the files that speak of FSDP. ``unwrapped`` are the places of models that some
-    wrap is given, ``exits`` the ways on which a model may reach files that are not indexed. ``optimizers`` are those
-    of all files.
+    wrap is given, ``exits`` the ways on which a model may reach files that are not indexed, ``unseen`` the calls that
+    are given a wrapped model and whose function no file names, ``optimizers`` the optimizers of all files.
     """
 
     flags: frozenset[str]
@@ -55,6 +59,7 @@ class Project:
     unwrapped: frozenset[Place] = field(default=frozenset())
     exits: frozenset[Exit] = field(default=frozenset())
     optimizers: Optimizers = field(default_factory=Optimizers)
+    unseen: frozenset[Call] = field(default=frozenset())
 
     @classmethod
     def build(
@@ -71,7 +76,10 @@ class Project:
         )
         functions = Functions(files, names)
         edges = joined(files, functions)
+        callbacks = Callbacks(functions, edges, waiting_calls(files, functions))
+        callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
         held, unwrapped = spread(edges), wrapped_later(edges, functions)
+        unseen = Unseen(callbacks, held)
         flags = flags.union(*(file.flags for file in files))
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
@@ -79,7 +87,8 @@ class Project:
             flags=flags | {"fsdp1"} if renamed else flags,
             names=names,
             held=held,
-            exits=exits(files, held, unwrapped, functions),
+            exits=exits(files, held, unwrapped, functions).union(unseen.exits()),
+            unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
             methods=frozenset(
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified

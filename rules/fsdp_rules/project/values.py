@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.places import INNER, Flow, Place
+from fsdp_rules.project.places import INNER, Flow, Place, scopes
 from fsdp_rules.project.wraps import Wraps
 
 #: Methods of a model that give the model, and torch.compile, which takes it as its argument.
@@ -16,6 +16,8 @@ SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float"
 PASSING = frozenset({"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"})
 #: Methods of containers that give what is in them.
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
+#: What the name of a callee that has no dotted name starts with.
+UNNAMED = "@"
 
 
 class Values:
@@ -29,7 +31,20 @@ class Values:
         self.gated = gated
         self.flows: list[Flow] = []
         self.flags: set[str] = set()
+        #: Every (scope, name) that is assigned.
+        self.assigned: set[tuple[str, str]] = set()
         self.subgroups: frozenset[tuple[int, int]] = frozenset()
+
+    def unnamed(self, node: ast.expr) -> str:
+        """What the callee ``node`` goes by that has no dotted name: its place, behind what makes it where that is said.
+
+        ``Trainer(model).fit`` is ``Trainer().fit``.
+        """
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+            maker = self.aliases.dotted(node.value.func)
+            if maker is not None and not maker.endswith("import_module"):
+                return f"{maker}().{node.attr}"
+        return f"{UNNAMED}{node.lineno}:{node.col_offset}"
 
     def flow(self, source: Place, target: Place, sure: bool = True) -> None:
         """Note one flow."""
@@ -40,6 +55,23 @@ class Values:
         """The place of a name; that of ``self.x`` is in the class around ``scope``."""
         home = self.wraps.owner(scope) if text.startswith("self.") else scope
         return Place("early" if early else "var", self.path, home, text)
+
+    def put(self, scope: str, text: str) -> Place:
+        """The place of what is put into a container: no name is bound by it, so that an outer one may be meant."""
+        return self.var(scope, text) if text.startswith("self.") else Place("put", self.path, scope, text)
+
+    def settled(self, flow: Flow) -> Flow:
+        """``flow``, whose container is found in its scope or in one around it; an imported one is left to the tree."""
+        place = flow.target
+        if place.kind != "put":
+            return flow
+        root, _, rest = place.name.partition(".")
+        home = next((one for one in scopes(place.scope) if (one, root) in self.assigned), None)
+        if home is None and root in self.aliases.names:
+            full = f"{self.aliases.names[root]}.{rest}".rstrip(".")
+            return flow._replace(target=Place("put", self.path, "", full))
+        target = Place("var", self.path, place.scope if home is None else home, place.name)
+        return flow._replace(target=target._replace(kind="item", part=place.part) if place.part else target)
 
     def found(self, node: ast.expr) -> None:
         """Note that the file wraps a model at ``node``."""
@@ -52,16 +84,18 @@ class Values:
 
     def targets(self, target: ast.expr, scope: str) -> Iterator[Place]:
         """The places that an assignment to ``target`` puts its value in."""
-        key = None
+        key, whole = None, True
         while isinstance(target, ast.Subscript | ast.Starred):
             if isinstance(target, ast.Subscript):
-                key = _key(target)
+                key, whole = _key(target), False
             target = target.value
         text = text_of(target)
         if text is not None:
-            yield self.var(scope, text)
+            if whole:
+                self.assigned.add((scope, text))
+            yield self.var(scope, text) if whole else self.put(scope, text)
             if key is not None:
-                yield self.var(scope, text)._replace(kind="item", part=key)
+                yield self.put(scope, text)._replace(part=key)
             if self._is_early(scope, text, target.lineno):
                 yield self.var(scope, text, early=True)
             if scope in self.wraps.classes and "." not in text:
@@ -106,6 +140,8 @@ class Values:
                 self.value(node.value, place, scope, False)
             case ast.Call() if text_of(node) is None:
                 self._call_value(node, place, scope, sure)
+            case ast.Lambda():
+                self.flow(Place("fn", self.path, "", lambda_name(node, scope)), place, sure)
             case ast.Subscript():
                 self._element(node, place, scope, sure)
             case _:
@@ -114,12 +150,30 @@ class Values:
     def _name(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
         text = text_of(node)
         if text is None:
+            self._member(node, place, scope, sure)
             return
+        owner, _, method = text.rpartition(".")
+        for made in self.wraps.made_by(scope, owner) if owner and owner != "self" else ():
+            if made.rpartition(".")[2][:1].isupper():
+                self.flow(Place("fn", self.path, scope, f"{made}.{method}"), place, sure)
         self.flow(self.var(scope, text, self._is_early(scope, text, node.lineno)), place, sure)
         if "." in text and not text.startswith("self."):
             self.flow(Place("attr", name=text.rpartition(".")[2]), place, False)
         if text.endswith(INNER):
             self.flow(self.var(scope, text.rpartition(".")[0]), place, False)
+
+    def _member(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
+        """What an attribute of a call's result is: a method of what a class makes, or a name of a module."""
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Call):
+            return
+        maker = self.aliases.dotted(node.value.func) or ""
+        module = node.value.args[0] if node.value.args else None
+        if not maker.endswith("import_module"):
+            self.flow(Place("fn", self.path, scope, f"{maker}.{node.attr}"), place, sure)
+        elif isinstance(module, ast.Constant) and isinstance(module.value, str):
+            self.flow(Place("fn", self.path, scope, f"{module.value}.{node.attr}"), place, sure)
+        else:
+            self.flow(Place("named", self.path, name=node.attr), place, False)
 
     def _dict(self, node: ast.Dict, place: Place, scope: str) -> None:
         for key, element in zip(node.keys, node.values, strict=True):
@@ -154,8 +208,16 @@ class Values:
                 self.value(inner, place, scope, sure)
         elif self.aliases.is_factory(node):
             self.found(node)
+        elif callee == "functools.partial" and node.args:
+            bound = Place("shift", self.path, scope, self.unnamed(node), str(len(node.args) - 1))
+            self.value(node.args[0], bound, scope, sure)
+            self.flow(bound, place, sure)
+        elif callee in ("getattr", "globals"):
+            self.flow(Place("members", self.path, scope, _owner(node), _prefix(node)), place, False)
         elif name in TAKING and isinstance(node.func, ast.Attribute):
             self.value(node.func.value, place, scope, False)
+            for one in self.callees(callee, node.func, scope):
+                self.flow(Place("call", self.path, scope, one), place, False)
         elif name in PASSING:
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 self.value(argument, place, scope, False)
@@ -164,6 +226,7 @@ class Values:
                 self.flow(Place("call", self.path, scope, one), place, sure)
 
     def _made(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
+        self.flow(Place("call", self.path, scope, self.unnamed(node.func)), place, sure)
         if isinstance(node.func, ast.Call):
             maker = self.aliases.dotted(node.func.func)
             if maker is not None:
@@ -182,6 +245,25 @@ class Values:
 
     def _is_early(self, scope: str, text: str, line: int) -> bool:
         return line < self.since.get((scope, text), 0)
+
+
+def lambda_name(node: ast.Lambda, scope: str) -> str:
+    """The qualified name that a lambda goes by."""
+    return f"{scope}.<lambda {node.lineno}:{node.col_offset}>".lstrip(".")
+
+
+def _owner(node: ast.Call) -> str:
+    """Whose names ``getattr`` or ``globals`` gives: the text of a module or an object, "" where it has none."""
+    if not node.args or ast.unparse(node.args[0]) == "sys.modules[__name__]":
+        return "globals()"
+    return text_of(node.args[0]) or ""
+
+
+def _prefix(node: ast.Call) -> str:
+    """What the name that ``getattr`` is asked for starts with."""
+    name = node.args[1] if len(node.args) > 1 else None
+    first = name.values[0] if isinstance(name, ast.JoinedStr) and name.values else None
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
 def _key(node: ast.Subscript) -> str | None:

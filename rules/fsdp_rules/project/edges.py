@@ -1,0 +1,118 @@
+"""The graph of a tree's values: the flows of its files, with calls joined to the functions that they run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fsdp_rules.fsdp1.names import expand
+from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.places import SEED, Flow, Place
+
+#: From each place to those that its value reaches, each with whether no guess was made.
+Edges = dict[Place, list[tuple[Place, bool]]]
+#: What is called somewhere: the file, the scope, and the name, as in the places of its arguments.
+Call = tuple[str, str, str]
+
+
+def joined(files: list[FileFacts], functions: Functions) -> Edges:
+    """The flows of all files, from source to targets, with each call joined to the functions that it may mean."""
+    edges: Edges = defaultdict(list)
+    for file in files:
+        for flow in file.flows:
+            if flow.target.kind == "arg" and flow.target.part == "**" and flow.source.kind == "var":
+                for source, target in _by_keyword(flow, functions):
+                    edges[source].append((target, False))
+            for source, source_sure in _sources(flow, functions):
+                for target, target_sure in _targets(flow, functions):
+                    edges[source].append((target, source_sure and target_sure))
+    _imported_values(files, functions, edges)
+    return edges
+
+
+def enclosed(edges: Edges, bound: set[Place]) -> dict[tuple[str, str], list[str]]:
+    """The scopes that read a name which one around them binds, by path and name; ``bound`` are all targets."""
+    inner: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for place in edges:
+        # A function that binds the name itself does not see the one around it.
+        if place.kind == "var" and place._replace(name=place.name.partition(".")[0]) not in bound:
+            inner[place.path, place.name].append(place.scope)
+    return inner
+
+
+def waiting_calls(files: list[FileFacts], functions: Functions) -> dict[Call, list[Flow]]:
+    """The flows from and to calls that no dotted path says the function of, by what is called."""
+    found: dict[Call, list[Flow]] = defaultdict(list)
+    for file in files:
+        for flow in file.flows:
+            for place, kind in ((flow.source, "call"), (flow.target, "arg")):
+                if place.kind == kind and not functions.exact(place):
+                    found[called(place)].append(flow)
+    return found
+
+
+def called(place: Place) -> Call:
+    """What the call is known by that ``place`` belongs to."""
+    return place.path, place.scope, place.name
+
+
+def _by_keyword(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Place]]:
+    """What a call is given by ``**kwargs``, key by key."""
+    for file, qualified, _ in functions.of(flow.target):
+        for name in file.functions[qualified]:
+            yield flow.source._replace(kind="item", part=name), Place("param", file.path, qualified, name)
+
+
+def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
+    source = flow.source
+    if source.kind == "call":
+        if not source.part and functions.wraps(source):
+            yield Place("seed", source.path, source.scope), flow.sure
+        for place, sure in functions.returns(source):
+            yield place, sure and flow.sure
+    elif source.kind == "made":
+        for file, qualified, sure in functions.of(source):
+            if qualified in file.makers:
+                yield SEED, sure and flow.sure
+    else:
+        yield source, flow.sure
+
+
+def _targets(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
+    if flow.target.kind == "put":
+        module, _, name = functions.exports.resolve(flow.target.name).rpartition(".")
+        for path in functions.paths(module):
+            yield Place("var", path, "", name), False
+    elif flow.target.kind == "arg":
+        yield flow.target, flow.sure
+        for place, sure in functions.parameters(flow.target):
+            yield place, sure and flow.sure
+    else:
+        yield flow.target, flow.sure
+
+
+def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges) -> None:
+    """Let the values of module-level names reach the files that import them."""
+    exports = functions.exports
+    paths = {file.module: file.path for file in files}
+    targets = {place for found in edges.values() for place, _ in found}
+    bound: dict[str, set[str]] = defaultdict(set)
+    for place in targets:
+        if place.kind == "var" and not place.scope and "." not in place.name:
+            bound[place.path].add(place.name)
+    for place in [one for one in edges if one.kind == "var" and "." in one.name]:
+        full = expand(place.name, functions.files[place.path].aliases)
+        module, _, name = exports.resolve(full).rpartition(".") if full != place.name else ("", "", "")
+        for found in exports.modules.get(module, ()):
+            if name in bound[paths[found]]:
+                edges[Place("var", paths[found], "", name)].append((place, True))
+    for file in files:
+        for local, full in file.aliases.items():
+            module, _, name = exports.resolve(full).rpartition(".")
+            for found in exports.modules.get(module, ()):
+                if name in bound[paths[found]]:
+                    edges[Place("var", paths[found], "", name)].append((Place("var", file.path, "", local), True))
+        for module in exports.starred(file.module):
+            for name in sorted(bound[paths[module]] & file.reads):
+                edges[Place("var", paths[module], "", name)].append((Place("var", file.path, "", name), True))

@@ -1,0 +1,115 @@
+"""Where functions that are called as values come from: the files to look in, and the calls that nothing is known of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from fsdp_rules.fsdp1.names import expand
+from fsdp_rules.project.callbacks import Callbacks
+from fsdp_rules.project.edges import Call, called
+from fsdp_rules.project.exits import Exit, Way
+from fsdp_rules.project.flow import Held
+from fsdp_rules.project.places import Place, scopes
+
+#: Functions of configuration libraries that call what a configuration names.
+CONFIGURED = frozenset({"instantiate"})
+
+
+class Unseen:
+    """Looks back from the calls that are given a wrapped model (``held``) to what they may call."""
+
+    def __init__(self, callbacks: Callbacks, held: dict[Place, Held]) -> None:
+        self._callbacks = callbacks
+        self._held = held
+        self._back: dict[Place, list[Place]] = defaultdict(list)
+        for source, targets in callbacks.edges.items():
+            for target, _ in targets:
+                self._back[target].append(source)
+        for flow in (flow for flows in callbacks.waiting.values() for flow in flows if flow.source.kind == "call"):
+            for target in callbacks.targets(flow):
+                self._back[target].append(flow.source)
+        given = (place for place, found in held.items() if place.kind == "arg" and not found.by_name)
+        self.calls = sorted(
+            {
+                call
+                for call in map(called, given)
+                if call in callbacks.waiting and not any(place in held for place in callbacks.places(call))
+            }
+        )
+
+    def exits(self) -> Iterator[Exit]:
+        """The ways to files that may have one of the functions."""
+        for call in self.calls:
+            if call[2].rpartition(".")[0].endswith("import_module"):
+                yield Exit(Way.DEFINED, call[2].rpartition(".")[2])
+            if call[2].startswith("self."):
+                yield from self._bases(call)
+            for place in self._sources(call):
+                yield from self._exits(place)
+
+    def unknown(self) -> frozenset[Call]:
+        """The calls of which no function is known, though the tree says where it comes from."""
+        return frozenset(call for call in self.calls if call not in self._callbacks.joined and self._is_unknown(call))
+
+    def _is_unknown(self, call: Call) -> bool:
+        name = call[2].rpartition(".")[2]
+        if name in CONFIGURED or call[2].rpartition(".")[0].endswith("import_module"):
+            return True
+        return any(self._is_open(place) for place in self._sources(call))
+
+    def _is_open(self, place: Place) -> bool:
+        """Whether nothing says what is at ``place``, though a value has to come there."""
+        if self._back.get(place):
+            return False
+        if place.kind == "var":
+            return not place.scope and place.name in self._callbacks.functions.files[place.path].assigned
+        return place.kind in ("param", "members", "named")
+
+    def _sources(self, call: Call) -> set[Place]:
+        found: set[Place] = set()
+        pending = self._callbacks.starts(call)
+        while pending:
+            place = pending.pop()
+            if place in found:
+                continue
+            found.add(place)
+            pending += self._back.get(place, ())
+            if place.kind == "var" and place not in self._callbacks.bound:
+                around = (place._replace(scope=one) for one in scopes(place.scope)[1:])
+                pending += [one for one in around if one in self._callbacks.bound or not one.scope]
+        return found
+
+    def _bases(self, call: Call) -> Iterator[Exit]:
+        """The ways to the bases of the class around ``call``, which may give it the attribute that it calls."""
+        file = self._callbacks.functions.files[call[0]]
+        pending = [one for one in scopes(call[1]) if one in file.classes][:1]
+        seen: set[str] = set()
+        while pending:
+            owner = pending.pop()
+            for base in file.classes.get(owner, ()) if owner not in seen else ():
+                pending.append(base)
+                if base in file.aliases:
+                    yield Exit(Way.IMPORTED, self._callbacks.functions.exports.resolve(file.aliases[base]))
+            seen.add(owner)
+
+    def _exits(self, place: Place) -> Iterable[Exit]:
+        functions = self._callbacks.functions
+        file = functions.files.get(place.path)
+        if place.kind == "param":
+            # A decorator's function is inside the one that other files know.
+            return [Exit(Way.NAMED, one) for one in place.scope.split(".") if not one.startswith(("__", "<"))]
+        if place.kind == "attr" and place in self._callbacks.bound:
+            return [Exit(Way.READ, place.name)]
+        if place.kind == "named":
+            return [Exit(Way.DEFINED, place.name)]
+        if file is None or place.kind not in ("var", "fn", "members", "call"):
+            return []
+        if place.kind in ("fn", "call"):
+            return [Exit(Way.IMPORTED, functions.exports.resolve(place.name))] if functions.is_imported(place) else []
+        root = place.name.partition(".")[0]
+        if root in file.aliases:
+            return [Exit(Way.IMPORTED, functions.exports.resolve(expand(place.name, file.aliases)))]
+        if place.kind == "var" and not place.scope and place.name in file.assigned:
+            return [Exit(Way.NAMED, place.name)]
+        return []

@@ -1,0 +1,41 @@
+"""Functions that are passed as values: each one that a call may run is reached, in files that nothing else leads to."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.result import Changed, Unchanged
+from tests.rules.helpers import rewrite_tree
+from tests.rules.project.callback_forms import FORMS, WORK
+
+#: The file of the function that is passed.
+STEPS = "program/steps.py"
+IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as Wrap\n"
+
+
+def tree(form: dict[str, str], wraps: bool) -> dict[str, str]:
+    """A program whose main file wraps the model that is handed on, or (``wraps`` is false) another one."""
+    needs = form["run"].partition("def run(")[2].partition(")")[0].split(", ")
+    made = "Wrap(net)" if wraps else "net"
+    main = f"{IMPORT}from program.run import run\n\n\ndef main(net, other, pool, name, cfg):\n    other = Wrap(other)\n"
+    files = {"steps": WORK, **form, "main": f"{main}    made = {made}\n    run({', '.join(needs)})\n"}
+    return {f"program/{name}.py": text for name, text in files.items()}
+
+
+def spoken(files: dict[str, str], path: str) -> set[str]:
+    """The rules that speak about the file at ``path``."""
+    for name, text in files.items():
+        compile(text, name, "exec", dont_inherit=True)
+    result = rewrite_tree({name: text.encode() for name, text in files.items()}).get(path, Unchanged())
+    assert isinstance(result, Changed | Unchanged), result
+    return {found.rule for found in result.findings}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_function_that_is_passed_is_reached(form: str) -> None:
+    assert "FSDP211" in spoken(tree(FORMS[form], True), STEPS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_said_of_it_where_another_model_is_wrapped(form: str) -> None:
+    assert spoken(tree(FORMS[form], False), STEPS) == set()
