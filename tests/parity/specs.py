@@ -44,7 +44,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
 COMMON = FACTORS | {
     "spelling": ("literal", "variable"),
     "policy": ("none", "transformer", "transformer_variable", "module", "lambda"),
-    "init": ("eager", "meta"),
+    "init": ("eager", "meta", "meta_init_fn"),
     "ignored": ("none",),
     "group": ("none", "process_group_none", "mesh"),
     "kwargs": ("direct",),
@@ -53,7 +53,7 @@ COMMON = FACTORS | {
 
 #: Pairs of common values that send a program through a helper all the same.
 HELPED: tuple[Callable[[Spec], bool], ...] = (
-    lambda s: s["sync"] == "True" and (s["group"] == "mesh" or s["init"] == "meta"),
+    lambda s: s["sync"] == "True" and s["group"] == "mesh",
     lambda s: s["strategy"] == "NO_SHARD" and s["group"] == "mesh",
     lambda s: s["model"] == "conv" and s["precision"] != "none",
 )

@@ -26,6 +26,7 @@ FOUR_RANKS = {
     "FSDP102-sharding-strategy-hybrid": "two nodes of two",
     "FSDP107-process-group-and-mesh-groups": "two nodes of two",
     "FSDP107-process-group-and-mesh-own-group": "two groups of two",
+    "FSDP109-param-init-fn-rank-0": "one rank with values, three without",
 }
 
 # What torch itself refuses on the machine that runs the tests, before or after: neither version can be trained.

@@ -11,6 +11,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
+from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
@@ -90,7 +91,9 @@ def build(model):
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
         if file.project.may_be_on_meta(file.path, file.scope(call)):
-            plan.helper.append("this model may be on the meta device, where FSDP1 initialises one unit at a time")
+            plan.on_meta = True
+            if "torchdistx" in file.text:
+                plan.helper.append("torchdistX defers the initialisation of this model")
         elif "meta" in file.project.flags:
             plan.assumptions.append("assumes this model is not on the meta device, where its first forward would fail")
         early = [entry.name for entry in early_optimizers(call, file) if not entry.moves]
@@ -120,6 +123,7 @@ def build(model):
         for words, (message, advice) in BEYOND.items():
             if words.search(file.text):
                 yield Diagnosis(call, Level.REVIEW, message, advice)
+        plan.edits += functions(plan, file)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None and too_long(plan, native, file):
             native = None

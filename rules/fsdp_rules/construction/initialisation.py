@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
+from fsdp_rules.construction._plan.leaves import leaves
+from fsdp_rules.construction._plan.materializing import only_empties
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
@@ -18,9 +20,10 @@ from fsdp_rules.verdict.what_to_test import WEIGHTS
 class ParamInitFn(ArgumentRule):
     """param_init_fn.
 
-    FSDP1 materialises and initialises each unit on the full tensors, then shards it, so the values do not depend on the
-    number of processes. FSDP2 has no such step; `fsdp_compat.shard` calls the function unit by unit in FSDP1's order
-    before each `fully_shard`.
+    FSDP1 initialises each unit on the full tensors, then shards it, so the values do not depend on the number of
+    processes. FSDP2 has no such step, so a short function in the file runs it on the modules of each unit
+    that is on the meta device, in FSDP1's order and before its `fully_shard`. Without `param_init_fn`, FSDP1 runs
+    `reset_parameters` instead, and so does the function where the model may be on the meta device.
     """
 
     id = "FSDP109"
@@ -35,20 +38,40 @@ def build(model, init):
     model = FSDP(model, param_init_fn=init)
     return model
 """
-    after = """
-import fsdp_compat
+    after = '''
+import itertools
+
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+def materialize_unit(unit, init_module):
+    """Run ``init_module`` on a unit with meta tensors, sharded units in it left out."""
+    modules = [unit]
+    for module in modules:
+        modules += [m for m in module.children() if m not in modules and not isinstance(m, FSDPModule)]
+    if any(tensor.is_meta for tensor in itertools.chain(unit.parameters(), unit.buffers())):
+        for module in modules:
+            init_module(module)
 
 def build(model, init):
-    model = fsdp_compat.shard(model, param_init_fn=init)
+    materialize_unit(model, init)
+    fully_shard(model)
     return model
-"""
+'''
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
-        """Leave every function to the helper."""
-        if is_none(file.value(value)):
+        """Plan that the function runs on each unit, where it may be one."""
+        found = leaves(value, file)
+        chosen = [node for node in found.nodes if not is_none(node)]
+        if not chosen and not found.unknown:
+            plan.consume_value(value, file)
             return
-        plan.helper.append("param_init_fn initialises each unit before it is sharded")
-        yield Diagnosis(value, Level.REVIEW, "the function runs on the full tensors of each unit, as under FSDP1")
+        plan.on_meta, plan.param_init_fn = True, value
+        plan.draws = bool(found.unknown) or not all(only_empties(node, file) for node in chosen)
+        level = Level.SAFE
+        if len(chosen) < len(found.nodes):
+            plan.assumptions.append("assumes param_init_fn is set wherever this model is on the meta device")
+            level = Level.REVIEW
+        yield Diagnosis(value, level, "the function runs on the full tensors of each unit, as under FSDP1")
 
 
 class SyncModuleStates(ArgumentRule):
@@ -56,7 +79,7 @@ class SyncModuleStates(ArgumentRule):
 
     FSDP1 broadcasts each unit's parameters and buffers before it shards them. The rewrite broadcasts tensor by tensor
     in front of the first `fully_shard`, so that no more than one full tensor is copied to the device at a time, inside
-    the groups of the mesh where there is one. With modules on the meta device `fsdp_compat.shard` does it.
+    the groups of the mesh where there is one. A model that may be on the meta device is broadcast unit by unit.
     """
 
     id = "FSDP114"

@@ -40,9 +40,10 @@ def test_sent_under_a_condition() -> None:
     assert "if args.sync:\n        for tensor" in wrapped("sync_module_states=args.sync")
 
 
-@pytest.mark.parametrize(("given", "native"), [("net", False), ("Net()", True)])
-def test_a_model_from_where_the_meta_device_is_named(given: str, native: bool) -> None:
-    assert is_native(wrapped("sync_module_states=True", main=META.format(given))) is native
+@pytest.mark.parametrize(("given", "reset"), [("net", True), ("Net()", False)])
+def test_a_model_from_where_the_meta_device_is_named(given: str, reset: bool) -> None:
+    text = wrapped("sync_module_states=True", main=META.format(given))
+    assert is_native(text) and ("reset_unit(model, " in text) is reset
 
 
 def test_a_meta_device_that_another_model_is_built_on() -> None:
@@ -51,5 +52,28 @@ def test_a_meta_device_that_another_model_is_built_on() -> None:
 
 
 def test_param_init_fn() -> None:
-    assert "fsdp_compat.shard(" in wrapped("param_init_fn=args.init")
-    assert is_native(wrapped("param_init_fn=None"))
+    text = wrapped("param_init_fn=args.init")
+    assert is_native(text) and "materialize_unit(model, args.init)" in text
+    assert "materialize_unit" not in wrapped("param_init_fn=None")
+
+
+@pytest.mark.parametrize(
+    ("init", "order"),
+    [
+        ("args.init", "dict.fromkeys(children_first(model))"),
+        ("lambda module: module.to_empty(device=0, recurse=False)", "reversed(list(model.modules()))"),
+    ],
+)
+def test_units_in_the_order_in_which_numbers_are_drawn(init: str, order: str) -> None:
+    text = wrapped(f"auto_wrap_policy=ModuleWrapPolicy({{Block}}), param_init_fn={init}")
+    assert is_native(text) and f"for module in {order}:" in text
+
+
+def test_broadcast_of_each_unit() -> None:
+    text = wrapped("param_init_fn=args.init, sync_module_states=args.sync", above="if True: pass")
+    assert "tensors = materialize_unit(model, args.init)\n    if args.sync:\n        for tensor in tensors:" in text
+
+
+def test_deferred_initialisation() -> None:
+    above = "from torchdistx import deferred_init\nmodel = deferred_init.deferred_init(Net)"
+    assert "fsdp_compat.shard(" in wrapped("param_init_fn=args.init", above=above)

@@ -23,17 +23,16 @@ def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     return [f'if {device_type(device, file, code)} == "cuda" and {index} is not None:', f"    {call}"]
 
 
-def sync_lines(plan: ShardPlan, root: str, mesh: str | None, file: File, code: Code) -> list[str]:
-    """What gives all ranks of the mesh the values of its first one."""
+def sync_lines(plan: ShardPlan, tensors: str, mesh: str | None, file: File, code: Code) -> list[str]:
+    """What gives ``tensors`` on all ranks of the mesh the values of its first one."""
     if plan.sync is None:
         return []
-    chain = file.ref("itertools.chain")
     broadcast = file.ref("torch.distributed.broadcast")
     tensor = file.fresh(plan.module, "tensor", "parameter_or_buffer")
     source = file.fresh(plan.module, "synced", "synced_tensor")
     place = code(plan.device.value) if plan.device.value is not None else f"{tensor}.device"
     lines = [
-        f"for {tensor} in {chain}({root}.parameters(), {root}.buffers()):",
+        f"for {tensor} in {tensors}:",
         f"    {source} = {tensor}.detach().to({place})",
     ]
     group = plan.mesh_value
@@ -51,6 +50,11 @@ def sync_lines(plan: ShardPlan, root: str, mesh: str | None, file: File, code: C
     if literal_bool(plan.sync) is True:
         return lines
     return [f"if {code(plan.sync)}:", *[f"    {line}" for line in lines]]
+
+
+def all_tensors(root: str, file: File) -> str:
+    """The parameters and buffers of ``root``."""
+    return f"{file.ref('itertools.chain')}({root}.parameters(), {root}.buffers())"
 
 
 def _group(plan: ShardPlan, mesh: str | None, code: Code) -> str:

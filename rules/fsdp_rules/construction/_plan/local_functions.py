@@ -21,7 +21,7 @@ DEFAULT = "int(1e8)"
 def by_size(file: File) -> list[Edit]:
     """The function that selects units by size, as FSDP1's size_based_auto_wrap_policy does."""
     kinds = [file.ref(f"torch.nn.{name}") for name in ("MultiheadAttention", "ModuleList", "ModuleDict")]
-    return _defined(
+    return defined(
         BY_SIZE,
         f'''def {BY_SIZE}(module, min_num_params):
     """The modules in ``module`` that hold so many parameters outside of smaller units, and how many all units hold."""
@@ -40,7 +40,7 @@ def by_size(file: File) -> list[Edit]:
 
 def by_policy(file: File) -> list[Edit]:
     """The function that asks a policy from elsewhere about each module, in FSDP1's order and with FSDP1's counts."""
-    return _defined(
+    return defined(
         BY_POLICY,
         f'''def {BY_POLICY}(module, policy):
     """The modules in ``module`` that ``policy`` selects, children first, and how many parameters they hold."""
@@ -62,7 +62,7 @@ def by_name(file: File) -> list[Edit]:
     init = file.ref("torch.distributed.device_mesh.init_device_mesh")
     world = file.ref("torch.distributed.get_world_size")
     module = file.ref("torch.get_device_module")
-    return _defined(
+    return defined(
         BY_NAME,
         f'''def {BY_NAME}(name, device_type):
     """The arguments of fully_shard for the sharding strategy called ``name``."""
@@ -81,7 +81,7 @@ def by_name(file: File) -> list[Edit]:
 def by_fields(file: File) -> list[Edit]:
     """The function that reads the fields of a MixedPrecision that comes from elsewhere."""
     policy = file.ref("torch.distributed.fsdp.MixedPrecisionPolicy")
-    return _defined(
+    return defined(
         BY_FIELDS,
         f'''def {BY_FIELDS}(mixed_precision):
     """The MixedPrecisionPolicy of the model, that of its units, and the dtype of the buffers."""
@@ -103,7 +103,7 @@ def lines_of(edits: Iterable[Edit]) -> int:
     return sum(edit.build(lambda node: "").count("\n") + 1 for edit in inserted)
 
 
-def _defined(name: str, text: str, file: File) -> list[Edit]:
+def defined(name: str, text: str, file: File) -> list[Edit]:
     """The edit that puts the function above the first wrap of the file; none where the file has it already."""
     if any(entry.name.value == name for entry in file.nodes(cst.FunctionDef)):
         return []

@@ -56,7 +56,8 @@ class ShardPlan:
     ``group`` or ``replicated`` (``mesh_value`` is the group, None with ``optional_group`` for all ranks), ``groups``
     (``groups`` are those to shard and to replicate over), ``hybrid`` or ``no_shard``. ``strategy`` is set where one of
     several is chosen at run time. ``offload_if`` is the test on which parameters are offloaded, ``offload_value`` the
-    policy that is chosen at run time.
+    policy that is chosen at run time. ``on_meta``: the model may be on the meta device, and each unit is initialised
+    before it is sharded, by ``param_init_fn`` or reset_parameters; ``draws``: that may draw random numbers.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then.
     """
@@ -80,6 +81,9 @@ class ShardPlan:
     offload_value: cst.BaseExpression | None = None
     device: Device = field(default_factory=Device)
     sync: cst.BaseExpression | None = None
+    on_meta: bool = False
+    param_init_fn: cst.BaseExpression | None = None
+    draws: bool = True
     root: bool = True
     consumed: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
     helper: list[str] = field(default_factory=list)

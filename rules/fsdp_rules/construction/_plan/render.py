@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.around import buffer_lines, device_lines, sync_lines
+from fsdp_rules.construction._plan.around import all_tensors, buffer_lines, device_lines, sync_lines
 from fsdp_rules.construction._plan.local_functions import BY_FIELDS, lines_of
+from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_text import display, policy_text
@@ -78,6 +79,7 @@ class _Renderer:
         self.needs_statements = bool(
             plan.selector
             or plan.sync is not None
+            or plan.on_meta
             or self._casts_buffers
             or (plan.precision is not None and plan.precision.value is not None)
             or plan.device.set_current
@@ -123,17 +125,19 @@ class _Renderer:
         lines += device_lines(self.plan, self.file, code)
         lines += self.meshes.strategy_lines(code)
         mesh = self._mesh(lines, code)
-        lines += sync_lines(self.plan, root, mesh, self.file, code)
-        lines += self._sharding(root, mesh, code)
-        call = lines.pop()
+        if self.plan.sync is not None and not self.plan.on_meta:
+            lines += sync_lines(self.plan, all_tensors(root, self.file), mesh, self.file, code)
+        call = self._sharding(lines, root, mesh, code)
         buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code)
+        if call is None:
+            lines, call, buffers = [*lines, *buffers], root, []
         if place.form == "return":
             return [*lines, call, *buffers, f"return {root}"] if buffers else [*lines, f"return {call}"]
         if place.annotation is not None:
             return [*lines, f"{place.target}: {code(place.annotation)} = {call}", *buffers]
         if place.form == "assign" and place.target != root:
             return [*lines, f"{place.target} = {call}", *buffers]
-        return [*lines, call, *buffers]
+        return [*lines, *([call] if call != root else []), *buffers]
 
     def _mesh(self, lines: list[str], code: Code) -> str | None:
         """The mesh as the calls name it; statements that make it go to ``lines``."""
@@ -150,10 +154,9 @@ class _Renderer:
         lines += self.meshes.lines(name, code)
         return name
 
-    def _sharding(self, root: str, mesh: str | None, code: Code) -> list[str]:
-        """The calls of ``fully_shard``, the root's as the last line."""
+    def _sharding(self, lines: list[str], root: str, mesh: str | None, code: Code) -> str | None:
+        """Add the calls of ``fully_shard`` to ``lines``; the root's call, None where a loop makes it too."""
         plan = self.plan
-        lines: list[str] = []
         shared = self._shared(mesh, code)
         own: dict[str, str] = {}
         its: dict[str, str] = {}
@@ -166,10 +169,13 @@ class _Renderer:
             entries = [*(f'"{key}": {text}' for key, text in shared.items()), *([f"**{spread}"] if spread else [])]
             lines.append(f"{name} = {display(entries)}")
             given = [f"**{name}"]
+        if plan.on_meta:
+            made, call = unit_lines(plan, root, mesh, Arguments(own, its, given), self.file, code)
+            lines += made
+            return call
         if plan.selector:
             lines += self._units(root, [*_keywords(its), *given], code)
-        lines.append(call_text(self.fully_shard, [root, *_keywords(own), *given]))
-        return lines
+        return call_text(self.fully_shard, [root, *_keywords(own), *given])
 
     def _policies(
         self, lines: list[str], shared: dict[str, str], own: dict[str, str], its: dict[str, str], code: Code
