@@ -14,6 +14,7 @@ from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
+from fsdp_rules.construction.mixed_precision import CHECK_BATCHNORM, NO_BATCHNORM
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.expressions import last_name
@@ -131,9 +132,9 @@ def build(model):
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
             message = sentence("sharded in place by fully_shard", *plan.assumptions)
-            yield Diagnosis(
-                call, level, message, edits=(*native, *plan.edits), claims=(call.func,), consumes=tuple(plan.consumed)
-            )
+            advice = CHECK_BATCHNORM if NO_BATCHNORM in plan.assumptions else ""
+            edits, consumed = (*native, *plan.edits), tuple(plan.consumed)
+            yield Diagnosis(call, level, message, advice, edits=edits, claims=(call.func,), consumes=consumed)
             yield about_unused_parameters(call)
             yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])
             yield from verdicts

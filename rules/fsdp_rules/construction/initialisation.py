@@ -52,6 +52,7 @@ def materialize_unit(unit, init_module):
         for module in modules:
             init_module(module)
 
+
 def build(model, init):
     materialize_unit(model, init)
     fully_shard(model)

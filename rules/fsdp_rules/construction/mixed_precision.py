@@ -16,6 +16,8 @@ from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
+NO_BATCHNORM = "assumes the model has no BatchNorm, which FSDP1 keeps in full precision"
+CHECK_BATCHNORM = "check any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())"
 #: Fields that FSDP2's policy has under the same names.
 READ = frozenset({"param_dtype", "reduce_dtype"})
 FIELDS = (
@@ -136,7 +138,7 @@ def build(model):
         if len(casts) > 1 or any(None in pair for pair in casts):
             return "which inputs are cast is only known at run time"
         if "batchnorm" in file.project.flags:
-            plan.assumptions.append("assumes the model has no BatchNorm, which FSDP1 keeps in full precision")
+            plan.assumptions.append(NO_BATCHNORM)
         if found.nodes == (value,) or not every:
             return None
         if not isinstance(value, cst.Name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.exports import Exports
@@ -24,11 +24,31 @@ def model_origins(edges: Mapping[Place, Iterable[tuple[Place, bool]]]) -> dict[S
 
     ``edges`` are the flows of values, source to targets.
     """
+    found: dict[Site, frozenset[Site]] = defaultdict(frozenset)
+    for argument, seen in _ways(edges):
+        found[argument.path, argument.scope] |= {(place.path, place.scope) for place in seen}
+    return dict(found)
+
+
+def model_makers(
+    edges: Mapping[Place, Iterable[tuple[Place, bool]]], files: Iterable[FileFacts]
+) -> dict[Site, frozenset[Site]]:
+    """For each function that wraps: what is called to make its models, as the file that calls and the name there."""
+    called: dict[Place, set[Site]] = defaultdict(set)
+    for flow in (flow for file in files for flow in file.flows if flow.source.kind == "call"):
+        called[flow.target].add((flow.source.path, flow.source.name))
+    found: dict[Site, frozenset[Site]] = defaultdict(frozenset)
+    for argument, seen in _ways(edges):
+        found[argument.path, argument.scope] |= {made for place in seen for made in called.get(place, ())}
+    return dict(found)
+
+
+def _ways(edges: Mapping[Place, Iterable[tuple[Place, bool]]]) -> Iterator[tuple[Place, set[Place]]]:
+    """Each model that is wrapped, and the places that it comes through."""
     sources: dict[Place, list[Place]] = defaultdict(list)
     for source, targets in edges.items():
         for target, _ in targets:
             sources[target].append(source)
-    found: dict[Site, frozenset[Site]] = defaultdict(frozenset)
     for argument in filter(is_wrapped_model, list(sources)):
         seen: set[Place] = set()
         pending = [argument]
@@ -37,8 +57,7 @@ def model_origins(edges: Mapping[Place, Iterable[tuple[Place, bool]]]) -> dict[S
             if place not in seen and place.kind not in ("attr", "set", "on", "seed"):
                 seen.add(place)
                 pending += sources.get(place, ())
-        found[argument.path, argument.scope] |= {(place.path, place.scope) for place in seen}
-    return dict(found)
+        yield argument, seen
 
 
 def importing(flagged: Iterable[FileFacts], files: Iterable[FileFacts], exports: Exports) -> frozenset[str]:

@@ -23,7 +23,7 @@ from fsdp_rules.project.flow import Certainty, Held, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.leaving import exits
 from fsdp_rules.project.optimizer_origins import Optimizers
-from fsdp_rules.project.origins import Site, importing, model_origins
+from fsdp_rules.project.origins import Site, importing, model_makers, model_origins
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 from fsdp_rules.project.unseen_calls import Unseen
 
@@ -38,10 +38,11 @@ class Project:
     an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
     the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind
     of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
-    come through, ``meta`` the functions in which the meta device is named, ``batchnorm`` the files that name BatchNorm
-    or import such a file, ``sources`` the files that speak of FSDP. ``unwrapped`` are the places of models that some
-    wrap is given, ``exits`` the ways on which a model may reach files that are not indexed, ``unseen`` the calls that
-    are given a wrapped model and whose function no file names, ``optimizers`` the optimizers of all files.
+    come through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device is named,
+    ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the files that
+    speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``exits`` the ways on which a model
+    may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no file
+    names, ``optimizers`` the optimizers of all files.
     """
 
     flags: frozenset[str]
@@ -53,8 +54,10 @@ class Project:
     owners: Owners = field(default_factory=Owners)
     switchers: frozenset[str] = field(default=frozenset())
     origins: dict[Site, frozenset[Site]] = field(default_factory=dict)
+    makers: dict[Site, frozenset[Site]] = field(default_factory=dict)
     meta: frozenset[Site] = field(default=frozenset())
     batchnorm: frozenset[str] = field(default=frozenset())
+    own_batchnorm: frozenset[str] = field(default=frozenset())
     sources: dict[str, bytes] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
     exits: frozenset[Exit] = field(default=frozenset())
@@ -97,6 +100,8 @@ class Project:
             owners=Owners.build(files),
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
             origins=model_origins(edges),
+            makers=model_makers(edges, files),
+            own_batchnorm=frozenset(file.path for file in files if "own_batchnorm" in file.flags),
             meta=frozenset((file.path, scope) for file in files for scope in file.meta),
             batchnorm=batchnorm | importing([file for file in files if "own_batchnorm" in file.flags], files, names),
             sources={file.path: file.source for file in files if file.source},
@@ -126,8 +131,19 @@ class Project:
         return not self.meta.isdisjoint(self.origins.get((path, scope), ()))
 
     def may_have_batchnorm(self, path: str, scope: str) -> bool:
-        """Whether a file that the model which ``scope`` wraps comes through, or one that it imports, has BatchNorm."""
-        return not self.batchnorm.isdisjoint({path, *(origin for origin, _ in self.origins.get((path, scope), ()))})
+        """Whether a file that the model of ``scope`` comes through names BatchNorm, or what its class imports does."""
+        through = {path, *(origin for origin, _ in self.origins.get((path, scope), ()))}
+        if not self.own_batchnorm.isdisjoint(through):
+            return True
+        modules = [module_name(one) for one in self.batchnorm]
+        for caller, name in self.makers.get((path, scope), ()):
+            root, _, rest = name.partition(".")
+            imported = self.aliases(caller).get(root)
+            made = self.resolve(f"{imported}.{rest}".rstrip(".") if imported else name)
+            home = made.rpartition(".")[0]
+            if home and any(module == home or module.endswith(f".{home}") for module in modules):
+                return True
+        return False
 
     def holds(self, path: str, scope: str, text: str) -> Certainty:
         """How sure it is that the dotted name ``text`` in ``scope`` (a qualified function name) is a wrapped model.

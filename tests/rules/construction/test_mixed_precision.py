@@ -66,8 +66,10 @@ def test_what_has_no_native_form_is_left_to_the_helper(arguments: str, above: st
 
 
 def test_batchnorm_in_a_file_that_the_model_comes_from() -> None:
-    text = wrapped(f"mixed_precision={BF16}", "import net", net="import torch\nnorm = torch.nn.BatchNorm1d\n")
+    net = "import torch\n\nclass Net(torch.nn.Module):\n    norm = torch.nn.BatchNorm1d\n"
+    text = wrapped(f"mixed_precision={BF16}", "from net import Net\nmodel = Net()", net=net)
     assert "fsdp_compat.shard(" in text
+    assert is_native(wrapped(f"mixed_precision={BF16}", "import net", net=net)), "nothing says that this model has it"
 
 
 def test_a_precision_from_elsewhere_is_read_field_by_field() -> None:
