@@ -147,6 +147,7 @@ def record(
     timeout: float | None,
 ) -> int:
     """Run COMMAND with the recorder in each rank; one file a rank is written to OUT, which must be new or empty."""
+    from fsdp_migrate.report.summary import count
     from fsdp_migrate.verify.recorder.orders import Orders
     from fsdp_migrate.verify.recording.read import read
     from fsdp_migrate.verify.recording.recording import BadRecording
@@ -164,7 +165,7 @@ def record(
             recording = read(out)
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
-    click.echo(f"{len(recording.steps)} steps on {recording.world} ranks recorded in {out}")
+    click.echo(f"{count(len(recording.steps), 'step')} on {count(recording.world, 'rank')} recorded in {out}")
     return 0
 
 

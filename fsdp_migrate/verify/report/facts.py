@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from fsdp_migrate.report.summary import count
 from fsdp_migrate.verify.compare.difference import Difference, Question
 from fsdp_migrate.verify.compare.gap import Gap
 from fsdp_migrate.verify.compare.pairs import shown
@@ -44,8 +45,8 @@ def headline(verdict: Verdict) -> str:
     """The verdict in one line."""
     comparison = verdict.comparison
     before, after = comparison.before.world, comparison.after.world
-    ranks = f"{before} ranks" if before == after else f"{before} and {after} ranks"
-    over = f"over {verdict.steps} steps on {ranks}"
+    ranks = count(before, "rank") if before == after else f"{before} and {count(after, 'rank')}"
+    over = f"over {count(verdict.steps, 'step')} on {ranks}"
     first = verdict.first
     if first is None and verdict.noise:
         same = verdict.compared - verdict.differing
