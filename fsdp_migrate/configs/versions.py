@@ -18,7 +18,7 @@ from fsdp_rules.verdict.finding import Finding, Level
 
 RULE, NAME = "FSDP571", "versions"
 DOC = """\
-Versions of frameworks that a project allows and that do not go with its FSDP.
+Required framework versions that do not match the project's FSDP.
 
 Requirements in requirements files, pyproject.toml, setup.cfg and conda's environment files are read, together with what
 the other rules found in the project. A requirement without an upper bound counts as the newest release that this tool

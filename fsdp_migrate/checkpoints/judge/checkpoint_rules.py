@@ -20,11 +20,11 @@ NAMES = {
 #: What each is about, as Markdown.
 DOCS = {
     "FSDP401": """\
-Files of `torch.save`, one per rank, with `ShardedTensor`s: the `SHARDED_STATE_DICT` of FSDP1.
+SHARDED_STATE_DICT saved by torch.save (`ShardedTensor`).
 
-Each file opens only in a process group of the size that saved it, since a `ShardedTensor` looks for its group while it
-is unpickled, and a plain FSDP2 model does not load it. No tensor is lost: the files of all ranks together
-hold each one whole.
+Each rank's file opens only in a process group of the size that saved it, since a `ShardedTensor` looks for its group
+while it is unpickled, and a plain FSDP2 model does not load it. No tensor is lost: the files of all ranks together hold
+each one whole.
 
 What to do: convert them to a folder that loads anywhere. One process does it, runs no pickle and has at most two
 tensors in memory.
@@ -36,12 +36,12 @@ $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp
 The `ShardedTensor` names in the `.metadata` of every folder of `torch.distributed.checkpoint`, also those that FSDP2
 wrote, are not meant: such a folder loads without conversion (FSDP404).""",
     "FSDP402": """\
-Flat parameters: the `LOCAL_STATE_DICT` of FSDP1, in which each unit is one tensor per rank, `_flat_param`.
+LOCAL_STATE_DICT (`_flat_param`).
 
-The names and shapes of the parameters inside are not in the file, and no FSDP2 model has a `_flat_param`: with
-`strict=False` silently nothing is loaded. The same holds for flat parameters in a folder of
-`torch.distributed.checkpoint`. A tensor next to them under a parameter's own name is the slice of one rank, saved as
-if it were the whole.
+Each unit is one flat tensor per rank. The names and shapes of the parameters inside are not in the file, and no FSDP2
+model has a `_flat_param`: with `strict=False` silently nothing is loaded. The same holds for flat parameters in a
+folder of `torch.distributed.checkpoint`. A tensor next to them under a parameter's own name is the slice of one rank,
+saved as if it were the whole.
 
 What to do: convert it, and pass the parameters with their shapes and order: a file of
 `torch.save` with a state dictionary of the same model, or a JSON of name and shape in the order of
@@ -52,7 +52,7 @@ safetensors index or an optimizer keyed by name is enough.
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --template shapes.json
 ```""",
     "FSDP403": """\
-Optimizer states keyed by the number of a parameter, as `optimizer.state_dict()` has them.
+Optimizer state keyed by parameter number (`optimizer.state_dict()`).
 
 Which parameter a number means depends on the order in which the optimizer was given them, which is not in the file.
 Under FSDP1 the states are moreover the slices of one rank: put into an FSDP2 optimizer they are lost, or fail in
@@ -65,7 +65,9 @@ For slices the shapes are needed as well (`--template`, as for FSDP402).
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --groups groups.json
 ```""",
     "FSDP404": """\
-A folder of `torch.distributed.checkpoint` that FSDP1 wrote, and that loads into FSDP2 without conversion.
+Folder of torch.distributed.checkpoint that FSDP1 wrote.
+
+It loads into FSDP2 without conversion.
 
 It is a note, level `info`, and fails a check only with `--min-level info`. There is one trap: loaded into
 `optimizer.state_dict()` of an optimizer that has not stepped yet, the optimizer's states are silently skipped.
@@ -77,7 +79,9 @@ dcp.load(state, checkpoint_id=folder)
 set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 ```""",
     "FSDP405": """\
-An incomplete checkpoint: a rank's file is missing, a file is truncated, or some elements of a tensor are missing.
+Incomplete checkpoint.
+
+A rank's file is missing, a file is truncated, or some elements of a tensor are missing.
 
 It is found before anything is loaded, by names, sizes and metadata: the number of ranks, where each file of the folder
 has to end, and whether the chunks of each tensor cover it.
@@ -85,7 +89,7 @@ has to end, and whether the chunks of each tensor cover it.
 What to do: find the missing files (a copy that was interrupted, a disk of another node), or use an earlier
 checkpoint.""",
     "FSDP406": """\
-A pickle that runs its writer's code when it is loaded.
+Pickle that runs code when it is loaded.
 
 Files of `torch.save`, `.metadata` and the chunks of `.distcp` files are pickles, and a pickle may name any function to
 be called. This tool has a list of what checkpoints need: what `torch.load(weights_only=True)` admits, plain values,

@@ -14,7 +14,7 @@ CHECKPOINTING = "fsdp_activation_checkpointing"
 
 
 class ConfigCheckpointing(ConfigRule):
-    """Activation checkpointing: `fsdp_activation_checkpointing`.
+    """`fsdp_activation_checkpointing`.
 
     accelerate keeps the random state for FSDP1 and does not for FSDP2 (`preserve_rng_state=False`): a layer with
     dropout is recomputed with another mask than it was run with, so that its gradients are wrong. Up to accelerate 1.14

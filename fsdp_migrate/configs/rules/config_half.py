@@ -13,7 +13,7 @@ from fsdp_rules.verdict.finding import Level
 
 
 class ConfigHalf(ConfigRule):
-    """Files with `fsdp_version: 2` and keys of FSDP1.
+    """`fsdp_version: 2` with keys of FSDP1.
 
     FSDP2 silently ignores `fsdp_sharding_strategy`, so that SHARD_GRAD_OP, HYBRID_SHARD and NO_SHARD train with full
     sharding, and it refuses the name of a strategy in `fsdp_reshard_after_forward`. What has no effect is removed;

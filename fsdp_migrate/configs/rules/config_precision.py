@@ -11,12 +11,12 @@ from fsdp_rules.verdict.finding import Level
 
 
 class ConfigPrecision(ConfigRule):
-    """Mixed precision: accelerate runs FSDP1 under autocast and FSDP2 without.
+    """`mixed_precision` of accelerate.
 
-    With `mixed_precision: bf16` or `fp16`, accelerate wraps the forward of an FSDP1 model in autocast, which computes
-    norms, softmax and losses in fp32, and turns its outputs into fp32. For FSDP2 it does neither: everything inside the
-    model is computed in the low precision, and the outputs are of it. The losses are close and not equal. With
-    `mixed_precision: no` they are the same.
+    accelerate runs FSDP1 under autocast and FSDP2 without. With `mixed_precision: bf16` or `fp16`, accelerate wraps the
+    forward of an FSDP1 model in autocast, which computes norms, softmax and losses in fp32, and turns its outputs into
+    fp32. For FSDP2 it does neither: everything inside the model is computed in the low precision, and the outputs are
+    of it. The losses are close and not equal. With `mixed_precision: no` they are the same.
     """
 
     id = "FSDP508"

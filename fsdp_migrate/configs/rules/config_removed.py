@@ -14,7 +14,7 @@ SYNC, LOADING, ORIGINAL = "fsdp_sync_module_states", "fsdp_cpu_ram_efficient_loa
 
 
 class ConfigRemoved(ConfigRule):
-    """Keys that FSDP2 does not have: prefetching, `fsdp_use_orig_params`, `fsdp_sync_module_states`.
+    """Keys without an FSDP2 form (prefetching, `fsdp_use_orig_params`, `fsdp_sync_module_states`).
 
     FSDP2 prefetches in backward and keeps the original parameters in any case. What can change numbers is said on the
     line: under FSDP1 rank 0's values are broadcast, under accelerate's FSDP2 only with

@@ -14,7 +14,7 @@ STATE = "fsdp_state_dict_type"
 
 
 class ConfigState(ConfigRule):
-    """The form of saved states: `fsdp_state_dict_type`.
+    """`fsdp_state_dict_type`.
 
     Without the key FSDP1 saves one full file and FSDP2 a folder of shards: so that what reads the checkpoints still
     can, the old default is written out. FSDP2 has no LOCAL_STATE_DICT, and accelerate raises there.

@@ -29,12 +29,12 @@ def strategy_name(word: str) -> str | None:
 
 
 class ConfigStrategy(ConfigRule):
-    """The sharding strategy: `fsdp_sharding_strategy` becomes `fsdp_reshard_after_forward`.
+    """`fsdp_sharding_strategy`.
 
-    FSDP2 takes a truth value: true is FULL_SHARD, false is SHARD_GRAD_OP. The hybrid strategies also get a
-    `parallelism_config`, with the number of machines and of processes on each that the file has; accelerate refuses to
-    start on any other number, so that the replication cannot get lost. Names in any case and numbers are read as
-    accelerate reads them.
+    The key becomes `fsdp_reshard_after_forward`. FSDP2 takes a truth value: true is FULL_SHARD, false is SHARD_GRAD_OP.
+    The hybrid strategies also get a `parallelism_config`, with the number of machines and of processes on each that the
+    file has; accelerate refuses to start on any other number, so that the replication cannot get lost. Names in any
+    case and numbers are read as accelerate reads them.
 
     A launched FSDP1 never reads `fsdp_reshard_after_forward`: the launcher always sets a strategy, FULL_SHARD if the
     file has none. What such a file says there is a wish that was never carried out.

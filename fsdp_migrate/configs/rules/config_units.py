@@ -14,7 +14,7 @@ POLICY, CLASSES = "fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap"
 
 
 class ConfigUnits(ConfigRule):
-    """Which modules become units: `fsdp_auto_wrap_policy` and the keys that belong to it.
+    """`fsdp_auto_wrap_policy` and the keys that belong to it.
 
     The names are the same for both versions. SIZE_BASED_WRAP picks other units, since FSDP2 counts all parameters of a
     module and FSDP1 those that its inner units leave; memory changes, numbers do not. Without

@@ -13,7 +13,7 @@ from fsdp_rules.verdict.finding import Level
 
 
 class ConfigUnknown(ConfigRule):
-    """Keys of `fsdp_config` that accelerate never reads, and keys that are written twice.
+    """Unknown and duplicate keys of `fsdp_config`.
 
     The launcher takes any key and passes on those that it knows, silently. Keys that are known to have no effect in
     either version are removed with the switch; any other is kept, for a reader who knows what it was meant to do.

@@ -10,7 +10,7 @@ _TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Z]")
 
 
 class ConfigUnreadable(ConfigRule):
-    """A file that mentions FSDP and that this tool cannot read as YAML or JSON.
+    """FSDP in a file that is not valid YAML or JSON.
 
     Templates (Jinja, Helm) become configuration only when they are filled in, and JSON has no comments for the readers
     that frameworks use. Nothing of such a file is changed, and nothing is known about it.

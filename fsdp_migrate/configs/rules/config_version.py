@@ -11,10 +11,11 @@ from fsdp_rules.verdict.finding import Level
 
 
 class ConfigVersion(ConfigRule):
-    """Which FSDP `accelerate launch` starts: `fsdp_version`, whose default is 1.
+    """`fsdp_version` of accelerate (default: 1).
 
-    The file moves as a whole. If one key of it has no counterpart, no key is changed, and the finding on that key says
-    why. A file whose `distributed_type` is not `FSDP` starts no FSDP and is kept.
+    It chooses the FSDP that `accelerate launch` starts. The file moves as a whole. If one key of it has no counterpart,
+    no key is changed, and the finding on that key says why. A file whose `distributed_type` is not `FSDP` starts no
+    FSDP and is kept.
     """
 
     id = "FSDP501"

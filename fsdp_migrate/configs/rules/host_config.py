@@ -19,7 +19,7 @@ _COMPOSER = (
 
 
 class HostConfig(ConfigRule):
-    """Configuration by which other frameworks run FSDP1: axolotl, Composer and llm-foundry, Lightning, NeMo and others.
+    """FSDP1 in configuration of axolotl, Composer, llm-foundry, Lightning, NeMo and others.
 
     axolotl runs FSDP1 unless `fsdp_version` is 2, and drops keys that its model of `fsdp_config` does not have.
     Composer runs FSDP1 unless the environment says `FSDP_VERSION=2`; its FSDP2 then drops the strategy, offloading and

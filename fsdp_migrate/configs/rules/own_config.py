@@ -10,7 +10,7 @@ from fsdp_rules.verdict.finding import Level
 
 
 class OwnConfig(ConfigRule):
-    """Settings of FSDP in files and flags that no known framework reads: the project's own code does.
+    """FSDP settings that only the project's own code reads.
 
     The name of a strategy means nothing to `fully_shard`, so that the code that reads it and the file have to change
     together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. Other keys with FSDP

@@ -12,7 +12,7 @@ _GONE = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
 
 
 class ShellReports(ConfigRule):
-    """FSDP1 in shell scripts: flags of the Trainer, `FSDP_*` variables, accelerate's YAML in a heredoc.
+    """FSDP1 in shell scripts (Trainer flags, `FSDP_*` variables, YAML in a heredoc).
 
     `--fsdp "full_shard auto_wrap"` means FSDP1 before transformers 5.10 and FSDP2 from then on, and
     `--fsdp_transformer_layer_cls_to_wrap` is an error from 5.0 on. How to write it depends on the version that runs, so

@@ -13,7 +13,7 @@ from fsdp_rules.verdict.finding import Level
 
 
 class TrainerKeys(ConfigRule):
-    """Keys of the Trainer's `fsdp_config` that FSDP2 does not have, and keys that the Trainer never reads.
+    """Removed and unknown keys of the Trainer's `fsdp_config`.
 
     accelerate's names `fsdp_sharding_strategy` and `fsdp_offload_params` are often found in these files. The Trainer
     has never read them: a file that asks for offloading there gets none. They are kept and reported, since what was

@@ -21,7 +21,7 @@ def is_xla(block: Block) -> bool:
 
 
 class TrainerVersion(ConfigRule):
-    """Which FSDP the Trainer takes: `version` in `fsdp_config`.
+    """`version` in the Trainer's `fsdp_config`.
 
     transformers 5.10 changed the default from 1 to 2: a file without the key means FSDP1 before and FSDP2 from then on,
     without a line of it changed. It is written out. transformers before 5.0 does not read it. Without

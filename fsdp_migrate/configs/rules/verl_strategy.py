@@ -12,11 +12,11 @@ VERL = "verl"
 
 
 class VerlStrategy(ConfigRule):
-    """The strategy of each role of verl: `fsdp` is FSDP1, and the default to this day.
+    """`strategy: fsdp` of verl's roles.
 
-    Each role has its own: actor and critic, and the reference and reward models where they say one. It is read at the
-    level of the role; a `strategy` in its `fsdp_config` is overwritten, and silently changes nothing. verl knows fsdp2
-    from May 2025 on (0.4); an older fork needs its Python changed as well.
+    `fsdp` is FSDP1, and verl's default. Each role has its own: actor and critic, and the reference and reward models
+    where they say one. It is read at the level of the role; a `strategy` in its `fsdp_config` is overwritten, and
+    silently changes nothing. verl knows fsdp2 from May 2025 on (0.4); an older fork needs its Python changed as well.
     """
 
     id = "FSDP521"

@@ -13,7 +13,7 @@ from fsdp_rules.verdict.rule import Rule
 
 
 class IgnoreComment(Rule):
-    """Comments that look like `# fsdp-migrate: ignore[FSDP203]` and are written in another way.
+    """Malformed ignore comments (`# fsdp-migrate: ignore [FSDP203]`).
 
     They silence nothing: a comment that silences every rule by a slip of the keyboard would hide what it was never
     meant to hide. `# fsdp-migrate: ignore` silences all rules on its line, `# fsdp-migrate: ignore[FSDP203, FSDP301]`

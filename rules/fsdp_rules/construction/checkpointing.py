@@ -22,7 +22,7 @@ APPLY = f"{CHECKPOINT_WRAPPER}.apply_activation_checkpointing"
 
 
 class ActivationCheckpointing(Rule):
-    """Activation checkpointing after sharding, and checkpoint_wrapper(offload_to_cpu=...).
+    """apply_activation_checkpointing() and checkpoint_wrapper().
 
     Checkpointing after wrapping runs under FSDP2 with the same numbers, so it is kept. The units are then inside the
     checkpoints and are gathered again in the recomputation; checkpointing first avoids that. torch removed the argument

@@ -31,11 +31,12 @@ _OLD = frozenset(_ADVICE) - {"cpu_offload", "mixed_precision_policy"}
 
 
 class AcceleratePlugin(Rule):
-    """accelerate's `FullyShardedDataParallelPlugin`: it runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` says 2.
+    """accelerate's `FullyShardedDataParallelPlugin`.
 
-    Under version 2 the arguments of FSDP1 are refused (`forward_prefetch`, an enum as strategy) or ignored
-    (`limit_all_gathers`, `param_init_fn`), and a callable `auto_wrap_policy` is dropped silently, so that only the root
-    is sharded. The default of `state_dict_type` becomes SHARDED_STATE_DICT.
+    It runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` says 2. Under version 2 the arguments of FSDP1 are refused
+    (`forward_prefetch`, an enum as strategy) or ignored (`limit_all_gathers`, `param_init_fn`), and a callable
+    `auto_wrap_policy` is dropped silently, so that only the root is sharded. The default of `state_dict_type` becomes
+    SHARDED_STATE_DICT.
     """
 
     id = "FSDP551"

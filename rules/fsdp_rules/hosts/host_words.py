@@ -17,7 +17,7 @@ _TRAINERS = ("Trainer", "Fabric")
 
 
 class HostWords(Rule):
-    """Strings that have a framework run FSDP1: `strategy="fsdp"` of Lightning, `parallel_strategy="fsdp"` of Ray Train.
+    """`strategy="fsdp"` of Lightning, `parallel_strategy="fsdp"` of Ray Train.
 
     Neither has a word for FSDP2: the model is sharded by the program itself, with `fully_shard`.
     """

@@ -20,7 +20,7 @@ _PACKAGES = ("transformers", "trl", "sentence_transformers", "setfit", "optimum"
 
 
 class TrainingArgumentsFsdp(Rule):
-    """The Trainer's arguments `fsdp` and `fsdp_config`, of `TrainingArguments` and of classes that extend it.
+    """`fsdp` and `fsdp_config` of `TrainingArguments`, and of classes that extend it.
 
     Without a version in `fsdp_config` they mean FSDP1 before transformers 5.10 and FSDP2 from then on. FSDP2 refuses
     `hybrid_shard` and `no_shard`. The two arguments that begin with `fsdp_` and are not in the config are gone in 5.0.

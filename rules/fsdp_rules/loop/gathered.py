@@ -27,7 +27,7 @@ ADVICE = (
 
 
 class GatheredParameters(Rule):
-    """What clears, copies or counts a model's parameters after a forward that no backward has followed.
+    """model.parameters() and model.zero_grad() after a forward without backward.
 
     After a forward FSDP2 keeps the root gathered (under SHARD_GRAD_OP every unit), and `model.parameters()` then
     gives the gathered copies: `model.zero_grad()` leaves the gradients of the sharded parameters where they are, an

@@ -33,7 +33,7 @@ ADVICE = (
 
 
 class GradientData(Rule):
-    """Gradients as data.
+    """Arithmetic on parameter.grad by hand.
 
     FSDP1's gradients are plain tensors, this rank's own shard. FSDP2's are DTensors: what is computed of them is
     global, raises where it meets a plain tensor, and fails in collectives, `.numpy()` and `torch.allclose`. Under

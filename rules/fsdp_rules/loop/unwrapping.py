@@ -18,7 +18,7 @@ from fsdp_rules.verdict.what_to_test import EFFECT
 
 
 class Unwrapping(Rule):
-    """A function that calls itself, or a loop, until no wrapper is left.
+    """Loops and recursions over .module until no wrapper is left.
 
     `return unwrap(model.module)` under `isinstance(model, FSDP)` ends with FSDP1, whose wrapper holds another object.
     A model that `fully_shard` sharded is its own inner model and remains an FSDPModule, so such a test would hold for

@@ -65,7 +65,7 @@ def main():
         context = read_context(node, file)
         problem = setting_problem(node, file)
         if not problem and context is not None:
-            message = f"each call now passes its own StateDictOptions ({context.kind.value})"
+            message = context.kind.removed
             alone = not _TAKEN.search(file.text)
             yield Diagnosis(
                 node,

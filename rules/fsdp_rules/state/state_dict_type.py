@@ -108,7 +108,7 @@ def save(model, path):
         yield Diagnosis(
             items[0][1],
             Level.REVIEW if assumption else Level.SAFE,
-            sentence(f"each call now passes its own StateDictOptions ({context.kind.value})", assumption),
+            sentence(context.kind.removed, assumption),
             edits=(Rebuild(block, _unwrapped(block, file)),),
             claims=tuple(call.func for _, call in items),
             consumes=context.consumes,

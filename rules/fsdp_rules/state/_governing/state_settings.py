@@ -19,6 +19,13 @@ class Kind(enum.Enum):
     EITHER = "FULL_STATE_DICT or SHARDED_STATE_DICT"
     UNKNOWN = ""
 
+    @property
+    def removed(self) -> str:
+        """What a finding says where the setting of this kind is removed."""
+        if self is Kind.SHARDED:
+            return "removed, since FSDP2's states are sharded by default (SHARDED_STATE_DICT)"
+        return f"each call now passes its own StateDictOptions ({self.value})"
+
 
 @dataclass(frozen=True, eq=False)
 class Expression:

@@ -66,9 +66,9 @@ class Writer:
     def done(self, edits: list[Edit], level: Level | None = None) -> Diagnosis:
         """The verdict with these edits; ``review`` where there are notes and no ``level`` is given."""
         done = {
-            Action.GET_MODEL: "get_model_state_dict gathers the state",
+            Action.GET_MODEL: "get_model_state_dict returns the state",
             Action.SET_MODEL: "set_model_state_dict loads the state",
-            Action.GET_OPTIM: "get_optimizer_state_dict gathers the optimizer state by name",
+            Action.GET_OPTIM: "get_optimizer_state_dict returns the optimizer state by name",
             Action.SET_OPTIM: "set_optimizer_state_dict loads the optimizer state by name",
         }[self.state.action]
         if level is None:
