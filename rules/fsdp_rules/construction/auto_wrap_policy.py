@@ -11,7 +11,7 @@ from fsdp_rules.construction._plan.leaves import Found, leaves, readers
 from fsdp_rules.construction._plan.local_functions import BY_POLICY, by_policy, by_size
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_test import BY_CLASS, PolicyTest, is_below, parts, policy_call, policy_test
-from fsdp_rules.file.expressions import brief, elements, is_none
+from fsdp_rules.file.expressions import brief, elements, is_none, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
@@ -23,8 +23,9 @@ class AutoWrapPolicy(ArgumentRule):
 
     A policy by class (`transformer_auto_wrap_policy`, `ModuleWrapPolicy`) or by predicate (`lambda_auto_wrap_policy`)
     becomes a loop over the modules, children before parents, as FSDP1 wraps them; policies that `_or_policy` combines
-    are one test, and policies that are chosen at run time become functions of a module. Policies that count parameters,
-    carry per-module arguments or come from another file are replayed exactly by `fsdp_compat.shard`.
+    are one test, and policies that are chosen at run time become functions of a module. A policy from elsewhere is
+    asked about each module alone, or, where a policy of the project counts parameters, by a short function that counts
+    as FSDP1 does. Policies that carry arguments for each module are replayed exactly by `fsdp_compat.shard`.
     """
 
     id = "FSDP103"
@@ -73,15 +74,25 @@ def build(model):
         elif self._choose(value, found, plan, file):
             yield Diagnosis(value, Level.SAFE, "each policy that may be chosen becomes a function that tests a module")
         elif not any("CustomPolicy" in file.code(node) for node in found.nodes) and file.fsdp1(value) is None:
-            test = PolicyTest(f"{BY_POLICY}({{module}}, {{n0}})[0]", (value,), by_size=True)
-            plan.selector, plan.units = test.template, test
-            plan.edits += by_policy(file)
-            name = brief(file.code(value), 30)
-            plan.assumptions.append(f"assumes {name} is a function of (module, recurse, nonwrapped_numel), or None")
+            self._ask(value, plan, file)
             yield Diagnosis(value, Level.REVIEW, "the policy is asked about each module, as FSDP1 does")
         else:
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")
+
+    def _ask(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> None:
+        """Plan to ask a policy from elsewhere: about each module alone, where no policy of the project counts."""
+        name = brief(file.code(value), 30)
+        if is_repeatable(value) and "counting_policy" not in file.project.flags:
+            plan.selector_nodes = (value,)
+            asked = "{n0}({module}, recurse=False, nonwrapped_numel=0)"
+            plan.selector = f"{{n0}} is not None and {asked}"
+            plan.assumptions.append(f"assumes {name} is None or a policy by class or predicate, which counts nothing")
+            return
+        test = PolicyTest(f"{BY_POLICY}({{module}}, {{n0}})[0]", (value,), by_size=True)
+        plan.selector, plan.units = test.template, test
+        plan.edits += by_policy(file)
+        plan.assumptions.append(f"assumes {name} is a function of (module, recurse, nonwrapped_numel), or None")
 
     def _choose(self, value: cst.BaseExpression, found: Found, plan: ShardPlan, file: File) -> bool:
         """Make a function of a module out of each policy that may be chosen."""

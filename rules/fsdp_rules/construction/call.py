@@ -124,6 +124,8 @@ def build(model):
         for words, (message, advice) in BEYOND.items():
             if words.search(file.text):
                 yield Diagnosis(call, Level.REVIEW, message, advice)
+        if plan.ignored is not None and (plan.units is not None or plan.on_meta):
+            plan.helper.append("ignored parameters count in the policy, or on the meta device")
         plan.edits += functions(plan, file)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None and too_long(plan, native, file):

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import elements, is_none
+from fsdp_rules.file.expressions import brief, calls_plainly, elements, is_none, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -17,9 +17,11 @@ from fsdp_rules.verdict.finding import Level
 class Ignored(ArgumentRule):
     """ignored_modules and ignored_states.
 
-    `None` or an empty list is removed. Otherwise `fsdp_compat.shard` passes their parameters to every `fully_shard`
-    call as `ignored_params` and does not move their buffers. Ignored parameters are plain tensors next to sharded ones,
-    so gradient clipping uses `fsdp_compat.clip_grad_norm_`. `ignored_parameters` is the old name of `ignored_states`.
+    `None` or an empty list is removed. Otherwise their parameters are the `ignored_params` of every `fully_shard` call
+    where the project requires torch 2.7, and ignored modules never become units. With an older torch, a policy that
+    counts parameters or a model on the meta device, `fsdp_compat.shard` does it. Ignored parameters are plain tensors
+    next to sharded ones, so gradient clipping uses `fsdp_compat.clip_grad_norm_`. `ignored_parameters` is the old name
+    of `ignored_states`.
     """
 
     id = "FSDP108"
@@ -42,7 +44,7 @@ def build(model):
 """
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
-        """Drop what ignores nothing, leave the rest to the helper."""
+        """Drop what ignores nothing, and plan the rest."""
         found = file.value(value)
         if is_none(found) or elements(found) == []:
             return
@@ -57,7 +59,19 @@ def build(model):
                 )
                 return
             plan.helper_edits.append(Replace(keyword, lambda code: "ignored_states"))
-        plan.helper.append("ignored parameters need fsdp_compat.shard")
-        yield Diagnosis(
-            value, Level.REVIEW, "fsdp_compat.shard passes these as ignored_params and does not move their buffers"
-        )
+        plan.ignored, plan.ignores_modules = value, "ignored_modules" in plan.arguments
+        if plan.arguments.get("ignored_states") is value and not self._are_parameters(value, file):
+            plan.helper.append(f"{brief(file.code(value))} may hold modules or parameters")
+        if file.settings.torch < (2, 7):
+            plan.helper.append("fully_shard has ignored_params from torch 2.7 on")
+        if plan.ignores_modules:
+            plan.assumptions.append("assumes buffers of ignored modules may move to the model's device")
+        yield Diagnosis(value, Level.REVIEW, "these parameters become ignored_params of fully_shard")
+
+    def _are_parameters(self, value: cst.BaseExpression, file: File) -> bool:
+        """Whether ``value`` comes of the ``parameters()`` of a module, all or some of them."""
+        found = file.value(value)
+        while isinstance(found, cst.Call) and calls_plainly(found, ("list", "set", "tuple"), 1):
+            found = file.value(found.args[0].value)
+        listed = found.for_in.iter if isinstance(found, cst.ListComp | cst.SetComp | cst.GeneratorExp) else found
+        return isinstance(listed, cst.Call) and last_name(listed.func) in ("parameters", "named_parameters")

@@ -11,7 +11,7 @@ from fsdp_rules.construction._plan.leaves import Found, leaves, readers
 from fsdp_rules.construction._plan.local_functions import BY_FIELDS, by_fields
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
 from fsdp_rules.construction._plan.policy_text import policy_text
-from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable
+from fsdp_rules.file.expressions import bind, brief, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -78,10 +78,14 @@ def build(model):
         made = [node for node in found.nodes if not is_none(node)]
         every = [fields for node in made if (fields := self._fields(node, file)) is not None]
         reason = self._beyond_native(value, found, every, plan, file)
-        if reason is None and not every and is_repeatable(value) and all(map(is_repeatable, made)):
-            plan.precision = Precision({}, value=value)
-            plan.edits += by_fields(file)
-            yield Diagnosis(value, Level.SAFE, f"{BY_FIELDS} reads the dtypes of the MixedPrecision")
+        if reason is None and not every:
+            plain = "casting_precision" not in file.project.flags
+            plan.precision = Precision({}, value=value, plain=plain)
+            if plain:
+                plan.assumptions.append(f"assumes {brief(file.code(value), 30)} casts inputs as MixedPrecision() does")
+            plan.edits += [] if plain else by_fields(file)
+            reader = "the output" if plain else BY_FIELDS
+            yield Diagnosis(value, Level.SAFE, f"{reader} reads the dtypes of the MixedPrecision")
             return
         if found.unknown or len(every) != len(made) or reason is not None:
             plan.helper.append(reason or f"mixed_precision={brief(file.code(value))} is only known at run time")

@@ -56,8 +56,10 @@ def build(model):
             yield from self._certain(known, value, plan)
             return
         choices, reason = follow(value, file)
-        if reason and plan.mesh is None and self._is_looked_up(value, choices, plan, file):
+        if reason and plan.mesh in (None, "given") and self._is_looked_up(value, choices, plan, file):
             plan.edits += by_name(file)
+            if plan.mesh == "given":
+                plan.assumptions.append("assumes the strategy is not NO_SHARD where a mesh is given")
             yield Diagnosis(value, Level.REVIEW, f"{BY_NAME} maps the name of the strategy")
             return
         if reason:

@@ -7,6 +7,13 @@ import re
 FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
     "own_batchnorm": re.compile(rb"\bBatchNorm"),
+    # A policy that FSDP1 gives the number of parameters: torch's by size, or one with its signature.
+    "counting_policy": re.compile(
+        rb"nonwrapped_numel|unwrapped_params|CustomPolicy|[(=]\s*size_based_auto_wrap_policy"
+    ),
+    "casting_precision": re.compile(
+        rb"cast_forward_inputs|cast_root_|keep_low_precision_grads|_module_classes_to_ignore"
+    ),
     "meta": re.compile(rb"""["']meta["']|init_empty_weights|deferred_init"""),
     "set_device": re.compile(rb"\bset_device(_index)?\("),
     "ddp": re.compile(rb"\bDistributedDataParallel\b"),

@@ -10,6 +10,10 @@ CLASSES = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls
 LAMBDA = "functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in model.blocks)"
 
 
+#: A policy of the project that is given the number of parameters.
+COUNTS = "def own(module, recurse, nonwrapped_numel):\n    return recurse or nonwrapped_numel > 9\n"
+
+
 @pytest.mark.parametrize("policy", ["None", "None if args.wrap else None"])
 def test_no_policy(policy: str) -> None:
     assert ("for module" in wrapped(f"auto_wrap_policy={policy}")) is False
@@ -54,12 +58,18 @@ def test_policies_that_count_get_the_function_that_counts() -> None:
 
 @pytest.mark.parametrize("policy", ["args.policy", f"args.policy if args.own else {CLASSES}"])
 def test_policies_from_elsewhere_are_asked(policy: str) -> None:
-    text = wrapped(f"auto_wrap_policy={policy}")
+    text = wrapped(f"auto_wrap_policy={policy}", "import other", other=COUNTS)
     assert is_native(text) and "for module in units_of(model, args.policy" in text
 
 
+def test_policies_that_count_nothing_are_asked_about_each_module_alone() -> None:
+    text = wrapped("auto_wrap_policy=args.policy")
+    assert is_native(text) and "args.policy(module, recurse=False, nonwrapped_numel=0)" in text
+
+
 def test_the_function_is_defined_once() -> None:
-    text = wrapped("auto_wrap_policy=args.policy)\n    other = FSDP(args.other, auto_wrap_policy=args.policy")
+    arguments = "auto_wrap_policy=args.policy)\n    other = FSDP(args.other, auto_wrap_policy=args.policy"
+    text = wrapped(arguments, "import other", other=COUNTS)
     assert is_native(text) and text.count("def units_of(") == 1
 
 

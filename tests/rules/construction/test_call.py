@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(net{})\n"
 
@@ -43,6 +44,15 @@ def test_what_only_fsdp1_allows(other: str, told: str, arguments: str) -> None:
 def test_a_model_that_has_4_bit_weights_stays(built: str, to: str) -> None:
     said = [found for found in findings(built + WRAP.format(""), Settings(to=to)) if found.rule == "FSDP101"]
     assert [(found.level.value, "4-bit" in found.message) for found in said] == [("manual", True)]
+
+
+@pytest.mark.parametrize("after", [".to(args.device)", ".eval()", ".to(args.device).train()"])
+def test_methods_of_the_result_are_kept(after: str) -> None:
+    source = WRAP.format(", sync_module_states=True").rstrip() + f"{after}\n"
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert f"model = net{after}" in text and "fully_shard(net)" in text and "fsdp_compat" not in text
 
 
 def test_a_library_that_may_bring_batch_norm() -> None:

@@ -51,7 +51,6 @@ def test_fields_that_are_read_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("arguments", "above"),
     [
-        ("mixed_precision=args.policy()", ""),
         (f"mixed_precision={BF16[:-1]}, keep_low_precision_grads=True)", ""),
         (f"mixed_precision={BF16[:-1]}, cast_forward_inputs=args.cast)", ""),
         ("mixed_precision=policy", f"policy = {BF16}\nargs.keep(policy)"),
@@ -74,9 +73,21 @@ def test_batchnorm_in_a_file_that_the_model_comes_from() -> None:
 
 def test_a_precision_from_elsewhere_is_read_field_by_field() -> None:
     text = wrapped(f"mixed_precision=args.policy, {BLOCKS}")
-    assert is_native(text) and "mp_policy, unit_mp_policy, buffer_dtype = mp_policies(args.policy)" in text
+    assert is_native(text) and "buffer.data = buffer.to(args.policy.buffer_dtype)" in text
+    casting = wrapped(
+        f"mixed_precision=args.policy, {BLOCKS}",
+        "import other",
+        other=f"inner = {BF16[:-1]}, cast_forward_inputs=True)\n",
+    )
+    assert is_native(casting) and "mp_policy, unit_mp_policy, buffer_dtype = mp_policies(args.policy)" in casting
+
+
+def test_a_precision_that_is_computed_is_asked_for_once() -> None:
+    text = wrapped("mixed_precision=args.policy() if args.low else None")
+    assert is_native(text) and text.count("args.policy()") == 1
 
 
 def test_more_lines_than_a_call_is_worth_are_left_to_the_helper() -> None:
-    text = wrapped("mixed_precision=args.policy, auto_wrap_policy=args.wrap, sharding_strategy=args.strategy")
+    arguments = "mixed_precision=args.policy, auto_wrap_policy=args.wrap, sharding_strategy=args.strategy"
+    text = wrapped(arguments, "import other", other="flags = ['nonwrapped_numel', 'cast_forward_inputs']\n")
     assert "fsdp_compat.shard(" in text and "def " not in text.partition("def build")[2]

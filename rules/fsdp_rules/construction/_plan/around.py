@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import libcst as cst
+
 from fsdp_rules.construction._plan.meshes import device_type
 from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.construction._plan.policy_text import at_margin
 from fsdp_rules.file.expressions import literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
@@ -23,8 +26,10 @@ def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     return [f'if {device_type(device, file, code)} == "cuda" and {index} is not None:', f"    {call}"]
 
 
-def sync_lines(plan: ShardPlan, tensors: str, mesh: str | None, file: File, code: Code) -> list[str]:
-    """What gives ``tensors`` on all ranks of the mesh the values of its first one."""
+def sync_lines(
+    plan: ShardPlan, tensors: str, mesh: str | None, file: File, code: Code, ignored: str | None = None
+) -> list[str]:
+    """What gives ``tensors``, the ``ignored`` ones left out, on all ranks of the mesh the values of its first one."""
     if plan.sync is None:
         return []
     broadcast = file.ref("torch.distributed.broadcast")
@@ -33,6 +38,7 @@ def sync_lines(plan: ShardPlan, tensors: str, mesh: str | None, file: File, code
     place = code(plan.device.value) if plan.device.value is not None else f"{tensor}.device"
     lines = [
         f"for {tensor} in {tensors}:",
+        *([f"    if {tensor} in {ignored}:", "        continue"] if ignored is not None else []),
         f"    {source} = {tensor}.detach().to({place})",
     ]
     group = plan.mesh_value
@@ -57,6 +63,29 @@ def all_tensors(root: str, file: File) -> str:
     return f"{file.ref('itertools.chain')}({root}.parameters(), {root}.buffers())"
 
 
+def ignored_lines(plan: ShardPlan, file: File, code: Code) -> tuple[list[str], str | None, str | None]:
+    """What collects the ignored parameters, their name, and that of the modules that never become units."""
+    if plan.ignored is None:
+        return [], None, None
+    params = file.fresh(plan.module, "ignored_params", "ignored_parameters", "params_left_out")
+    listed = at_margin(code(plan.ignored))
+    if not isinstance(file.value(plan.ignored), cst.List | cst.ListComp | cst.SetComp | cst.Set | cst.Tuple):
+        listed = f"{listed} or ()"
+    if not plan.ignores_modules:
+        return [f"{params} = set({listed})"], params, None
+    listed = f"({listed})" if listed.endswith(" or ()") else listed
+    part = file.fresh(plan.module, "module", "submodule", "part")
+    if not plan.selector and not has_buffer_dtype(plan):
+        each = f"for {part} in {listed} for parameter in {part}.parameters()"
+        return [f"{params} = {{parameter {each}}}"], params, None
+    modules = file.fresh(plan.module, "ignored", "left_out", "ignored_parts")
+    lines = [
+        f"{modules} = {{part for {part} in {listed} for part in {part}.modules()}}",
+        f"{params} = {{parameter for {part} in {modules} for parameter in {part}.parameters(recurse=False)}}",
+    ]
+    return lines, params, modules
+
+
 def _group(plan: ShardPlan, mesh: str | None, code: Code) -> str:
     """The group to broadcast in, whose first rank has the values."""
     assert plan.mesh_value is not None
@@ -67,14 +96,26 @@ def _group(plan: ShardPlan, mesh: str | None, code: Code) -> str:
     return f"{mesh}.get_group(0)" if two else f"{mesh}.get_group()"
 
 
-def buffer_lines(plan: ShardPlan, root: str, policy: str | None, file: File, code: Code) -> list[str]:
-    """What casts the buffers to the dtype that the MixedPrecision has for them."""
+def has_buffer_dtype(plan: ShardPlan) -> bool:
+    """Whether the buffers may have to be cast."""
+    precision = plan.precision
+    return precision is not None and (
+        "buffer_dtype" in precision.fields or precision.buffers_like is not None or precision.value is not None
+    )
+
+
+def buffer_lines(
+    plan: ShardPlan, root: str, policy: str | None, file: File, code: Code, ignored: str | None = None
+) -> list[str]:
+    """What casts the buffers outside of ``ignored`` modules to the dtype that the MixedPrecision has for them."""
     precision = plan.precision
     if precision is None:
         return []
     dtype = precision.fields.get("buffer_dtype")
+    test = ""
     if precision.value is not None and policy is not None:
-        text = policy
+        text = f"{policy}.buffer_dtype" if precision.plain else policy
+        test = f"{policy} is not None and " if precision.plain else ""
     elif precision.buffers_like is not None:
         text = f"{policy}.{precision.buffers_like}"
     elif dtype is not None:
@@ -82,11 +123,14 @@ def buffer_lines(plan: ShardPlan, root: str, policy: str | None, file: File, cod
     else:
         return []
     buffer = file.fresh(plan.module, "buffer", "float_buffer")
+    held = f"{root}.buffers()"
+    if ignored is not None:
+        held = f"[entry for part in {root}.modules() if part not in {ignored} for entry in part.buffers(recurse=False)]"
     lines = [
-        f"for {buffer} in {root}.buffers():",
+        f"for {buffer} in {held}:",
         f"    if {buffer}.is_floating_point():",
         f"        {buffer}.data = {buffer}.to({text})",
     ]
     if not precision.optional and precision.value is None:
         return lines
-    return [f"if {text} is not None:", *[f"    {line}" for line in lines]]
+    return [f"if {test}{text} is not None:", *[f"    {line}" for line in lines]]

@@ -62,16 +62,25 @@ def by_name(file: File) -> list[Edit]:
     init = file.ref("torch.distributed.device_mesh.init_device_mesh")
     world = file.ref("torch.distributed.get_world_size")
     module = file.ref("torch.get_device_module")
+    if "device_mesh=" in file.text.replace(" ", ""):
+        signature = "name, device_type, mesh=None"
+        on_given = """
+    if mesh is not None:
+        if name == "NO_SHARD":
+            raise ValueError("NO_SHARD on a given mesh")
+        return {**kwargs, "mesh": mesh}"""
+    else:
+        signature, on_given = "name, device_type", ""
     return defined(
         BY_NAME,
-        f'''def {BY_NAME}(name, device_type):
+        f'''def {BY_NAME}({signature}):
     """The arguments of fully_shard for the sharding strategy called ``name``."""
     world, per_node = {world}(), {module}(device_type).device_count()
     kwargs = {{"reshard_after_forward": False}} if name in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2") else {{}}
+    if name not in ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"):
+        raise ValueError(f"no sharding strategy is called {{name!r}}"){on_given}
     if name in ("FULL_SHARD", "SHARD_GRAD_OP"):
         return {{**kwargs, "mesh": {init}(device_type, (world,))}}
-    if name not in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"):
-        raise ValueError(f"no sharding strategy is called {{name!r}}")
     shape = (world, 1) if name == "NO_SHARD" else (world // per_node, per_node)
     return {{**kwargs, "mesh": {init}(device_type, shape, mesh_dim_names=("replicate", "shard"))}}''',
         file,

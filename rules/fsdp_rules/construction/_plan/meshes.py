@@ -44,7 +44,12 @@ class Meshes:
     @property
     def wanted(self) -> bool:
         """Whether a mesh is passed at all, one that comes with the strategy left out."""
-        return self.plan.mesh is not None or (self.names_device and self.plan.strategy is None)
+        return not self.by_name and (self.plan.mesh is not None or (self.names_device and self.plan.strategy is None))
+
+    @property
+    def by_name(self) -> bool:
+        """Whether a function of the file gives the mesh with the strategy."""
+        return self.plan.strategy is not None and self.plan.strategy.name is not None
 
     def world(self) -> str:
         """The number of all ranks."""
@@ -174,7 +179,8 @@ class Meshes:
         if strategy.name is not None:
             given = code(strategy.name) + (".name" if strategy.is_enum else "")
             kind = device_type(self.plan.device, self.file, code)
-            return [f"{self.strategy_name(code)} = {BY_NAME}({given}, {kind})"]
+            given_mesh = [code(self.plan.mesh_value)] if self.plan.mesh_value is not None else []
+            return [f"{self.strategy_name(code)} = {call_text(BY_NAME, [given, kind, *given_mesh])}"]
         name, text = self.strategy_name(code), at_margin(code(strategy.value))
         if self._pops and not isinstance(strategy.value, cst.Subscript | cst.IfExp):
             text = f"dict({text})"

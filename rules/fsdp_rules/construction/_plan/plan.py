@@ -17,7 +17,8 @@ class Precision:
     """A MixedPrecision: the texts of its fields, and the variable (or attribute) that holds it, if one does.
 
     ``optional``: at run time there may be none. ``buffers_like`` is the field that the buffers' dtype always equals,
-    where the variable can hold different ones. ``value`` is a MixedPrecision whose fields are read at run time.
+    where the variable can hold different ones. ``value`` is a MixedPrecision whose fields are read at run time,
+    ``plain``: by the statements themselves, since it casts what it does by default.
     """
 
     fields: dict[str, cst.BaseExpression]
@@ -25,6 +26,7 @@ class Precision:
     optional: bool = False
     buffers_like: str | None = None
     value: cst.BaseExpression | None = None
+    plain: bool = False
 
     def flag(self, name: str, default: bool) -> bool | None:
         """The boolean field ``name``; None when it is not a literal."""
@@ -58,6 +60,7 @@ class ShardPlan:
     several is chosen at run time. ``offload_if`` is the test on which parameters are offloaded, ``offload_value`` the
     policy that is chosen at run time. ``on_meta``: the model may be on the meta device, and each unit is initialised
     before it is sharded, by ``param_init_fn`` or reset_parameters; ``draws``: that may draw random numbers.
+    ``ignored`` are the parameters that are not sharded, or (``ignores_modules``) the modules that hold them.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then.
     """
@@ -84,6 +87,8 @@ class ShardPlan:
     on_meta: bool = False
     param_init_fn: cst.BaseExpression | None = None
     draws: bool = True
+    ignored: cst.BaseExpression | None = None
+    ignores_modules: bool = False
     root: bool = True
     consumed: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
     helper: list[str] = field(default_factory=list)

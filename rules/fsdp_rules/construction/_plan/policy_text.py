@@ -23,6 +23,21 @@ def policy_text(fields: dict[str, cst.BaseExpression], file: File, code: Code, c
     return call_text(file.ref("torch.distributed.fsdp.MixedPrecisionPolicy"), arguments)
 
 
+def read_policies(
+    precision: cst.BaseExpression, policy: str, inner: str | None, held: str, file: File, code: Code
+) -> list[str]:
+    """What makes ``policy``, and ``inner`` for units, of a MixedPrecision that ``held`` names below the first line."""
+    made = file.ref("torch.distributed.fsdp.MixedPrecisionPolicy")
+    text = at_margin(code(precision))
+    dtypes = [f"param_dtype={held}.param_dtype", f"reduce_dtype={held}.reduce_dtype or {held}.param_dtype"]
+    lines = [] if text == held else [f"{held} = {text}"]
+    lines += [f"{policy} = {made}()", f"if {held} is not None:"]
+    lines += [f"    {line}" for line in f"{policy} = {call_text(made, dtypes)}".split("\n")]
+    if inner is not None:
+        lines.append(f"{inner} = {file.ref('dataclasses.replace')}({policy}, cast_forward_inputs=False)")
+    return lines
+
+
 def at_margin(text: str, margin: int = 0) -> str:
     """``text`` with the line that closes it ``margin`` columns in, and its other lines moved along."""
     first, *others = text.split("\n")

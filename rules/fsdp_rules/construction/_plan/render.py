@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import libcst as cst
 
-from fsdp_rules.construction._plan.around import all_tensors, buffer_lines, device_lines, sync_lines
+from fsdp_rules.construction._plan.around import (
+    all_tensors,
+    buffer_lines,
+    device_lines,
+    has_buffer_dtype,
+    ignored_lines,
+    sync_lines,
+)
+from fsdp_rules.construction._plan.call_place import Place, called_on, place_of
 from fsdp_rules.construction._plan.local_functions import BY_FIELDS, lines_of
 from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.policy_text import display, policy_text
+from fsdp_rules.construction._plan.policy_text import display, policy_text, read_policies
 from fsdp_rules.file.expressions import is_repeatable
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_text, indent
 from fsdp_rules.file.tree import Code
-from fsdp_rules.verdict.diagnosis import Build, Edit, Replace, ReplaceStatement
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a call stands: the statement around it and the form of that statement."""
-
-    statement: cst.CSTNode
-    form: str
-    target: str = ""
-    annotation: cst.BaseExpression | None = None
-
-
-def place_of(call: cst.Call, file: File) -> Place | None:
-    """The statement in which ``call`` is the whole value, or None when it is part of a larger expression."""
-    parent = file.parent(call)
-    if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and parent.value is call:
-        target = parent.targets[0].target
-        if dotted(target) is not None:
-            return Place(parent, "assign", file.code(target))
-    if isinstance(parent, cst.AnnAssign) and parent.value is call and dotted(parent.target) is not None:
-        return Place(parent, "annotated", file.code(parent.target), parent.annotation.annotation)
-    if isinstance(parent, cst.Return):
-        return Place(parent, "return")
-    if isinstance(parent, cst.Expr):
-        return Place(parent, "bare")
-    return None
-
+from fsdp_rules.verdict.diagnosis import Build, Edit, InsertBefore, Replace, ReplaceStatement
 
 #: What one call may become, in lines; more is the work of a helper.
 MOST_LINES = 25
@@ -54,7 +33,8 @@ def too_long(plan: ShardPlan, native: list[Edit], file: File) -> bool:
     written = [edit for edit in native if isinstance(edit, ReplaceStatement)]
     before = sum(file.code(edit.node).count("\n") + 1 for edit in written)
     after = sum(edit.build(file.code).count("\n") + 1 for edit in written)
-    return lines_of(plan.edits) + max(0, after - before) > MOST_LINES
+    inserted = sum(edit.build(file.code).count("\n") + 1 for edit in native if isinstance(edit, InsertBefore))
+    return lines_of(plan.edits) + inserted + max(0, after - before) > MOST_LINES
 
 
 def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
@@ -62,8 +42,14 @@ def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
     renderer = _Renderer(plan, file)
     place = place_of(plan.call, file)
     edits: list[Edit] = [*renderer.meshes.strategy_edits()]
+    if place is None and not renderer.needs_statements:
+        return [Replace(plan.call, renderer.expression), *edits]
     if place is None:
-        return None if renderer.needs_statements else [Replace(plan.call, renderer.expression), *edits]
+        statement = called_on(plan.call, file)
+        if statement is None:
+            return None
+        above = InsertBefore(statement, renderer.statements(Place(statement, "bare")))
+        return [above, Replace(plan.call, renderer.root), *edits]
     if place.form in ("assign", "annotated") or renderer.needs_statements or renderer.meshes.wanted:
         return [ReplaceStatement(place.statement, renderer.statements(place)), *edits]
     return [Replace(plan.call, renderer.expression), *edits]
@@ -80,17 +66,11 @@ class _Renderer:
             plan.selector
             or plan.sync is not None
             or plan.on_meta
-            or self._casts_buffers
+            or plan.ignored is not None
+            or has_buffer_dtype(plan)
             or (plan.precision is not None and plan.precision.value is not None)
             or plan.device.set_current
             or self.meshes.needs_statements
-        )
-
-    @property
-    def _casts_buffers(self) -> bool:
-        precision = self.plan.precision
-        return precision is not None and (
-            "buffer_dtype" in precision.fields or precision.buffers_like is not None or precision.value is not None
         )
 
     def expression(self, code: Code) -> str:
@@ -99,6 +79,12 @@ class _Renderer:
         if self.plan.precision is not None:
             arguments["mp_policy"] = self._policy(code, root=True)
         return call_text(self.fully_shard, [code(self.module), *_keywords(arguments)])
+
+    def root(self, code: Code) -> str:
+        """What names the model below the statements."""
+        if is_repeatable(self.module):
+            return code(self.module)
+        return self.file.fresh(self.module, "model", "wrapped_model", "sharded_model")
 
     def statements(self, place: Place) -> Build:
         """The statements for ``place``."""
@@ -117,18 +103,18 @@ class _Renderer:
             else:
                 root = place.target
                 lines.append(f"{root} = {text}")
-        elif not is_repeatable(self.module):
-            root = self.file.fresh(self.module, "model", "wrapped_model", "sharded_model")
-            lines.append(f"{root} = {text}")
         else:
-            root = text
+            root = self.root(code)
+            lines += [f"{root} = {text}"] if root != text else []
         lines += device_lines(self.plan, self.file, code)
         lines += self.meshes.strategy_lines(code)
         mesh = self._mesh(lines, code)
+        ignored, self._ignored, self._never_units = ignored_lines(self.plan, self.file, code)
+        lines += ignored
         if self.plan.sync is not None and not self.plan.on_meta:
-            lines += sync_lines(self.plan, all_tensors(root, self.file), mesh, self.file, code)
+            lines += sync_lines(self.plan, all_tensors(root, self.file), mesh, self.file, code, self._ignored)
         call = self._sharding(lines, root, mesh, code)
-        buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code)
+        buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code, self._never_units)
         if call is None:
             lines, call, buffers = [*lines, *buffers], root, []
         if place.form == "return":
@@ -142,7 +128,7 @@ class _Renderer:
     def _mesh(self, lines: list[str], code: Code) -> str | None:
         """The mesh as the calls name it; statements that make it go to ``lines``."""
         if not self.meshes.wanted:
-            return None
+            return f'{self.meshes.strategy_name(code)}["mesh"]' if self.meshes.by_name else None
         text = self.meshes.expression(code)
         synced = self.plan.sync is not None and self.plan.mesh is not None
         inline = text is not None and "(" not in text and " if " not in text
@@ -186,6 +172,13 @@ class _Renderer:
         if precision.value is not None:
             policy = self.file.fresh(self.module, "mp_policy", "mixed_precision_policy", "shard_mp_policy")
             inner = self.file.fresh(self.module, "unit_mp_policy", "unit_policy", "inner_mp_policy")
+            if precision.plain:
+                held = self._held_precision(precision.value, code)
+                units = inner if self.plan.selector or not self.plan.root else None
+                lines += read_policies(precision.value, policy, units, held, self.file, code)
+                own["mp_policy"], its["mp_policy"] = policy if self.plan.root else inner, inner
+                self._buffers_policy = held
+                return
             dtype = self.file.fresh(self.module, "buffer_dtype", "dtype_of_buffers")
             lines.append(f"{policy}, {inner}, {dtype} = {BY_FIELDS}({code(precision.value)})")
             own["mp_policy"], its["mp_policy"] = policy if self.plan.root else inner, inner
@@ -211,7 +204,14 @@ class _Renderer:
         else:
             own["mp_policy"], its["mp_policy"] = policy, without
 
+    def _held_precision(self, value: cst.BaseExpression, code: Code) -> str:
+        """The name of a MixedPrecision that comes from elsewhere."""
+        names = ("mixed_precision", "precision", "given_precision")
+        return code(value) if is_repeatable(value) else self.file.fresh(self.module, *names)
+
     _buffers_policy: str | None = None
+    _ignored: str | None = None
+    _never_units: str | None = None
 
     def _units(self, root: str, arguments: list[str], code: Code) -> list[str]:
         assert self.plan.selector is not None
@@ -224,6 +224,8 @@ class _Renderer:
             module=unit, **{f"n{i}": code(n) for i, n in enumerate(self.plan.selector_nodes)}
         )
         beside = "" if self.plan.below_root else f" and {unit} is not {root}"
+        if self._never_units is not None:
+            beside += f" and {unit} not in {self._never_units}"
         return [
             f"for {unit} in reversed(list({root}.modules())):",
             f"    if {test}{beside}:",
@@ -234,10 +236,12 @@ class _Renderer:
         """The arguments that the root and its units have in common, the policy left out."""
         plan = self.plan
         arguments: dict[str, str] = {}
-        if mesh is not None:
+        if mesh is not None and not self.meshes.by_name:
             arguments["mesh"] = mesh
         if plan.reshard_after_forward is not None:
             arguments["reshard_after_forward"] = str(plan.reshard_after_forward)
+        if self._ignored is not None:
+            arguments["ignored_params"] = self._ignored
         policy = self.file.ref("torch.distributed.fsdp.CPUOffloadPolicy") + "()"
         if plan.offload_value is not None:
             arguments["offload_policy"] = code(plan.offload_value)
