@@ -11,6 +11,7 @@ import libcst as cst
 from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.apply import apply_edits
 from fsdp_rules.engine.imports import tidy_imports
+from fsdp_rules.engine.kept_code import left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.registry import all_rules, speaker
 from fsdp_rules.engine.relevance import is_relevant
@@ -54,6 +55,8 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     if file.layout.code != text:
         return Failed("does not print back as it was parsed and is unchanged")
 
+    if (copied := vendored(file)) is not None:
+        return Unchanged((_finding(file, *copied),) if file.settings.enabled(copied[0].id) else ())
     diagnoses = with_standing_todos(file, _diagnose(file))
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
     todos = new_todos(file, diagnoses)
@@ -179,29 +182,12 @@ def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
                 found.extend((speaker(said.rule) if said.rule else rule, said) for said in rule.visit(node, file))
     if not shim:
         found += unclaimed(file, [diagnosis for _, diagnosis in found])
-    return [
-        (rule, diagnosis if shim else _left_alone(diagnosis, file.suppressions.gated(diagnosis.node)))
+    heard = [
+        (rule, diagnosis if shim else left_alone(diagnosis, file))
         for rule, diagnosis in found
         if file.settings.enabled(rule.id) and not file.suppressions.ignored(rule.id, diagnosis.node)
     ]
-
-
-def _left_alone(diagnosis: Diagnosis, twin: bool | None) -> Diagnosis:
-    if twin is None:
-        return diagnosis
-    if twin:
-        return Diagnosis(
-            diagnosis.node,
-            Level.INFO,
-            "unchanged: there is an FSDP2 branch next to it",
-            "remove the FSDP1 branch once nobody runs it",
-        )
-    return Diagnosis(
-        diagnosis.node,
-        Level.MANUAL,
-        "unchanged: this is inside a torch version check",
-        "keep the branch that runs on your torch version, remove the check, and run this tool again",
-    )
+    return heard if shim else said_once(heard, file)
 
 
 def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:

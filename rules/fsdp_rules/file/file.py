@@ -38,7 +38,7 @@ class File:
         self.printer = Printer(self.layout)
         self.bindings = Bindings(self.layout)
         self.references = References(path, tree, self.layout, self.bindings, project)
-        self.suppressions = Suppressions(source, tree, self.layout, project)
+        self.suppressions = Suppressions(path, source, tree, self.layout, project)
         # What `once` keeps: by the function that works it out, then by node.
         self.answers: dict[Callable[..., Any], dict[cst.CSTNode, Any]] = {}
 

@@ -17,7 +17,8 @@ from fsdp_rules.project.project import Project
 class Suppressions:
     """The comments and gates of one file."""
 
-    def __init__(self, text: str, tree: ast.Module, layout: Layout, project: Project) -> None:
+    def __init__(self, path: str, text: str, tree: ast.Module, layout: Layout, project: Project) -> None:
+        self._path = path
         self._text = text
         self._tree = tree
         self._layout = layout
@@ -29,7 +30,12 @@ class Suppressions:
 
     @cached_property
     def _gated_lines(self) -> dict[int, bool]:
-        return gated_lines(self._tree, self._text)
+        names = {
+            local
+            for local, full in self._project.aliases(self._path).items()
+            if any(f".{known}".endswith(f".{self._project.resolve(full)}") for known in self._project.fsdp2)
+        }
+        return gated_lines(self._tree, self._text, names)
 
     def ignored(self, rule: str, node: cst.CSTNode) -> bool:
         """Whether an ``# fsdp-migrate: ignore[...]`` comment on the lines of ``node``'s start silences ``rule``."""

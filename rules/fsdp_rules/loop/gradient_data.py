@@ -43,7 +43,7 @@ class GradientData(Rule):
     id = "FSDP222"
     name = "gradient-data"
     words = (r"\.grad\b", r"\.(named_)?parameters\(")
-    markers = ((".grad", "parameters()"),)
+    markers = ((".grad", "parameters()"), ("Optimizer)", "all_reduce"))
     what_to_test = CLIPPING
     visits = (cst.Module,)
     shim = True
@@ -81,6 +81,7 @@ def train(model, batch):
         """The first gradient, or parameter that a collective is given, in each function that reads them as data."""
         if "fsdp1" not in file.project.flags:
             return
+        yield from _own_optimizers(file)
         spoken = {file.function(found.node) for found in HandReducedNorms().visit(file.module, file)}
         for place in _read(file):
             function = file.function(place)
@@ -98,13 +99,34 @@ def train(model, batch):
                 yield Diagnosis(place, Level.INFO, f"{text} is a DTensor under FSDP2: its numbers are global", ADVICE)
 
 
+def _own_optimizers(file: File) -> Iterator[Diagnosis]:
+    """The first collective in each class of an optimizer, which sums up over ranks what are DTensors under FSDP2."""
+    for owner in file.nodes(cst.ClassDef):
+        if not any(last_name(base.value).endswith("Optimizer") for base in owner.bases) or AWARE.search(
+            file.code(owner)
+        ):
+            continue
+        calls = [call for call in file.inside(owner, cst.Call) if _is_collective(call, file)]
+        if calls and "param_groups" in file.code(owner):
+            yield Diagnosis(
+                calls[0],
+                Level.MANUAL,
+                f"{owner.name.value} reduces its numbers over ranks: those of DTensors are global already, or raise",
+                "take every number of p.grad.to_local() and of states made from p.to_local(), or use another optimizer",
+            )
+
+
+def _is_collective(call: cst.Call, file: File) -> bool:
+    return last_name(call.func) in COLLECTIVES and (file.resolved(call.func) or "").startswith("torch.distributed.")
+
+
 def _read(file: File) -> Iterator[cst.BaseExpression]:
     """Every gradient of a sharded model's parameters that is read as data, and every such parameter in a collective."""
     for node in file.nodes(cst.Attribute):
         if node.attr.value == "grad" and _is_of_sharded(node.value, file) and _is_data(node, file):
             yield node
     for call in file.nodes(cst.Call):
-        if last_name(call.func) in COLLECTIVES and (file.resolved(call.func) or "").startswith("torch.distributed."):
+        if _is_collective(call, file):
             for argument in call.args[:1]:
                 value = argument.value
                 inner = value.value if isinstance(value, cst.Attribute) and value.attr.value == "data" else value

@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._names import about_comparison
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -27,12 +28,14 @@ class NameSurgery(Rule):
 
     FSDP2 does not change parameter names. Removing `_fsdp_wrapped_module.` finds nothing and does no harm (old
     checkpoints may still contain it). Code that tests for the prefix, or adds it to a name, takes another path than
-    before. `_checkpoint_wrapped_module.` is kept in names under FSDP2.
+    before. `_checkpoint_wrapped_module.` is kept in names under FSDP2. A name that is compared as a whole, or by its
+    start, was never equal to one without the prefix under FSDP1, and is now: other parameters get into a group.
     """
 
     id = "FSDP207"
     name = "name-surgery"
     spelled = ("_fsdp_wrapped_module", "_fpw_module")
+    words = (r"\bnamed_parameters\(",)
     what_to_test = EFFECT
     visits = (cst.SimpleString, cst.FormattedStringText)
     shim = True
@@ -60,6 +63,8 @@ def names(model):
         """Tell harmless uses of a prefix from those that count on it."""
         if not isinstance(node, cst.SimpleString | cst.FormattedStringText):
             return
+        if isinstance(node, cst.SimpleString) and PREFIX.search(file.text) is None:
+            yield from about_comparison(node, file)
         found = PREFIX.search(node.value)
         level = _level(node, file) if found is not None else None
         if found is None or level is None:

@@ -167,9 +167,12 @@ def unwrapped(model: "FSDPModule"):
         if any(FSDP2.search(file.code(other.args[1].value)) for other in [*others, *_next_tests(call, subject, file)]):
             return _beside_fsdp2(node, subject, file)
         message = "a sharded module is an FSDPModule"
+        level = Level.SAFE
+        if not any(place.kind == "seed" for place in file.project.held):
+            level = Level.REVIEW
+            message += ", assumes that what wraps the model, in another project, moves to FSDP2 too"
         if "FSDPModule" in file.code(whole):
             return Diagnosis(node, Level.SAFE, message, edits=_without(node, whole, call, file), claims=(node,))
-        level = Level.SAFE
         for other in others:
             kinds = file.code(other.args[1].value)
             if not WRAPPERS.search(kinds):

@@ -69,6 +69,8 @@ def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
     if source.kind == "call":
         if not source.part and functions.wraps(source):
             yield Place("seed", source.path, source.scope), flow.sure
+        elif not source.part and functions.extends(source):
+            yield Place("kept", source.path, source.scope), flow.sure
         for place, sure in functions.returns(source):
             yield place, sure and flow.sure
     elif source.kind == "made":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fsdp_rules.project.aliases import Aliases, reads
 from fsdp_rules.project.flags import flags_in
-from fsdp_rules.project.gates import gated_lines
+from fsdp_rules.project.gates import gated_lines, sharding_functions
 from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
@@ -50,6 +50,8 @@ class FileFacts:
     switchers: frozenset[str] = field(default=frozenset())
     #: The functions in which the meta device is named.
     meta: frozenset[str] = field(default=frozenset())
+    #: The functions that call ``fully_shard``.
+    shards: frozenset[str] = field(default=frozenset())
     #: What the file builds, is given or uses as an optimizer.
     optimizers: tuple[Optimizer, ...] = ()
     #: The whole file, where it speaks of FSDP: what a call is given may be written there.
@@ -106,6 +108,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         wrappers=frozenset(indexer.wrappers),
         switchers=frozenset(indexer.switchers),
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
+        shards=sharding_functions(tree) if b"fully_shard" in data else frozenset(),
         optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         source=data if b"fsdp" in data.lower() else b"",
     )

@@ -40,12 +40,15 @@ class Held(NamedTuple):
         return self.certainty, not self.by_name
 
 
-def spread(edges: Edges) -> dict[Place, Held]:
-    """Follow wrapped models from their ``FSDP(...)`` calls along ``edges`` until nothing changes."""
+def spread(edges: Edges, kind: str = "seed") -> dict[Place, Held]:
+    """Follow wrapped models from their ``FSDP(...)`` calls along ``edges`` until nothing changes.
+
+    ``kind``: "kept" follows those of the tree's own subclasses instead.
+    """
     bound = {target for found in edges.values() for target, _ in found}
     inner = enclosed(edges, bound)
     held: dict[Place, Held] = {}
-    seeds = sorted(place for place in edges if place.kind == "seed")
+    seeds = sorted(place for place in edges if place.kind == kind)
     queue = deque((seed, Held(Certainty.YES, seed)) for seed in seeds)
     while queue:
         place, found = queue.popleft()

@@ -32,10 +32,12 @@ class Functions:
                 self._classes[qualified.rpartition(".")[2]].append((file, qualified))
 
     def wraps(self, place: Place) -> bool:
-        """Whether what is called at ``place`` is FSDP1's class under a name of the tree's own, or a subclass of it."""
+        """Whether what is called at ``place`` is FSDP1's class, maybe under a name of the tree's own."""
+        return canonical(self.exports.resolve(place.name)) in (FSDP, "wrap")
+
+    def extends(self, place: Place) -> bool:
+        """Whether what is called at ``place`` is a subclass of FSDP1's class, whose models cannot be moved."""
         full = self.exports.resolve(place.name)
-        if canonical(full) in (FSDP, "wrap"):
-            return True
         name = full.rpartition(".")[2]
         here = [entry for entry in self._classes.get(name, ()) if entry[0].path == place.path and "." not in full]
         return any(qualified in file.wrappers for file, qualified in here or self._classes_at(place.path, full))

@@ -5,20 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 #: What a test says that chooses between versions, of torch or of FSDP.
 VERSION_TEST = re.compile(r"__version__|\bversion\b|fsdp_?version|fsdp_?2|is_torch_|torch_version", re.IGNORECASE)
 #: Where statements, or what holds statements, stand in a node, in the order of its fields.
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+FSDP1_CODE = re.compile(r"\b(FSDP|FullyShardedDataParallel)\(")
 FSDP2_CODE = re.compile(r"\b(fully_shard|FSDPModule|MixedPrecisionPolicy|apply_fsdp2)\b")
-
-
-def is_gate(test: str, body: str, orelse: str) -> bool:
-    """Whether an ``if`` with these source texts chooses between FSDP1 and FSDP2, or between versions of torch."""
-    if VERSION_TEST.search(test):
-        return True
-    return bool(FSDP2_CODE.search(body)) != bool(FSDP2_CODE.search(orelse)) and bool(orelse)
 
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -32,19 +27,60 @@ def statements(tree: ast.Module) -> Iterator[ast.stmt]:
             pending.extend(getattr(node, field, ()))
 
 
-def gated_lines(tree: ast.Module, text: str) -> dict[int, bool]:
-    """The lines in branches of such an ``if``, each with whether FSDP2 code stands in one of its branches."""
+def gated_lines(tree: ast.Module, text: str, sharding: Collection[str] = ()) -> dict[int, bool]:
+    """The lines in branches of such an ``if``, each with whether FSDP2 code stands in one of its branches.
+
+    ``sharding`` are names of functions that shard with FSDP2. What follows an ``if`` that leaves the block is its other
+    branch where FSDP2 code stands in one of the two alone.
+    """
     lines = text.splitlines()
     found: dict[int, bool] = {}
-    for node in statements(tree):
-        if not isinstance(node, ast.If):
-            continue
-        body, orelse = _text(node.body, lines), _text(node.orelse, lines)
-        if is_gate(_text([node.test], lines), body, orelse):
-            twin = bool(FSDP2_CODE.search(body) or FSDP2_CODE.search(orelse))
-            for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1):
-                found[line] = found.get(line, False) or twin
+    names = re.compile(r"\b(" + "|".join(map(re.escape, sorted(sharding))) + r")\b") if sharding else None
+
+    def has(part: str) -> bool:
+        return FSDP2_CODE.search(part) is not None or (names is not None and names.search(part) is not None)
+
+    for block in _blocks(tree):
+        for index, node in enumerate(block):
+            if not isinstance(node, ast.If):
+                continue
+            leaves = not node.orelse and isinstance(node.body[-1], _LEAVING)
+            rest = block[index + 1 :] if leaves else node.orelse
+            body, orelse = _text(node.body, lines), _text(rest, lines)
+            twin = has(body) or has(orelse)
+            chooses = has(body) != has(orelse) and bool(orelse)
+            chooses = chooses and (not leaves or FSDP1_CODE.search(body + orelse) is not None)
+            if chooses or VERSION_TEST.search(_text([node.test], lines)):
+                last = rest[-1] if leaves and chooses else node
+                for line in range(node.body[0].lineno, (last.end_lineno or node.lineno) + 1):
+                    found[line] = found.get(line, False) or twin
     return found
+
+
+def sharding_functions(tree: ast.Module) -> frozenset[str]:
+    """The names of the functions of a file, outside of classes, that call ``fully_shard``."""
+    return frozenset(
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and any(
+            isinstance(call, ast.Call)
+            and (getattr(call.func, "id", None) or getattr(call.func, "attr", None)) == "fully_shard"
+            for call in ast.walk(node)
+        )
+    )
+
+
+def _blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """Every list of statements of ``tree``."""
+    pending: deque[ast.AST] = deque([tree])
+    while pending:
+        node = pending.popleft()
+        for field in _BLOCKS:
+            block = getattr(node, field, ())
+            if block and isinstance(block[0], ast.stmt):
+                yield block
+            pending.extend(block)
 
 
 def _text(nodes: list[ast.stmt] | list[ast.expr], lines: list[str]) -> str:

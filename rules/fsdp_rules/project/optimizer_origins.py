@@ -56,10 +56,11 @@ class Optimizers:
         return bool(optimizer.callee) and self._defines(path, optimizer, project)
 
     def _defines(self, path: str, optimizer: Optimizer, project: Follows) -> bool:
-        """Whether the tree has the function that gives ``optimizer``: what it builds is looked at there."""
+        """Whether a function of the tree gives ``optimizer`` and builds one itself, which is looked at there."""
         module, name = module_name(path), project.resolve(optimizer.callee)
         own = optimizer.callee.removeprefix("self.").removeprefix("cls.")
         around = (module, *(f"{module}.{scope}" for scope in scopes(optimizer.scope) if scope))
-        return any(f"{place}.{own}" in self.functions for place in around) or any(
-            full == name or full.endswith(f".{name}") for full in self.functions
-        )
+        meant = {f"{place}.{own}" for place in around} & self.functions
+        meant |= {full for full in self.functions if full == name or full.endswith(f".{name}")}
+        builders = {f"{module_name(where)}.{entry.scope}" for where, entry in self.found if not entry.used}
+        return any(builder == full or builder.startswith(f"{full}.") for full in meant for builder in builders)

@@ -25,7 +25,7 @@ class Place(NamedTuple):
       whose names start with ``part``; ``named``: those called ``name`` of any module; ``callee``: what is called at
       ``name`` where that has no dotted name; ``shift``: a partial of it that ``part`` arguments are bound in;
     - ``on``: what a method ``name`` that groups parameters is called on;
-    - ``seed``: an ``FSDP(...)`` call.
+    - ``seed``: an ``FSDP(...)`` call; ``kept``: the same of a subclass of FSDP1's class.
     """
 
     kind: str

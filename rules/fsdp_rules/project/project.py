@@ -21,6 +21,7 @@ from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty, Held, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.kept import Kept
 from fsdp_rules.project.leaving import exits
 from fsdp_rules.project.optimizer_origins import Optimizers
 from fsdp_rules.project.origins import Site, importing, model_makers, model_origins
@@ -34,15 +35,17 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is.
 
-    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
-    an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
-    the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind
-    of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
-    come through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device is named,
-    ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the files that
-    speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``exits`` the ways on which a model
-    may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no file
-    names, ``optimizers`` the optimizers of all files.
+        ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
+        an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
+        the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind
+        of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
+        come through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device is named,
+        ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the files that
+        speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``exits`` the ways on which a model
+        may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no file
+        names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1,
+    ``fsdp2`` the functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that
+    take or load a state under no setting of theirs.
     """
 
     flags: frozenset[str]
@@ -63,6 +66,9 @@ class Project:
     exits: frozenset[Exit] = field(default=frozenset())
     optimizers: Optimizers = field(default_factory=Optimizers)
     unseen: frozenset[Call] = field(default=frozenset())
+    kept: Kept = field(default_factory=Kept)
+    fsdp2: frozenset[str] = field(default=frozenset())
+    taking: frozenset[str] = field(default=frozenset())
 
     @classmethod
     def build(
@@ -81,7 +87,7 @@ class Project:
         edges = joined(files, functions)
         callbacks = Callbacks(functions, edges, waiting_calls(files, functions))
         callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
-        held, unwrapped = spread(edges), wrapped_later(edges, functions)
+        held, kept, unwrapped = spread(edges), spread(edges, "kept"), wrapped_later(edges, functions)
         unseen = Unseen(callbacks, held)
         flags = flags.union(*(file.flags for file in files))
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
@@ -107,6 +113,11 @@ class Project:
             sources={file.path: file.source for file in files if file.source},
             unwrapped=unwrapped,
             optimizers=Optimizers.build(files),
+            kept=Kept(kept, alone=bool(kept) and not any(place.kind == "seed" and place.path for place in held)),
+            fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
+            taking=frozenset(
+                file.path for file in files if "takes_state" in file.flags and "sticky_state" not in file.flags
+            ),
         )
 
     @property

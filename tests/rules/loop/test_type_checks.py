@@ -9,6 +9,7 @@ import pytest
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+WRAPS = f"{FSDP}model = FSDP(model)\n"
 USED = "import torch\nimport typing\nfrom torch.distributed.fsdp import FSDPModule\n{}kept = FSDPModule, torch\n\n"
 BODY = "\ndef check(x: object, Block: type, DDP: type):\n    "
 
@@ -130,7 +131,7 @@ def test_patterns() -> None:
     ],
 )
 def test_levels_of_conditions(condition: str, level: str) -> None:
-    assert levels(f"{USED.format(FSDP)}if {condition}:\n    pass\n") == [level]
+    assert levels(f"{USED.format(FSDP)}if {condition}:\n    pass\n", wraps=WRAPS) == [level]
 
 
 @pytest.mark.parametrize(("other", "level"), [("Block", "review"), ("DDP", "safe"), ("FSDPModule", "info")])
@@ -146,7 +147,7 @@ def test_levels_of_arms(other: str, level: str, first: bool) -> None:
         elif isinstance(x, {tests[1]}):
             return 3
     """)
-    assert levels(FSDP + source) == [level]
+    assert levels(FSDP + source, wraps=WRAPS) == [level]
 
 
 @pytest.mark.parametrize("name", ["FSDPModule", "FSDP2Module"])
@@ -193,7 +194,7 @@ def test_values_stay_unknown() -> None:
 )
 def test_wrapper_left_out(body: str, level: str) -> None:
     source = f"{FSDP}def check(xs):\n    for x in xs:\n        if isinstance(x, FSDP): {body}\n"
-    assert levels(source) == [level]
+    assert levels(source, wraps=WRAPS) == [level]
 
 
 def test_another_name_of_the_class_is_followed_into_other_files() -> None:
@@ -236,3 +237,7 @@ def test_another_name_of_the_class_is_followed_into_other_files() -> None:
         """,
         wrapping=wrapping,
     )
+
+
+def test_a_project_that_wraps_nothing_itself_rests_on_what_does() -> None:
+    assert levels(f"{FSDP}def check(x):\n    return isinstance(x, FSDP)\n") == ["review"]

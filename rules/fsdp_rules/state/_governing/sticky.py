@@ -53,6 +53,8 @@ def _own_problem(setting: cst.Call, file: File) -> str:
         return "the settings that it returns have no FSDP2 equivalent"
     if is_switcher(file.function(setting), file):
         return "it affects code inside this context manager that this tool cannot see"
+    if any(path != file.path and file.project.touches(path) for path in file.project.taking):
+        return "it affects calls in other files, which take the state of a sharded model"
     return ""
 
 

@@ -1,0 +1,116 @@
+"""Code that stays as it is: branches that have their FSDP2 twin, models that stay FSDP1, copies of FSDP1 itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import libcst as cst
+
+from fsdp_rules.beyond.private_api import PrivateApi
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+#: What only torch's own files of FSDP1 define: a file with two of them, or with the class itself, is a copy of one.
+OWN = re.compile(
+    r"^(?:class (?:FlatParameter|FlatParamHandle|_FSDPState|FSDPParamInfo|StateInfo)\b|def (?:_optim_state_dict_impl|"
+    r"_flatten_optim_state_dict|_unflatten_optim_state|_rekey_sharded_optim_state_dict|_lazy_init|_pre_forward_unshard|"
+    r"_unflatten_process_groups|_summon_full_params|_unshard_params|_flatten_optim_state|_reshard_grads)\b)",
+    re.MULTILINE,
+)
+#: How every message about code that is left as it is starts.
+UNCHANGED = "unchanged: "
+CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
+
+
+def vendored(file: File) -> tuple[Rule, Diagnosis] | None:
+    """The one verdict about a file that is a copy of FSDP1's own code, None for any other."""
+    if CLASS.search(file.text) is None and len(OWN.findall(file.text)) < 2:
+        return None
+    if not file.module.body:
+        return None
+    uses = "fsdp1" in file.project.flags
+    return PrivateApi(), Diagnosis(
+        file.module.body[0],
+        Level.MANUAL if uses else Level.INFO,
+        "this file is a copy of FSDP1's own code, which does not work with FSDP2 models, and is unchanged",
+        "no change needed while its models use it; remove it once they use fully_shard",
+    )
+
+
+def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
+    """``diagnosis``, or why its code is left as it is."""
+    twin = file.suppressions.gated(diagnosis.node)
+    if twin:
+        return Diagnosis(
+            diagnosis.node,
+            Level.INFO,
+            f"{UNCHANGED}there is an FSDP2 branch next to it",
+            "remove the FSDP1 branch once nobody runs it",
+        )
+    if twin is False:
+        return Diagnosis(
+            diagnosis.node,
+            Level.MANUAL,
+            f"{UNCHANGED}this is inside a torch version check",
+            "keep the branch that runs on your torch version, remove the check, and run this tool again",
+        )
+    kept = _kept(diagnosis, file) if diagnosis.edits or diagnosis.level is Level.MANUAL else None
+    if kept is None:
+        return diagnosis
+    return replace(
+        diagnosis,
+        level=Level.INFO,
+        message=f"{UNCHANGED}{kept}",
+        advice="no change needed until that class is migrated (FSDP119)",
+        edits=(),
+        consumes=(),
+    )
+
+
+def said_once(found: list[tuple[Rule, Diagnosis]], file: File) -> list[tuple[Rule, Diagnosis]]:
+    """``found`` with one finding for each statement that is left as it is."""
+    seen: set[tuple[cst.CSTNode, str]] = set()
+    kept: list[tuple[Rule, Diagnosis]] = []
+    for rule, diagnosis in found:
+        if diagnosis.message.startswith(UNCHANGED):
+            key = (file.statement(diagnosis.node), diagnosis.message)
+            if key in seen:
+                continue
+            seen.add(key)
+        kept.append((rule, diagnosis))
+    return kept
+
+
+def _kept(diagnosis: Diagnosis, file: File) -> str | None:
+    """Why the model that ``diagnosis`` is about stays FSDP1, None where it does not."""
+    kept = file.project.kept
+    if isinstance(diagnosis.node, cst.ClassDef):
+        return None
+    if kept.alone and diagnosis.edits:
+        return "this project only wraps models with its own subclass of FSDP1's class"
+    if file.path not in kept.paths:
+        return None
+    for node in _named(diagnosis.node, file):
+        text = dotted(node)
+        if text is not None and kept.holds(file.path, file.scope(node), text):
+            return f"{text} is of a subclass of FSDP1's class"
+    return None
+
+
+def _named(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:
+    """The names and attributes around ``node``: of its whole expression, or on the first line of its statement."""
+    around = [node]
+    for ancestor in file.ancestors(node):
+        if not isinstance(ancestor, cst.BaseExpression | cst.Arg | cst.WithItem | cst.AssignTarget):
+            break
+        around.append(ancestor)
+    line = file.span(around[-1]).line
+    compound = isinstance(around[-1], cst.BaseCompoundStatement)
+    for kind in (cst.Name, cst.Attribute):
+        for entry in file.inside(around[-1], kind):
+            if not compound or file.span(entry).line == line:
+                yield entry

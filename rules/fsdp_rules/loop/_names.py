@@ -1,0 +1,56 @@
+"""Names of parameters that a program compares as a whole, or by their start: FSDP1 put a prefix in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+
+
+def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
+    """The verdict about ``text``, where the name of a sharded model's parameter is compared with it."""
+    name = _compared(text, file)
+    model = model_of_parameter(name, file) if name is not None else None
+    held = sharded(model, file).certainty if model is not None else Certainty.NO
+    if name is None or held is Certainty.NO or is_summoned(text, file):
+        return
+    sure = held is Certainty.YES
+    yield Diagnosis(
+        text,
+        Level.MANUAL if sure else Level.INFO,
+        f"{'' if sure else 'if this model is sharded, '}this was false for every FSDP1 name, which has a prefix, "
+        "and can now be true",
+        "to keep the numbers, treat these parameters as before. To get what was meant, keep the line",
+    )
+
+
+def _compared(text: cst.SimpleString, file: File) -> cst.BaseExpression | None:
+    """The plain name that ``text`` is compared with, itself or as the first of several texts."""
+    parent = file.parent(text)
+    if isinstance(parent, cst.Arg):
+        call = file.parent(parent)
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "startswith":
+            return call.func.value
+        return None
+    if isinstance(parent, cst.Element):
+        shown = file.parent(parent)
+        if not isinstance(shown, cst.Tuple | cst.List | cst.Set) or shown.elements[0] is not parent:
+            return None
+        parent = file.parent(shown)
+    elif isinstance(parent, cst.ComparisonTarget) and isinstance(parent.operator, cst.In | cst.NotIn):
+        return None
+    if isinstance(parent, cst.ComparisonTarget):
+        whole = file.parent(parent)
+        return whole.left if isinstance(whole, cst.Comparison) and len(whole.comparisons) == 1 else None
+    if isinstance(parent, cst.Comparison) and len(parent.comparisons) == 1:
+        target = parent.comparisons[0]
+        return target.comparator if isinstance(target.operator, cst.Equal | cst.NotEqual) else None
+    return None

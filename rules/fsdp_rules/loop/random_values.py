@@ -1,0 +1,112 @@
+"""Rule for random values that are drawn for parameters once they are sharded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File
+from fsdp_rules.model.sharded import sharded, sharded_owner
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
+
+#: Methods in which models draw their first values, by what people call them.
+INITIALISES = re.compile(r"^_?(re)?(set|init|initiali[sz]e)_?(all_)?(param(eter)?s|weights?|modules?)$")
+#: Functions of torch.nn.init, and methods of tensors, that draw random values.
+DRAWS = re.compile(
+    r"^(\w*normal_?|uniform_?|(xavier|kaiming|glorot)_\w+|orthogonal_?|sparse_|trunc_normal_?|bernoulli_|random_|"
+    r"exponential_|cauchy_|geometric_)$"
+)
+DRAWN = "random values of DTensors differ from FSDP1's, and may be equal on all ranks"
+
+
+class RandomValues(Rule):
+    """Random initialisation after sharding.
+
+    What is drawn for a DTensor are other numbers than FSDP1 draws for its shards. With CPU offloading all ranks and all
+    layers of one shape may even get the same. Initialise the model before it is sharded, or its full parameters inside
+    `summon_full_params`.
+    """
+
+    id = "FSDP226"
+    name = "random-values"
+    markers = ("reset_parameters(", "init_weights(")
+    words = (r"(reset|init|initiali[sz]e)_\w+\(", r"(normal|uniform|orthogonal|random)_\(")
+    what_to_test = EFFECT
+    visits = (cst.Call,)
+    shim = True
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    model = FSDP(model, use_orig_params=True)
+    model.reset_parameters()
+    return model
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    fully_shard(model)
+    # TODO(fsdp-migrate FSDP226): random values of DTensors differ from FSDP1's, and may be equal on all ranks
+    model.reset_parameters()
+    return model
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Methods that initialise a sharded model or its parts, and functions that fill one of its parameters."""
+        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+            return
+        subject = _filled(node, file)
+        if subject is None or is_summoned(node, file):
+            return
+        yield Diagnosis(
+            node,
+            Level.MANUAL,
+            DRAWN,
+            "initialise the model before it is sharded, or inside fsdp_compat.summon_full_params(model)",
+        )
+
+
+def _filled(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """The part of a sharded model whose parameters ``call`` fills with random values."""
+    func = call.func
+    if isinstance(func, cst.Attribute) and INITIALISES.search(func.attr.value):
+        owner = sharded_owner(func.value, file)
+        return owner if owner is not None else _unit(func.value, file)
+    if not DRAWS.search(last_name(func)):
+        return None
+    drawn = call.args[0].value if (file.resolved(func) or "").startswith("torch.nn.init.") and call.args else None
+    if drawn is None and isinstance(func, cst.Attribute) and func.attr.value.endswith("_"):
+        drawn = func.value
+    while isinstance(drawn, cst.Attribute) and drawn.attr.value == "data":
+        drawn = drawn.value
+    if drawn is None:
+        return None
+    model = model_of_parameter(drawn, file)
+    if model is not None and sharded(model, file).certainty is not Certainty.NO:
+        return model
+    return sharded_owner(drawn.value, file) if isinstance(drawn, cst.Attribute) else None
+
+
+def _unit(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """The sharded model over whose modules a loop around ``node`` runs."""
+    if not isinstance(node, cst.Name):
+        return None
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.For) and node.value in {
+            name.value for name in file.inside(ancestor.target, cst.Name)
+        }:
+            for call in file.inside(ancestor.iter, cst.Call):
+                func = call.func
+                if isinstance(func, cst.Attribute) and func.attr.value in ("modules", "named_modules", "children"):
+                    return sharded_owner(func.value, file)
+    return None
