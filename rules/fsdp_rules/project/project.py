@@ -35,17 +35,17 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is.
 
-        ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
-        an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
-        the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind
-        of state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps
-        come through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device is named,
-        ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the files that
-        speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``exits`` the ways on which a model
-        may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no file
-        names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1,
-    ``fsdp2`` the functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that
-    take or load a state under no setting of theirs.
+    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
+    an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
+    the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind of
+    state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps come
+    through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device is named,
+    ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the files that
+    speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``exits`` the ways on which a model
+    may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no
+    file names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the
+    functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
+    state under no setting of theirs.
     """
 
     flags: frozenset[str]
