@@ -19,6 +19,7 @@ from fsdp_compat import MemoryReport, UnitBytes, Usage, memory_report
 from fsdp_compat.torch_.versions import TORCH
 from tests.device import DEVICE
 from tests.pool import Pool
+from tests.shim.gates import needs_torch
 from tests.shim.models import Block, Model, build, loss_of
 from tests.shim.training import POLICIES
 
@@ -127,6 +128,7 @@ def resharded(rank: int, world_size: int) -> MemoryReport:
     return memory_report(model)
 
 
+@needs_torch("2.8", "a root that frees parameters after its forward")
 def test_what_stays_on_fewer_ranks_after_the_forward_comes_beside_the_shards(pool: Pool) -> None:
     for report in pool.run(resharded, 4):
         for unit, usage in by_unit(report, "parameters").items():

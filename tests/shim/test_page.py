@@ -13,6 +13,7 @@ import pytest
 
 from tests.device import DEVICE
 from tests.pool import Pool
+from tests.shim.gates import needs_torch
 
 PAGE = Path(__file__).parents[2] / "docs" / "shim.md"
 SECTION = "## What it will weigh, and what it weighs"
@@ -39,6 +40,7 @@ def printed(rank: int, world_size: int, sources: list[str]) -> list[str]:
 
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="the page shows what a CPU prints")
+@needs_torch("2.8", "reshard_after_forward=None, which the page shows")
 def test_the_page_shows_what_its_code_prints(pool: Pool) -> None:
     sources = [text for language, text in blocks() if language == "python"]
     shown = [text for language, text in blocks() if language == "text"]

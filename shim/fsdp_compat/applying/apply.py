@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from fsdp_compat.applying.containers import as_plain_module
 from fsdp_compat.applying.left_out import leaving_out
 from fsdp_compat.applying.materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
 from fsdp_compat.messages import warn_caller
@@ -126,9 +126,8 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         _buffers_left_in_place(plan.ignored_modules),
         leaving_out(unit.module, ignored | left_to_outer) as arguments,
         _exposed(unit.module, exposed),
+        as_plain_module(unit.module),
     ):
-        if is_container_class(unit.module):
-            unit.module.__class__ = _callable_container(type(unit.module))
         fully_shard(unit.module, mesh=mesh, **arguments, **unit.kwargs)
     for index in range(len(exposed)):
         forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
@@ -157,15 +156,6 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         follow_mode(unit.module)
     if precision is not None and precision.keep_low_precision_grads:
         keep_low_precision_grads(unit.module, precision)
-
-
-def _callable_container(container: type[nn.Module]) -> type[nn.Module]:
-    """``container`` with a forward of its own, which fails as that of a container does: ``fully_shard`` wants one."""
-
-    def forward(self: nn.Module, *args: Any) -> None:
-        nn.Module.forward(self, *args)
-
-    return type(container.__name__, (container,), {"forward": forward, "__module__": container.__module__})
 
 
 @contextlib.contextmanager
