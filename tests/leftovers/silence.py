@@ -114,8 +114,11 @@ def _kinds(node: ast.AST, own: list[ast.AST], names: set[str], text: str) -> Ite
         plain = node.attr == "grad" and not AWARE.search(text)
         if plain and _is_a_number(node, own) and _loops_over_parameters(node, own, names):
             yield "gradients as numbers"
-        other = re.search(r"DDP|DistributedDataParallel|hasattr|getattr", text)
-        if node.attr == "module" and _last(node.value) in names and other is None:
+        # One that another function shards is looked at by the scan of uses, which follows classes.
+        mine = {
+            _last(one.args[0]) for one in own if isinstance(one, ast.Call) and _last(one.func) in SHARDS and one.args
+        }
+        if node.attr == "module" and _last(node.value) in mine and not re.search(r"hasattr|getattr|isinstance", text):
             yield "the inner module"
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq) and "_fsdp" not in text:
         compared = node.comparators[0]
@@ -135,8 +138,14 @@ def _root(node: ast.AST) -> str:
 
 
 def _is_below_the_sharding(node: ast.Call, own: list[ast.AST]) -> bool:
-    lines = [one.lineno for one in own if isinstance(one, ast.Call) and _last(one.func) in SHARDS]
+    arms = [(one.body, one.orelse) for one in own if isinstance(one, ast.If) and node in _inside(one.orelse)]
+    other = {call for body, _ in arms for call in _inside(body)}
+    lines = [one.lineno for one in own if isinstance(one, ast.Call) and _last(one.func) in SHARDS and one not in other]
     return bool(lines) and node.lineno > max(lines)
+
+
+def _inside(body: list[ast.stmt]) -> set[ast.AST]:
+    return {node for statement in body for node in ast.walk(statement)}
 
 
 def _after_forward(node: ast.Call, own: list[ast.AST]) -> bool:

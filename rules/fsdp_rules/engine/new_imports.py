@@ -10,6 +10,7 @@ from typing import cast
 import libcst as cst
 
 from fsdp_rules.engine.apply import settle
+from fsdp_rules.engine.guarded_imports import into_guard
 from fsdp_rules.engine.import_statements import (
     FSDP1_IMPORT,
     StatementTransformer,
@@ -38,6 +39,8 @@ class Adder:
         self.emptied = emptied
 
     def run(self, module: cst.Module) -> cst.Module:
+        body, self.needed = into_guard(list(module.body), self.needed)
+        module = module.with_changes(body=body)
         lazy = _LazyFiller(self.needed)
         if not _has_top_level_torch(module):
             module = visited(self.before, module, lazy, REMOVED)

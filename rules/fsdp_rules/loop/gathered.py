@@ -182,9 +182,26 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False
     passes = last_passes(place, file)
-    if clears or _zips(place):
+    if clears or _zips(place) or _writes(place, file):
         return not passes <= {Pass.BACKWARD, Pass.RESHARD}
     return Pass.FORWARD in passes
+
+
+def _writes(place: cst.CSTNode, file: File) -> bool:
+    """Whether ``place`` is a loop that changes in place the parameters that it runs over."""
+    if not isinstance(place, cst.For):
+        return False
+    names = {entry.value for entry in names_in(place.target)}
+    for call in file.inside(place.body, cst.Call):
+        func = call.func
+        if not isinstance(func, cst.Attribute) or not func.attr.value.endswith("_") or func.attr.value[0] == "_":
+            continue
+        changed = func.value
+        if isinstance(changed, cst.Attribute) and changed.attr.value == "data":
+            changed = changed.value
+        if isinstance(changed, cst.Name) and changed.value in names and func.attr.value != "requires_grad_":
+            return True
+    return False
 
 
 def _zips(place: cst.CSTNode) -> bool:

@@ -18,6 +18,12 @@ from fsdp_rules.project.project import Certainty
 EVALUATES = re.compile(r"(^|_)(eval\w*|valid\w*|test|tests|infer\w*|predict\w*|sample|generate|rollout|forward)(_|$)")
 #: Names that only look like such functions.
 NO_PASS = frozenset({"eval"})
+#: Functions that are given a model and do not run it, by what people call them.
+RUNS_NOTHING = re.compile(
+    r"clip|save|load|state|print|log|wrap|optim|sched|param|count|ema|average|checkpoint|compile|shard|DistributedData|"
+    r"^(build|create|get|id|init|isinstance|getattr|hasattr|setattr|len|make|prepare|set|setup|str|type|unwrap)(_|$)",
+    re.IGNORECASE,
+)
 CONDITIONAL = (cst.If, cst.Else, cst.IfExp, cst.BooleanOperation, cst.ExceptHandler, cst.MatchCase)
 
 
@@ -101,10 +107,18 @@ def _kind(call: cst.Call, file: File) -> Pass | None:
         given = [argument.value for argument in call.args]
         passed = [*given, *([receiver] if receiver is not None else [])]
         own = receiver is not None and file.code(receiver) == "self"
-        return (
-            Pass.FORWARD if own or any(sharded(entry, file).certainty is not Certainty.NO for entry in passed) else None
-        )
+        if own or any(sharded(entry, file).certainty is not Certainty.NO for entry in passed):
+            return Pass.FORWARD
+        return None
+    # What another function does with the model, a forward alone or a whole step, is not known here.
+    given = [argument.value for argument in call.args]
+    if name and not RUNS_NOTHING.search(name) and any(_is_surely_sharded(entry, file) for entry in given):
+        return Pass.UNKNOWN
     return None
+
+
+def _is_surely_sharded(node: cst.BaseExpression, file: File) -> bool:
+    return isinstance(node, cst.Name | cst.Attribute) and sharded(node, file).certainty is Certainty.YES
 
 
 def _position(node: cst.CSTNode, file: File) -> tuple[int, int]:

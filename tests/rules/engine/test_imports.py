@@ -76,11 +76,12 @@ def test_a_guarded_import_is_left_alone() -> None:
             return FSDP(model)
         """,
         """
-        from torch.distributed.fsdp import fully_shard
         try:
             from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+            from torch.distributed.fsdp import fully_shard
         except ImportError:
             FSDP = None
+            fully_shard = None
 
         def build(model):
             return fully_shard(model)
@@ -231,3 +232,44 @@ def test_a_name_that_a_package_takes_from_its_module_of_that_name(module: dict[s
     others = {"package/__init__": "from .shard import shard\n", **module}
     source = "from package import shard\n\n\ndef build(model):\n    return shard(model)\n"
     assert {entry.rule for entry in findings(source, **others)} == rules
+
+
+GUARD = """
+try:
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+except ImportError:
+    FSDP = None
+
+def build(net):
+    return FSDP(net)
+
+def inner(model):
+    return model.module if FSDP is not None and isinstance(model, FSDP) else model
+"""
+
+
+def test_what_the_output_imports_is_in_the_guard_of_fsdp1_s_import() -> None:
+    check_rewrites(
+        GUARD,
+        """
+        try:
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+            from torch.distributed.fsdp import FSDPModule, fully_shard
+        except ImportError:
+            FSDP = None
+            FSDPModule = fully_shard = None
+
+        def build(net):
+            return fully_shard(net)
+
+        def inner(model):
+            return model if FSDPModule is not None and isinstance(model, FSDPModule) else model
+        """,
+    )
+
+
+def test_a_guard_that_raises_guards_nothing() -> None:
+    source = GUARD.replace("    FSDP = None", "    raise")
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert result.source.decode().startswith("\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n")
