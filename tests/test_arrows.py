@@ -89,6 +89,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "fsdp1",
             "hosts",
             "loop",
+            "model",
             "project",
             "settings",
             "state",

@@ -34,7 +34,8 @@ def shortened(findings: Iterable[Finding]) -> tuple[list[Finding], list[Rest]]:
     """
     entries: dict[tuple[str, int, str, Level], list[Finding]] = {}
     for finding in findings:
-        entries.setdefault((finding.path, finding.line, finding.rule, finding.level), []).append(finding)
+        line = finding.statement or finding.line
+        entries.setdefault((finding.path, line, finding.rule, finding.level), []).append(finding)
     shown: list[Finding] = []
     seen: Counter[tuple[str, str]] = Counter()
     for together in entries.values():

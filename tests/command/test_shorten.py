@@ -47,6 +47,13 @@ REPORTS = {
 }
 
 
+def test_what_one_rule_says_of_two_lines_of_one_statement_is_one_entry() -> None:
+    first, second = (replace(note(line, f"about line {line}", level=Level.REVIEW), statement=3) for line in (4, 6))
+    shown, rest = shortened([first, second])
+    assert [(entry.line, entry.message) for entry in shown] == [(4, "about line 4. Also: about line 6")]
+    assert not rest
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_thirteenth_note_of_a_rule_is_counted(name: str) -> None:
     page = REPORTS[name](result(*NOTES))

@@ -13,7 +13,11 @@ from tests.rules.variants import USER, VARIANTS, Example, Variant
 EXAMPLES = [(rule, example) for rule in all_rules() if rule.id[4] in "23" and (example := Example.of(rule)) is not None]
 
 #: Rules that also go by a name that FSDP1 alone has, or by a static method of its class, whatever the model is.
-BY_NAME = {"FSDP201", "FSDP202", "FSDP203", "FSDP207", "FSDP209", "FSDP216", "FSDP307", "FSDP312", "FSDP313", "FSDP314"}
+BY_NAME = {
+    *("FSDP201", "FSDP202", "FSDP203", "FSDP205", "FSDP207", "FSDP208", "FSDP209", "FSDP216", "FSDP221"),
+    *("FSDP301", "FSDP302", "FSDP303", "FSDP304", "FSDP305", "FSDP306", "FSDP307", "FSDP308", "FSDP310"),
+    *("FSDP312", "FSDP313", "FSDP314"),
+}
 
 
 def spoken(files: dict[str, str]) -> set[str]:

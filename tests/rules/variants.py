@@ -39,27 +39,45 @@ class Example:
             for index, statement in enumerate(function.body):
                 name = _wrapped_name(statement)
                 if name is not None and function.body[index + 1 :]:
-                    return cls._of(tree, function, index, name)
-        return None
+                    wrap = ast.unparse(statement.value)
+                    return cls._of(tree, function.body[index + 1 :], _marked(wrap, name), name)
+        return cls._given(tree)
 
     @classmethod
-    def _of(cls, tree: ast.Module, function: ast.FunctionDef, index: int, name: str) -> Example:
-        below = function.body[index + 1 :]
+    def _given(cls, tree: ast.Module) -> Example | None:
+        """The example of a function that is given the model."""
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        function = next((node for node in functions if "model" in {one.arg for one in node.args.args}), None)
+        if function is None:
+            return None
         imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        bound = {name for node in imports for name in _bound(node)}
+        assert any("FSDP" in _bound(node) for node in imports)
+        # What calls itself keeps its name, beside the function that uses the model.
+        names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        if function.name not in names:
+            return cls._of(tree, function.body, "FSDP({model})", "model")
+        calls = ast.parse(f"{function.name}(model)").body
+        return cls._of(tree, calls, "FSDP({model})", "model", function)
+
+    @classmethod
+    def _of(
+        cls, tree: ast.Module, below: list[ast.stmt], wrap: str, name: str, beside: ast.FunctionDef | None = None
+    ) -> Example:
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        bound = {name for node in imports for name in _bound(node)} | ({beside.name} if beside else set())
+        used = [*below, *([beside] if beside else [])]
         stored = {
             node.id for entry in below for node in ast.walk(entry) if isinstance(node, ast.Name) and _is_stored(node)
         }
         read = {node.id for entry in below for node in ast.walk(entry) if isinstance(node, ast.Name)}
-        wrap = function.body[index]
-        assert isinstance(wrap, ast.Assign)
-        text = "\n".join(ast.unparse(entry) for entry in below)
+        needed = {node.id for entry in used for node in ast.walk(entry) if isinstance(node, ast.Name)}
+        head = "".join(f"{ast.unparse(node)}\n" for node in imports if needed & _bound(node))
         return cls(
             "".join(f"{ast.unparse(node)}\n" for node in imports),
-            "".join(f"{ast.unparse(node)}\n" for node in imports if read & _bound(node)),
-            _marked(ast.unparse(wrap.value), name),
+            head + (f"\n{ast.unparse(beside)}\n" if beside else ""),
+            wrap,
             tuple(sorted(read - bound - stored - {name} - set(dir(builtins)))),
-            _marked(text, name),
+            _marked("\n".join(ast.unparse(entry) for entry in below), name),
         )
 
     def use(self, model: str, first: str, indent: str = "    ", name: str = "use") -> str:
@@ -168,6 +186,29 @@ def listed(example: Example, wraps: bool) -> dict[str, str]:
     }
 
 
+def keyed(example: Example, wraps: bool) -> dict[str, str]:
+    """It is in a dictionary."""
+    body = f"    nets = {{'net': {_made(example, wraps)}}}\n    use({_arguments(example, 'nets')})\n"
+    return {
+        "program/main.py": _main(example, "from program.steps import use\n", body, wraps),
+        USER: example.used + "\n" + example.use("nets['net']", "nets"),
+    }
+
+
+def handed_on(example: Example, wraps: bool) -> dict[str, str]:
+    """It is given to a function that a third file is given and calls."""
+    given = _arguments(example, "wrapped")
+    body = f"    wrapped = {_made(example, wraps)}\n    between.hand_over({given}, steps.use)\n"
+    middle = (
+        f"def hand_over({_arguments(example, 'passed')}, work):\n    return work({_arguments(example, 'passed')})\n"
+    )
+    return {
+        "program/main.py": _main(example, "from program import between, steps\n", body, wraps),
+        "program/between.py": middle,
+        USER: example.used + "\n" + example.use("thing", "thing"),
+    }
+
+
 def dataclass_field(example: Example, wraps: bool) -> dict[str, str]:
     """It is a field of a dataclass that a third file defines."""
     body = f"    job = Job(net={_made(example, wraps)}, epochs=3)\n    use({_arguments(example, 'job')})\n"
@@ -210,6 +251,8 @@ VARIANTS: tuple[Variant, ...] = (
     attribute,
     inherited,
     listed,
+    keyed,
+    handed_on,
     dataclass_field,
     factory,
     called_factory,

@@ -37,10 +37,10 @@ def render(result: CheckResult) -> str:
 def _add(suite: ElementTree.Element, told: Told) -> None:
     finding = told.finding
     name = f"{finding.rule} {finding.name}" + ("" if told.in_checkpoint else f", line {finding.line}")
-    text = "\n".join([f"{place(told)}: {printable(finding.message)}", *filter(None, [printable(finding.advice)])])
+    text = "\n".join([f"{place(told)}: {printable(finding.text)}", *filter(None, [printable(finding.advice)])])
     case = _testcase(suite, finding.path, name)
     if told.fails:
-        failure = ElementTree.SubElement(case, "failure", type=finding.level.value, message=printable(finding.message))
+        failure = ElementTree.SubElement(case, "failure", type=finding.level.value, message=printable(finding.text))
         failure.text = text
     else:
         ElementTree.SubElement(case, "system-out").text = text

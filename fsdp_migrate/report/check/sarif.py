@@ -68,7 +68,7 @@ def _result(told: Told, index: int) -> dict[str, Any]:
             "endLine": finding.end_line,
             "endColumn": finding.end_column + 1,
         }
-    message = ". ".join(part.rstrip(".") for part in (finding.message, finding.advice) if part)
+    message = ". ".join(part.rstrip(".") for part in (finding.text, finding.advice) if part)
     return {
         "ruleId": finding.rule,
         "ruleIndex": index,

@@ -17,7 +17,7 @@ def show(result: CheckResult, console: Console) -> None:
     for told in entries:
         finding = told.finding
         rule = (f"{finding.rule} {finding.level.value}", STYLES[finding.level])
-        line = Text.assemble((f"{place(told)}:", "bold"), " ", rule, f": {printable(finding.message)}")
+        line = Text.assemble((f"{place(told)}:", "bold"), " ", rule, f": {printable(finding.text)}")
         console.print(line, soft_wrap=True)
         if finding.advice:
             console.print(Text(f"    {printable(finding.advice)}", style="dim"), soft_wrap=True)

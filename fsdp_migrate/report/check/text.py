@@ -64,7 +64,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
     entries, rest = shown(result)
     for told in entries:
         finding = told.finding
-        yield f"{place(told)}: {finding.rule} {finding.level.value}: {printable(finding.message)}"
+        yield f"{place(told)}: {finding.rule} {finding.level.value}: {printable(finding.text)}"
         if finding.advice:
             yield f"    {printable(finding.advice)}"
     yield from rest

@@ -75,7 +75,7 @@ def _file(file: FileOutcome, diff: bool) -> Iterator[str]:
             yield ""
             yield from (
                 f"- line {found.line}, {found.rule} {found.name}, **{found.level.value}**: "
-                f"{_escape(found.message)}{_advice(found.advice)}"
+                f"{_escape(found.text)}{_advice(found.advice)}"
                 for found in told
             )
             if change.hunk is not None:
@@ -95,7 +95,7 @@ def _items(findings: list[Finding]) -> Iterator[str]:
 
 
 def _item(finding: Finding) -> str:
-    return f"- {_place(finding)} {finding.rule}: {_escape(finding.message)}{_advice(finding.advice)}"
+    return f"- {_place(finding)} {finding.rule}: {_escape(finding.text)}{_advice(finding.advice)}"
 
 
 def _place(finding: Finding) -> str:

@@ -80,7 +80,7 @@ def _listing(title: str, findings: list[Finding]) -> Iterator[Text]:
     shown, rest = shortened(findings)
     for finding in shown:
         style = STYLES[finding.level]
-        yield Text.assemble((place(finding), "bold"), " ", (finding.rule, style), f" {printable(finding.message)}")
+        yield Text.assemble((place(finding), "bold"), " ", (finding.rule, style), f" {printable(finding.text)}")
         if finding.advice:
             yield Text(f"    {printable(finding.advice)}", style="dim")
     yield from (Text(f"{printable(more.path)}: {more.sentence}", style="dim") for more in rest)

@@ -24,7 +24,7 @@ def lines(result: RunResult) -> Iterator[str]:
     for level in (Level.REVIEW, Level.INFO, Level.MANUAL):
         shown, rest = shortened(result.of_level(level))
         for finding in shown:
-            yield f"{place(finding)}: {finding.rule} {level.value}: {printable(finding.message)}"
+            yield f"{place(finding)}: {finding.rule} {level.value}: {printable(finding.text)}"
             if finding.advice:
                 yield f"    {printable(finding.advice)}"
         yield from (f"{printable(more.path)}: {more.sentence}" for more in rest)

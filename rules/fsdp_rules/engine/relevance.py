@@ -31,6 +31,8 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if not project.flags & {"fsdp1", "gated"}:
         return False
+    if path in project.unseen:
+        return True
     if not _words().search(text):
         return False
     if project.touches(path) or project.wraps_what_comes_from(path):

@@ -19,6 +19,7 @@ from fsdp_rules.engine.source_text import decode
 from fsdp_rules.engine.todos import new_todos, with_standing_todos
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
+from fsdp_rules.model.origin import wrapped_in
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.walking import children
 from fsdp_rules.settings import Settings
@@ -26,6 +27,9 @@ from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 from fsdp_rules.verdict.rule import Rule
+
+#: What the ids of the rules about a model that was wrapped before start with.
+LOOP = ("FSDP2", "FSDP3")
 
 
 def rewrite_source(data: bytes, path: str, project: Project, settings: Settings) -> Result:
@@ -203,4 +207,6 @@ def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
         level=diagnosis.level,
         message=diagnosis.message,
         advice=diagnosis.advice,
+        statement=file.span(file.statement(diagnosis.node)).line,
+        wrapped=wrapped_in(diagnosis.node, file) if rule.id.startswith(LOOP) else "",
     )

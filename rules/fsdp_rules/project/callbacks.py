@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import enum
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions, parameters_of
 from fsdp_rules.project.places import Flow, Place, scopes
 
+#: How many arguments partials of partials may bind.
+MOST_BOUND = 8
+
 
 class Value(NamedTuple):
     """A function, or (no ``path``) FSDP1's class, with the number of arguments that a partial has bound."""
@@ -19,6 +23,14 @@ class Value(NamedTuple):
     path: str
     qualified: str
     bound: int = 0
+
+
+class Way(enum.IntEnum):
+    """How a function came to a place; of a guess by a name no second guess is made."""
+
+    GUESSED = 0
+    POSSIBLE = 1
+    SURE = 2
 
 
 class Callbacks:
@@ -34,8 +46,10 @@ class Callbacks:
         self.bound = {target for found in edges.values() for target, _ in found}
         self.joined: set[Call] = set()
         self._inner = enclosed(edges, self.bound)
-        self._values: dict[Place, dict[Value, bool]] = defaultdict(dict)
-        self._queue: list[tuple[Place, Value, bool]] = []
+        self._values: dict[Place, dict[Value, Way]] = defaultdict(dict)
+        #: What is still to be passed on, the best ways first, so that hardly any is passed on twice.
+        self._queue: dict[Way, deque[tuple[Place, Value]]] = {way: deque() for way in sorted(Way, reverse=True)}
+        self._added: set[tuple[Place, Place, bool]] = set()
         self._calls: dict[Place, list[Call]] = defaultdict(list)
         self._by_attribute: dict[str, list[Call]] = defaultdict(list)
         for call in waiting:
@@ -50,19 +64,24 @@ class Callbacks:
         ``objects`` are flows of what calls of classes give.
         """
         for place in list(self.edges):
-            self._queue += [(place, value, sure) for value, sure in self._seeds(place)]
+            for value, sure in self._seeds(place):
+                self._reach(place, value, Way.SURE if sure else Way.POSSIBLE)
         for flow in objects:
             for file, qualified in _callable(flow, self.functions):
-                self._queue += [(target, Value(file.path, qualified), flow.sure) for target in self.targets(flow)]
-        while self._queue:
-            place, value, sure = self._queue.pop()
-            known = self._values[place]
-            if known.get(value, -1) >= sure:
-                continue
-            known[value] = sure
-            for call in self._called(place):
-                self._join(call, value, sure and place.kind != "attr")
-            self._pass_on(place, value, sure)
+                for target in self.targets(flow):
+                    self._reach(target, Value(file.path, qualified), Way.SURE if flow.sure else Way.POSSIBLE)
+        while (way := next((one for one, waiting in self._queue.items() if waiting), None)) is not None:
+            place, value = self._queue[way].popleft()
+            if self._values[place][value] is way:
+                for call in self._called(place):
+                    self._join(call, value, way is Way.SURE and place.kind != "attr")
+                self._pass_on(place, value, way)
+
+    def _reach(self, place: Place, value: Value, way: Way) -> None:
+        known = self._values[place].get(value)
+        if (known is None or known < way) and value.bound <= MOST_BOUND:
+            self._values[place][value] = way
+            self._queue[way].append((place, value))
 
     def places(self, call: Call) -> list[Place]:
         """Where what ``call`` calls may be, as far as its name is plain or of the object itself."""
@@ -97,13 +116,21 @@ class Callbacks:
     def _called(self, place: Place) -> Iterable[Call]:
         return self._by_attribute.get(place.name, ()) if place.kind == "attr" else self._calls.get(place, ())
 
-    def _pass_on(self, place: Place, value: Value, sure: bool) -> None:
-        for target, certain in self.edges.get(place, ()):
-            self._queue.append((target, _bound(value, target), sure and certain and place.kind != "attr"))
+    def _pass_on(self, place: Place, value: Value, way: Way) -> None:
+        for target, sure in self.edges.get(place, ()):
+            self._step(place, target, sure, value, way)
         if place.kind == "var":
-            for scope in self._inner[place.path, place.name]:
+            for scope in self._inner.get((place.path, place.name), ()):
                 if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
-                    self._queue.append((place._replace(scope=scope), value, sure))
+                    self._reach(place._replace(scope=scope), value, way)
+
+    def _step(self, place: Place, target: Place, sure: bool, value: Value, way: Way) -> None:
+        """Pass ``value`` on along one edge. A parameter or a result that is not sure goes by the name of a method."""
+        guess = place.kind == "attr" or (not sure and (target.kind == "param" or place.kind == "ret"))
+        if guess and way is Way.GUESSED:
+            return
+        reached = Way.GUESSED if guess else way if sure else min(way, Way.POSSIBLE)
+        self._reach(target, _bound(value, target), reached)
 
     def _join(self, call: Call, value: Value, sure: bool) -> None:
         self.joined.add(call)
@@ -128,11 +155,12 @@ class Callbacks:
         return Place("ret", value.path, value.qualified, part=source.part)
 
     def _add(self, source: Place, target: Place, sure: bool) -> None:
-        if (target, sure) in self.edges[source]:
+        if (source, target, sure) in self._added:
             return
+        self._added.add((source, target, sure))
         self.edges[source].append((target, sure))
-        for value, known in list(self._values[source].items()):
-            self._queue.append((target, _bound(value, target), known and sure))
+        for value, way in list(self._values.get(source, {}).items()):
+            self._step(source, target, sure, value, way)
 
     def _seeds(self, place: Place) -> Iterator[tuple[Value, bool]]:
         """The functions that ``place`` itself names."""

@@ -65,7 +65,7 @@ class Project:
     unwrapped: frozenset[Place] = field(default=frozenset())
     exits: frozenset[Exit] = field(default=frozenset())
     optimizers: Optimizers = field(default_factory=Optimizers)
-    unseen: frozenset[Call] = field(default=frozenset())
+    unseen: dict[str, frozenset[Call]] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     fsdp2: frozenset[str] = field(default=frozenset())
     taking: frozenset[str] = field(default=frozenset())

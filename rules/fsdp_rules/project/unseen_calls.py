@@ -48,9 +48,13 @@ class Unseen:
             for place in self._sources(call):
                 yield from self._exits(place)
 
-    def unknown(self) -> frozenset[Call]:
-        """The calls of which no function is known, though the tree says where it comes from."""
-        return frozenset(call for call in self.calls if call not in self._callbacks.joined and self._is_unknown(call))
+    def unknown(self) -> dict[str, frozenset[Call]]:
+        """The calls, by path, of which no function is known, though the tree says where it comes from."""
+        found: dict[str, set[Call]] = defaultdict(set)
+        for call in self.calls:
+            if call not in self._callbacks.joined and self._is_unknown(call):
+                found[call[0]].add(call)
+        return {path: frozenset(calls) for path, calls in found.items()}
 
     def _is_unknown(self, call: Call) -> bool:
         name = call[2].rpartition(".")[2]

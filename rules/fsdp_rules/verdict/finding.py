@@ -21,7 +21,11 @@ class Level(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One verdict about one place. ``path`` is as the user named it, with forward slashes."""
+    """One verdict about one place. ``path`` is as the user named it, with forward slashes.
+
+    ``statement`` is the first line of the statement around the place, 0 where there is none. ``wrapped`` says where
+    the model that the finding is about is wrapped: ``line 12`` of the same file, or ``net.py:12``.
+    """
 
     rule: str
     name: str
@@ -33,3 +37,10 @@ class Finding:
     level: Level
     message: str
     advice: str = ""
+    statement: int = 0
+    wrapped: str = ""
+
+    @property
+    def text(self) -> str:
+        """The message as reports print it."""
+        return f"{self.message} (wrapped in {self.wrapped})" if self.wrapped else self.message

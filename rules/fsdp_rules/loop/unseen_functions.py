@@ -1,0 +1,73 @@
+"""Rule for functions that get a wrapped model and that no file names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import brief, elements
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.fsdp1.names import expand
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+
+class UnseenFunctions(Rule):
+    """Functions that get a sharded model and that no file names.
+
+    A sharded model is followed into functions that are passed as values: callbacks, registries, partials, methods. If
+    a model is given to a function that is passed in and nothing in the project passes one, or to one that a
+    configuration names, what that function does with the model is unknown. The call is reported and not changed.
+    """
+
+    id = "FSDP223"
+    name = "unseen-function"
+    visits = (cst.Call,)
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, step, batches):
+    model = FSDP(model)
+    for batch in batches:
+        step(model, batch)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def train(model, step, batches):
+    fully_shard(model)
+    for batch in batches:
+        step(model, batch)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Calls that are given a wrapped model and whose function no file names."""
+        unseen = file.project.unseen.get(file.path)
+        if not isinstance(node, cst.Call) or not unseen:
+            return
+        if (file.path, file.scope(node), _name(node.func, file)) not in unseen:
+            return
+        given = [one for argument in node.args for one in elements(argument.value) or [argument.value]]
+        if any(sharded(one, file).certainty is not Certainty.NO for one in given):
+            called = brief(file.code(node.func), 24)
+            yield Diagnosis(
+                node.func,
+                Level.REVIEW,
+                f"assumes {called}, which this tool cannot see, uses nothing that only FSDP1 models have",
+                "read each function that this may be: .module, state dicts, deepcopy, clip_grad_norm_ and gathered "
+                "parameters differ under FSDP2",
+            )
+
+
+def _name(func: cst.BaseExpression, file: File) -> str:
+    """What ``func`` is called in the facts of the project: its dotted name, or its place."""
+    text = dotted(func)
+    if text is not None:
+        return expand(text, file.aliases)
+    span = file.span(func)
+    line = file.text.splitlines()[span.line - 1]
+    return f"@{span.line}:{len(line[: span.column].encode())}"
