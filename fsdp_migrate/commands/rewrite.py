@@ -29,6 +29,7 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
 \b
   fsdp-migrate rewrite --diff . | git apply     review, then apply as a patch
   fsdp-migrate rewrite --to shim train.py       keep FSDP1 code, run it on FSDP2 through fsdp_compat
+  fsdp-migrate rewrite --from shim .            move code that runs on fsdp_compat on to FSDP2
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
   fsdp-migrate rewrite --report left.html src/  write what changed, and why, as a page
 
@@ -48,6 +49,14 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--diff", is_flag=True, help="Print a patch and write nothing; and the report to standard error.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="FSDP2 itself (default), or imports of fsdp_compat.")
+@click.option(
+    "--from",
+    "of",
+    type=click.Choice(["fsdp1", "shim"]),
+    default="fsdp1",
+    show_default=True,
+    help="What the code runs on now: FSDP1, or fsdp_compat.",
+)
 @rule_options
 @click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
 @JOBS
@@ -56,6 +65,7 @@ def rewrite(
     paths: tuple[str, ...],
     diff: bool,
     to: str | None,
+    of: str,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     helpers: str | None,
@@ -72,11 +82,14 @@ def rewrite(
     from fsdp_migrate.tree.files import NoSuchPath
     from fsdp_migrate.tree.git import GitError
 
+    if of == to == "shim":
+        raise click.UsageError("--from shim moves code on to FSDP2: leave out --to shim")
     reports = [_report_file(name) for name in report]
     try:
         defaults = settings.load(Path(paths[0]))
-        wanted, release = rule_settings(select, ignore, to, helpers, torch, Path(paths[0]), defaults)
-        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release)
+        target = "native" if of == "shim" else to
+        wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults)
+        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of)
         with shown() as progress:
             result = run.rewrite(request, RulesEngine(), progress)
     except (NoSuchPath, UnknownRule, settings.SettingsError) as error:

@@ -46,6 +46,12 @@ class Engine(Protocol):
     def rewrite(self, data: bytes, path: str, project: Project, settings: Settings) -> Result:
         """What becomes of one file."""
 
+    def as_fsdp1(self, data: bytes) -> bytes:
+        """The bytes of a file on ``fsdp_compat`` as the FSDP1 code that it stands for."""
+
+    def back_on_shim(self, data: bytes, path: str) -> bytes:
+        """The bytes of such a file after a rewrite, with the FSDP1 names that were left imported from the shim."""
+
 
 class RulesEngine:
     """The real rules. Nothing is imported before it is needed: libcst alone costs a third of a second."""
@@ -92,3 +98,13 @@ class RulesEngine:
         from fsdp_rules.engine.rewrite import rewrite_source
 
         return rewrite_source(data, path, project, settings)
+
+    def as_fsdp1(self, data: bytes) -> bytes:
+        from fsdp_rules.engine.from_shim import as_fsdp1
+
+        return as_fsdp1(data)
+
+    def back_on_shim(self, data: bytes, path: str) -> bytes:
+        from fsdp_rules.engine.from_shim import back_on_shim
+
+        return back_on_shim(data, path)

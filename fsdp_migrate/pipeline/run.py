@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -40,7 +40,8 @@ class Progress(Protocol):
 class Request:
     """What the user asked for. ``jobs`` None means as many processes as there are processors.
 
-    ``torch`` is the release that the settings have, with its reason.
+    ``torch`` is the release that the settings have, with its reason. ``of`` is what the code runs on: ``fsdp1``, or
+    ``shim`` where it goes on from ``fsdp_compat``.
     """
 
     paths: tuple[str, ...]
@@ -49,6 +50,7 @@ class Request:
     jobs: int | None = None
     allow_dirty: bool = False
     torch: TorchRelease = FIRST
+    of: str = "fsdp1"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -68,6 +70,7 @@ class _File:
     source: Source
     candidate: Candidate
     result: Result
+    data: bytes
 
 
 def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
@@ -78,7 +81,11 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     """
     sources = discover(request.paths)
     files, rest = _read(sources, engine, progress)
+    if request.of == "shim":
+        _as_fsdp1(files, engine)
     files += _analyse([file for file in files if not file.source.is_config], rest, request, engine, progress)
+    if request.of == "shim":
+        _back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
     _configure(files, request, progress)
     changed = [file for file in files if isinstance(file.result, Changed)]
@@ -89,9 +96,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
             refused = [file.source.shown for file in changed if file.source.path in dirty]
         if not refused:
             _write(changed, progress)
-    outcomes = tuple(
-        FileOutcome(file.source.shown, file.source.path, file.candidate.data, file.result) for file in files
-    )
+    outcomes = tuple(FileOutcome(file.source.shown, file.source.path, file.data, file.result) for file in files)
     return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch)
 
 
@@ -109,11 +114,33 @@ def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> tupl
         except MemoryError:
             data, result = b"", Failed("could not read: too large for the memory of this machine")
         if result is not PENDING or has_marker(data):
-            files.append(_File(source, Candidate(source.shown, data, source.is_notebook), result))
+            files.append(_File(source, Candidate(source.shown, data, source.is_notebook), result, data))
         elif not source.is_config:
             rest.append(source)
         progress.step()
     return files, rest
+
+
+def _as_fsdp1(files: Sequence[_File], engine: Engine) -> None:
+    """Let the sources among ``files`` be read as the FSDP1 code that they stand for."""
+    for file in files:
+        candidate = file.candidate
+        if not file.source.is_config and not candidate.is_notebook:
+            file.candidate = replace(candidate, data=engine.as_fsdp1(candidate.data))
+
+
+def _back_on_shim(files: Sequence[_File], engine: Engine) -> None:
+    """Give what was left of FSDP1 in results its shim again; lines are then those of the files as they are."""
+    for file in files:
+        read, result = file.candidate.data, file.result
+        if file.data == read:
+            continue
+        if isinstance(result, Changed):
+            after = engine.back_on_shim(result.source, file.candidate.path)
+            findings = follow(result.findings, read, file.data)
+            file.result = Changed(after, findings) if after != file.data else Unchanged(findings)
+        elif isinstance(result, Unchanged):
+            file.result = Unchanged(follow(result.findings, read, file.data))
 
 
 def _configure(files: Sequence[_File], request: Request, progress: Progress) -> None:
@@ -143,7 +170,8 @@ def _analyse(
     readable = {file.source.shown: file for file in files if not isinstance(file.result, Failed)}
     index = Index(engine, lambda candidates: _map(Indexer(engine), candidates, request, progress, "Indexing"))
     project = index.build([file.candidate for file in readable.values()], rest)
-    reached = [_File(source, index.candidates[source.shown], PENDING) for source in index.found]
+    found = ((source, index.candidates[source.shown]) for source in index.found)
+    reached = [_File(source, candidate, PENDING, candidate.data) for source, candidate in found]
     indexed = {**readable, **{file.source.shown: file for file in reached}}
     for path, why in index.results.items():
         if why is not None:
@@ -191,7 +219,7 @@ def _write(changed: Sequence[_File], progress: Progress) -> None:
     for index, file in enumerate(changed):
         try:
             if isinstance(file.result, Changed):
-                before, after = file.candidate.data, file.result.source
+                before, after = file.data, file.result.source
                 writing.replace(file.source.path, after, expected=before)
                 file.result = Changed(after, follow(file.result.findings, before, after))
         except OSError as error:

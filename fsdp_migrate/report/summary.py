@@ -40,6 +40,12 @@ def refusal(result: RunResult) -> str:
 
 def paragraph(result: RunResult) -> str:
     """What happened, what is left, and the command to run next."""
+    if not result.with_fsdp1 and not result.errors and any(b"fsdp_compat" in file.before for file in result.outcomes):
+        targets = shlex.join(result.paths)
+        return (
+            f"{count(result.scanned, 'file')} read, no FSDP1 code found, but code on fsdp_compat. "
+            f"Next: fsdp-migrate rewrite --from shim {targets}"
+        )
     if not result.with_fsdp1 and not result.errors:
         return f"{count(result.scanned, 'file')} read, no FSDP1 code found. Nothing to do."
     verb = "would be rewritten" if result.diff else "rewritten"
