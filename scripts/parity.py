@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 from rich.console import Console  # noqa: E402
 from rich.progress import track  # noqa: E402
 
+from fsdp_migrate.tree.torch_release import parse_release  # noqa: E402
 from fsdp_rules.settings import Settings  # noqa: E402
 from tests.parity.harness import Outcome, Verdict, check  # noqa: E402
 from tests.parity.programs import programs  # noqa: E402
@@ -31,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", metavar="NAME", help="run these programs alone, and write no page")
     parser.add_argument("--show", action="store_true", help="print the whole reason of everything that went wrong")
+    parser.add_argument("--torch", type=parse_release, metavar="RELEASE", help="write for this torch; writes no page")
     options = parser.parse_args(arguments)
+    settings = Settings(torch=options.torch) if options.torch else Settings()
     chosen = [program for program in programs() if not options.only or program.name in options.only]
     if unknown := set(options.only or ()) - {program.name for program in chosen}:
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
@@ -40,14 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Pool(4) as pool:
         for program in track(chosen, "training before and after", console=console):
             with tempfile.TemporaryDirectory() as directory:
-                outcome = check(pool, program, Path(directory), Settings())
+                outcome = check(pool, program, Path(directory), settings)
             outcomes.append(outcome)
             if not outcome.verdict.good or options.only:
                 detail = outcome.detail if options.show else outcome.brief
                 console.print(f"{program.name}: {outcome.verdict.value}: {detail}", markup=False, highlight=False)
     for verdict, count in collections.Counter(outcome.verdict for outcome in outcomes).items():
         console.print(f"{count:4} {verdict.value}")
-    if not options.only:
+    for form, count in collections.Counter(outcome.form for outcome in outcomes).items():
+        console.print(f"{count:4} {form}")
+    if not options.only and not options.torch:
         (ROOT / "docs" / "parity.md").write_text(page(outcomes))
     return 0 if all(outcome.verdict.good for outcome in outcomes) else 1
 
@@ -67,11 +72,12 @@ def page(outcomes: Sequence[Outcome]) -> str:
     if bad := [outcome for outcome in outcomes if not outcome.verdict.good]:
         lines += ["## Not the same", "", "| program | result | detail |", "|---|---|---|"]
         lines += [f"| {o.program.name} | {o.verdict.value} | {_cell(o.brief)} |" for o in bad] + [""]
-    lines += ["## Every program", "", f"| program | processes | result | {' | '.join(FACTORS)} |"]
-    lines += ["|" + "---|" * (len(FACTORS) + 3)]
+    lines += ["## Every program", "", f"| program | processes | result | wrapped by | {' | '.join(FACTORS)} |"]
+    lines += ["|" + "---|" * (len(FACTORS) + 4)]
     for outcome in outcomes:
         values = " | ".join(outcome.program.spec[name] for name in FACTORS)
-        lines.append(f"| {outcome.program.name} | {outcome.program.world_size} | {outcome.verdict.value} | {values} |")
+        judged = f"{outcome.program.world_size} | {outcome.verdict.value} | {outcome.form}"
+        lines.append(f"| {outcome.program.name} | {judged} | {values} |")
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.programs import Program
 from tests.parity.tolerance import EXACT, tolerance
 from tests.pool import Pool, WorkerError
+
+#: The function that shards with FSDP1's arguments.
+HELPER = re.compile(r"\bfsdp_compat\.shard\b")
 
 
 class Verdict(enum.Enum):
@@ -38,11 +41,12 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on one program, and why."""
+    """The verdict on one program, and why; ``form`` is what wraps its models: fully_shard alone, or a helper."""
 
     program: Program
     verdict: Verdict
     detail: str
+    form: str = ""
 
     @property
     def brief(self) -> str:
@@ -98,7 +102,8 @@ def check(pool: Pool, program: Program, directory: Path, settings: Settings) -> 
         after = run(pool, program, after_source, directory, fsdp1=False)
     except WorkerError as error:
         return Outcome(program, Verdict.FAILED, str(error))
-    return judge(program, before, after)
+    form = "helper" if HELPER.search(after_source) else "native"
+    return replace(judge(program, before, after), form=form)
 
 
 def judge(program: Program, before: Mapping[str, Any], after: Mapping[str, Any]) -> Outcome:

@@ -137,7 +137,7 @@ def build(model):
             advice = CHECK_BATCHNORM if NO_BATCHNORM in plan.assumptions else ""
             edits, consumed = (*native, *plan.edits), tuple(plan.consumed)
             yield Diagnosis(call, level, message, advice, edits=edits, claims=(call.func,), consumes=consumed)
-            yield about_unused_parameters(call)
+            yield about_unused_parameters(call, file)
             yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])
             yield from verdicts
             return

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.around import REDUCES_UNUSED
+from fsdp_rules.construction._plan.call_place import called_on, place_of
+from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -17,8 +20,9 @@ class UnusedParameters(Rule):
     one unit (experts, modalities) it adds up gradients that do not belong together. The source does not show which
     parameters a step uses, so this is reported wherever a model is wrapped.
 
-    `set_reduce_scatter_unused_params(True)` on each unit (torch 2.13) makes FSDP2 reduce zeros too.
-    `fsdp_compat.shard`, and code migrated with `--to shim`, do as FSDP1 in every version.
+    `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too, and is written where the project
+    requires that torch, or `--torch 2.13` is given. `fsdp_compat.shard`, and code migrated with `--to shim`, do as
+    FSDP1 in every version.
     """
 
     id = "FSDP121"
@@ -37,13 +41,19 @@ def build(model):
 """
 
 
-def about_unused_parameters(call: cst.Call) -> Diagnosis:
+def about_unused_parameters(call: cst.Call, file: File) -> Diagnosis:
     """What to say about a constructor that becomes ``fully_shard``."""
+    if file.settings.torch >= REDUCES_UNUSED and (place_of(call, file) or called_on(call, file)):
+        return Diagnosis(
+            call,
+            Level.SAFE,
+            "set_reduce_scatter_unused_params gives unused parameters zero gradients, as FSDP1 did",
+            rule=UnusedParameters.id,
+        )
     return Diagnosis(
         call,
         Level.INFO,
         "FSDP1 gave unused parameters zero gradients, FSDP2 gives them none: weight decay and momentum skip them",
-        "if your model has any, call set_reduce_scatter_unused_params(True) on every unit (torch 2.13), or "
-        "use fsdp_compat.shard",
+        "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard",
         rule=UnusedParameters.id,
     )

@@ -11,6 +11,16 @@ from fsdp_rules.file.expressions import literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 
+#: The first torch whose FSDP2 reduces zeros for unused parameters, as FSDP1 does.
+REDUCES_UNUSED = (2, 13)
+
+
+def unused_lines(root: str, file: File) -> list[str]:
+    """What gives parameters that a step does not use FSDP1's zeros, where torch can."""
+    if file.settings.torch < REDUCES_UNUSED:
+        return []
+    return [f"{root}.set_reduce_scatter_unused_params(True)"]
+
 
 def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     """What makes the device of ``device_id`` the current one."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.construction._plan.around import (
+    REDUCES_UNUSED,
     all_tensors,
     buffer_lines,
     device_lines,
     has_buffer_dtype,
     ignored_lines,
     sync_lines,
+    unused_lines,
 )
 from fsdp_rules.construction._plan.call_place import Place, called_on, place_of
 from fsdp_rules.construction._plan.local_functions import BY_FIELDS, lines_of
@@ -42,7 +44,8 @@ def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
     renderer = _Renderer(plan, file)
     place = place_of(plan.call, file)
     edits: list[Edit] = [*renderer.meshes.strategy_edits()]
-    if place is None and not renderer.needs_statements:
+    adds = file.settings.torch >= REDUCES_UNUSED
+    if place is None and not renderer.needs_statements and not (adds and called_on(plan.call, file)):
         return [Replace(plan.call, renderer.expression), *edits]
     if place is None:
         statement = called_on(plan.call, file)
@@ -50,7 +53,7 @@ def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
             return None
         above = InsertBefore(statement, renderer.statements(Place(statement, "bare")))
         return [above, Replace(plan.call, renderer.root), *edits]
-    if place.form in ("assign", "annotated") or renderer.needs_statements or renderer.meshes.wanted:
+    if place.form in ("assign", "annotated") or renderer.needs_statements or renderer.meshes.wanted or adds:
         return [ReplaceStatement(place.statement, renderer.statements(place)), *edits]
     return [Replace(plan.call, renderer.expression), *edits]
 
@@ -115,6 +118,7 @@ class _Renderer:
             lines += sync_lines(self.plan, all_tensors(root, self.file), mesh, self.file, code, self._ignored)
         call = self._sharding(lines, root, mesh, code)
         buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code, self._never_units)
+        buffers += unused_lines(root, self.file)
         if call is None:
             lines, call, buffers = [*lines, *buffers], root, []
         if place.form == "return":
