@@ -12,6 +12,7 @@ import pytest
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.report.diff import unified
+from fsdp_migrate.tree.torch_release import least_torch
 
 pytestmark = pytest.mark.usefixtures("word_engine")
 
@@ -36,7 +37,8 @@ def test_rewrites_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["rewrite", "a.py"]) == 0
     assert (tmp_path / "a.py").read_text() == "model = fully_shard(model)\n"
     assert capsys.readouterr() == (
-        "a.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Next: git diff, then train "
+        "a.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Written for torch "
+        f"{least_torch(tmp_path)} (the torch that is installed here). Next: git diff, then train "
         "a few steps and compare the losses.\n",
         "",
     )

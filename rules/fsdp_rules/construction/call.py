@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
+from fsdp_rules.construction._plan.cures import cure
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
@@ -126,6 +127,8 @@ def build(model):
                 yield Diagnosis(call, Level.REVIEW, message, advice)
         if plan.ignored is not None and (plan.units is not None or plan.on_meta):
             plan.helper.append("ignored parameters count in the policy, or on the meta device")
+        if file.settings.prefers_helpers:
+            plan.helper.append("--helpers always asks for it")
         plan.edits += functions(plan, file)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None and too_long(plan, native, file):
@@ -147,7 +150,7 @@ def build(model):
                 call,
                 Level.MANUAL,
                 f"needs fsdp_compat.shard, which --helpers never forbids: {', '.join(reasons)}",
-                "allow helpers, or write the fully_shard calls by hand",
+                f"allow helpers, or {cure(reasons)}",
                 claims=(call.func,),
             )
             return
@@ -156,7 +159,7 @@ def build(model):
             call,
             Level.REVIEW,
             f"fsdp_compat.shard applies FSDP1's arguments at run time: {', '.join(reasons)}",
-            "check once what fsdp_compat.plan(...) prints for your model",
+            f"check once what fsdp_compat.plan(...) prints for your model. To do without the helper, {cure(reasons)}",
             edits=(Replace(call.func, lambda code: spelled), *plan.helper_edits),
             claims=(call.func,),
         )

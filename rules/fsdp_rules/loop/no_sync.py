@@ -132,7 +132,8 @@ def train(model, batches):
             return
         assumptions = _assumptions(name, held, may_be_ddp, file)
         level = Level.REVIEW if assumptions else Level.SAFE
-        item = None if may_be_ddp or call is None else _item(call, receiver, file)
+        stays = may_be_ddp or call is None or file.settings.prefers_helpers
+        item = None if stays or call is None else _item(call, receiver, file)
         if item is not None:
             message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
             yield Diagnosis(node, level, message, edits=(Rebuild(item.block, _flagged(item, receiver, file)),))
@@ -152,7 +153,13 @@ def train(model, batches):
         else:
             edit = Replace(call, lambda code: f"{helper}({code(receiver)})")
         message = sentence("fsdp_compat.no_sync sets FSDP2's flag as a context manager", *assumptions)
-        yield Diagnosis(node, level, message, edits=(edit,))
+        yield Diagnosis(node, level, message, _cure(name, may_be_ddp), edits=(edit,))
+
+
+def _cure(name: str, may_be_ddp: bool) -> str:
+    """What to change so that no helper is needed."""
+    flag = f"call {name}.set_requires_gradient_sync(False) before the backward passes that accumulate, and (True) after"
+    return f"{flag}, in a branch for FSDPModule" if may_be_ddp else flag
 
 
 def _assumptions(name: str, held: Certainty, may_be_ddp: bool, file: File) -> list[str]:
