@@ -50,7 +50,8 @@ def test_what_is_left_by_hand_is_found_where_it_stands_now(tmp_path: Path, capsy
     assert (tmp_path / "a.py").read_text() == "x = 1\npass # TODO\nFSDP.by_hand()\ny = 2\n"
     out, _ = capsys.readouterr()
     assert "a.py:3:1: FSDP101 manual: native [bold]manual[/bold]\n    do it\n" in out
-    assert out.endswith("1 place left to do by hand. Next: grep -rn 'TODO(fsdp-migrate' .\n")
+    assert "1 place left to do by hand. Written for torch " in out
+    assert out.endswith(" Next: grep -rn 'TODO(fsdp-migrate' .\n")
     assert main(["rewrite", "."]) == 1
     assert "a.py:3:1:" in capsys.readouterr().out
 
@@ -60,7 +61,8 @@ def test_diff_goes_alone_to_stdout_and_nothing_is_written(tmp_path: Path, capsys
     assert main(["rewrite", "--diff", "."]) == 0
     out, err = capsys.readouterr()
     assert out == "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n import os\n-FSDP(model)\n+fully_shard(model)\n"
-    assert err.endswith("1 would be rewritten. Next: fsdp-migrate rewrite .\n")
+    assert "1 would be rewritten. Written for torch " in err
+    assert err.endswith(" Next: fsdp-migrate rewrite .\n")
     assert (tmp_path / "a.py").read_text() == "import os\nFSDP(model)\n"
 
 

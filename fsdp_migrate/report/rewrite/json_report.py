@@ -31,8 +31,8 @@ def render(result: RunResult) -> str:
             "findings_by_rule": by_rule(result.findings),
             "findings_by_level": by_level(result.findings),
             "errors": len(result.errors),
-            "torch": str(result.torch),
         },
+        "torch": str(result.torch),
         "between_fsdp1_and_fsdp2": warning(result),
         "assumptions": [
             {
