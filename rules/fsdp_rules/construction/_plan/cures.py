@@ -7,7 +7,7 @@ from collections.abc import Sequence
 #: A part of the reason, and what to change; the first that is found counts.
 CURES = (
     ("--helpers always", "use --helpers needed"),
-    ("more than", "move the mesh and the units to functions of your own, and call fully_shard there"),
+    ("more than", "move the mesh and the units to custom functions, and call fully_shard there"),
     ("built before sharding", "build the optimizer below the sharding"),
     ("used in other places", "give this call a value that nothing else reads"),
     ("several variables", "give this call a value that nothing else reads"),
