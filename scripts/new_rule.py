@@ -97,43 +97,25 @@ def test_a_call_above_the_wrap_is_left_alone() -> None:
     check_findings(source.format(call="return model"), {{("FSDP101", "safe"), ("FSDP110", "safe")}})
 '''
 PROGRAM = """import torch
-import torch.distributed as dist
-import torch.nn as nn
-import torch.nn.functional as F
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
+from fixtures.rewrite.common import Net, train
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 1)
 
-    def forward(self, x):
-        return self.layer(x)
-
+class Named(Net):
     def {method}(self):
         return self
 
 
 def run():
     torch.manual_seed(0)
-    model = FSDP(Net(), device_id=torch.device("cpu"), use_orig_params=True)
+    model = FSDP(Named(), device_id=torch.device("cpu"), use_orig_params=True)
     model.{method}()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        inputs, targets = torch.randn(4, 6, generator=generator), torch.randn(4, 1, generator=generator)
-        loss = F.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 """
 
 MESH = "from torch.distributed.device_mesh import init_device_mesh\n"
-WRAP = '    model = FSDP(Net(), device_id=torch.device("cpu"), use_orig_params=True)\n'
+WRAP = '    model = FSDP(Named(), device_id=torch.device("cpu"), use_orig_params=True)\n'
 
 
 def main(arguments: list[str]) -> int:
@@ -186,7 +168,11 @@ def _sharded(program: str) -> str:
             "from torch.distributed.fsdp",
             "from torch.distributed.device_mesh import init_device_mesh\nfrom torch.distributed.fsdp",
         ),
-        (WRAP, '    model = Net()\n    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))\n'),
+        (
+            WRAP,
+            "    model = Named()\n"
+            '    fully_shard(model, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))\n',
+        ),
     ):
         program = program.replace(old, new)
     return program

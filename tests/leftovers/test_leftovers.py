@@ -22,7 +22,7 @@ from tests.leftovers.names import METHODS, SHARED_METHODS
 from tests.leftovers.uses import uses
 from tests.pool import ROOT
 
-FIXTURES = sorted(path.name for path in (ROOT / "fixtures" / "rewrite").iterdir() if path.is_dir())
+FIXTURES = sorted(path.parent.name for path in (ROOT / "fixtures" / "rewrite").glob("*/before.py"))
 PROJECTS = sorted(path.name for path in (ROOT / "fixtures" / "projects").iterdir() if path.is_dir())
 #: What nn.Module has too, and what only other parts of torch call.
 NOT_ASKED = {"apply", "forward", "module", "named_buffers", "named_parameters"}

@@ -19,7 +19,9 @@ from tests.pool import ROOT, Pool, WorkerError
 from tests.rules.helpers import check_rewrites, findings
 
 DIRECTORY = ROOT / "fixtures" / "rewrite"
-FIXTURES = tuple(sorted(path.name for path in DIRECTORY.iterdir() if path.is_dir()))
+FIXTURES = tuple(sorted(path.parent.name for path in DIRECTORY.glob("*/before.py")))
+#: The model and the loop of all programs, by the module's place.
+COMMON = {"fixtures/rewrite/common": (DIRECTORY / "common.py").read_text(encoding="utf-8")}
 
 # A (2, 2) mesh needs four ranks; everything else trains on two.
 FOUR_RANKS = {
@@ -93,8 +95,8 @@ def test_exceptions_are_about_fixtures() -> None:
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_before_becomes_after(fixture: str) -> None:
     before = source(fixture, "before")
-    check_rewrites(before, source(fixture, "after"))
-    assert fixture.split("-")[0] in {found.rule for found in findings(before)}
+    check_rewrites(before, source(fixture, "after"), **COMMON)
+    assert fixture.split("-")[0] in {found.rule for found in findings(before, **COMMON)}
 
 
 @pytest.fixture(scope="module")
