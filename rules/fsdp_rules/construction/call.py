@@ -12,13 +12,13 @@ from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
 from fsdp_rules.construction._plan.cures import cure
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
+from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
 from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction.mixed_precision import CHECK_BATCHNORM, NO_BATCHNORM
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
-from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
@@ -29,8 +29,6 @@ from fsdp_rules.verdict.sentence import sentence
 
 #: Arguments on which the meaning of others depends.
 FIRST = ("process_group", "device_mesh")
-#: Classes of bitsandbytes whose weights FSDP1 shards as the bytes that they are.
-FOUR_BIT = frozenset({"Linear4bit", "LinearFP4", "LinearNF4", "Params4bit"})
 #: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
 BEYOND = {
     re.compile(r"\bfrom apex\.optimizers import\b|\bapex\.optimizers\.Fused"): (
@@ -78,7 +76,7 @@ def build(model):
         """One verdict for the call and one for each of its arguments; of the shim's, what it cannot carry."""
         if not isinstance(node, cst.Call) or file.fsdp1(node.func) != FSDP:
             return ()
-        if _builds_four_bit_weights(node, file):
+        if builds_four_bit_weights(node, file):
             message = "this model has 4-bit weights, which neither fully_shard nor fsdp_compat can shard"
             return (Diagnosis(node, Level.MANUAL, message, "keep this model on FSDP1", claims=(node.func,)),)
         return self._call(node, file) if file.settings.to != "shim" else ()
@@ -168,15 +166,6 @@ def build(model):
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
     return replace(verdict, rule=verdict.rule or rule.id)
-
-
-def _builds_four_bit_weights(call: cst.Call, file: File) -> bool:
-    """Whether the scope of ``call``, or a function of its file, builds layers of bitsandbytes with 4-bit weights."""
-    scope = file.scope(call)
-    for other in file.nodes(cst.Call):
-        if last_name(other.func) in FOUR_BIT and (file.scope(other) == scope or file.function(other) is not None):
-            return True
-    return False
 
 
 def _passed(verdict: Diagnosis, name: str, assumptions: list[str]) -> Diagnosis:

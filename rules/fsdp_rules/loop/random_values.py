@@ -9,9 +9,10 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.model.guards import is_ruled_out
 from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.model.wrapping import model_of_parameter, wrapped_module, wrapping_call
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -81,7 +82,7 @@ def _filled(call: cst.Call, file: File) -> cst.BaseExpression | None:
     func = call.func
     if isinstance(func, cst.Attribute) and INITIALISES.search(func.attr.value):
         owner = sharded_owner(func.value, file)
-        return owner if owner is not None else _unit(func.value, file)
+        return owner or _unit(func.value, file) or _given_to_a_wrap(func.value, call, file)
     if not DRAWS.search(last_name(func)):
         return None
     drawn = call.args[0].value if (file.resolved(func) or "").startswith("torch.nn.init.") and call.args else None
@@ -95,6 +96,16 @@ def _filled(call: cst.Call, file: File) -> cst.BaseExpression | None:
     if model is not None and sharded(model, file).certainty is not Certainty.NO:
         return model
     return sharded_owner(drawn.value, file) if isinstance(drawn, cst.Attribute) else None
+
+
+def _given_to_a_wrap(node: cst.BaseExpression, place: cst.Call, file: File) -> cst.BaseExpression | None:
+    """``node``, where the same function has wrapped it above ``place`` under another name."""
+    owner = file.function(place) or file.module
+    for call in file.inside(owner, cst.Call):
+        module = wrapped_module(call) if wrapping_call(call, file) is not None else None
+        if module is not None and file.span(call).line < file.span(place).line and file.code(module) == file.code(node):
+            return None if is_ruled_out(place, file.code(node), file) else node
+    return None
 
 
 def _unit(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:

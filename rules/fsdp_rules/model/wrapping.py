@@ -11,7 +11,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
 
 #: Calls that give the elements of their arguments, one by one.
-PASSING = frozenset({"enumerate", "filter", "iter", "list", "reversed", "sorted", "tuple", "zip"})
+PASSING = frozenset({"dict", "enumerate", "filter", "iter", "list", "reversed", "sorted", "tuple", "zip"})
 
 
 def wrapping_call(node: cst.CSTNode, file: File) -> cst.Call | None:
@@ -99,6 +99,8 @@ def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) ->
             sources = [argument.value for argument in node.args]
     elif isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp | cst.DictComp):
         sources = [node.for_in.iter]
+    elif isinstance(node, cst.Attribute) and node.attr.value == "_parameters":
+        return _model_of_module(node.value, file)
     elif isinstance(node, cst.Name):
         sources = _values(node, file)
     for source in sources:
@@ -106,6 +108,18 @@ def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) ->
         if found is not None:
             return found
     return None
+
+
+def _model_of_module(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
+    """The model over whose modules a loop around ``node`` runs, or ``node`` itself."""
+    for loop in file.ancestors(node):
+        if isinstance(loop, cst.For) and isinstance(node, cst.Name) and _binds(loop.target, node.value):
+            sources = [loop.iter, *(_values(loop.iter, file) if isinstance(loop.iter, cst.Name) else [])]
+            for source in sources:
+                func = source.func if isinstance(source, cst.Call) else None
+                if isinstance(func, cst.Attribute) and func.attr.value in ("modules", "named_modules", "children"):
+                    return func.value
+    return node
 
 
 def _values(name: cst.Name, file: File) -> list[cst.BaseExpression]:

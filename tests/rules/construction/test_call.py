@@ -46,6 +46,23 @@ def test_a_model_that_has_4_bit_weights_stays(built: str, to: str) -> None:
     assert [(found.level.value, "4-bit" in found.message) for found in said] == [("manual", True)]
 
 
+@pytest.mark.parametrize(
+    ("others", "level"),
+    [
+        ("def run():\n    shard(Sequential(Linear4bit(8, 8)))\n", "manual"),
+        ("def run():\n    shard(make())\ndef make():\n    return Linear4bit(8, 8)\n", "manual"),
+        ("def run():\n    shard(replace_linear(Net(), Linear4bit))\n", "manual"),
+        ("def run():\n    shard(load(load_in_4bit=True))\n", "manual"),
+        ("def other():\n    return Linear4bit(8, 8)\ndef run():\n    shard(Net())\n", "review"),
+        ("def run(net):\n    if isinstance(net, Linear4bit):\n        shard(net)\n", "review"),
+    ],
+)
+def test_4_bit_weights_count_where_the_wrapped_model_gets_them(others: str, level: str) -> None:
+    source = WRAP.format("").replace("model = FSDP(net)", "def shard(net):\n    return FSDP(net)") + others
+    said = [found.level.value for found in findings(source) if found.rule == "FSDP101" and "4-bit" in found.message]
+    assert said == [level]
+
+
 @pytest.mark.parametrize("after", [".to(args.device)", ".eval()", ".to(args.device).train()"])
 def test_methods_of_the_result_are_kept(after: str) -> None:
     source = WRAP.format(", sync_module_states=True").rstrip() + f"{after}\n"

@@ -27,6 +27,11 @@ def test_it_is_left_to_the_reader_below_the_wrap(line: str, settings: Settings) 
     assert [found for found in findings(above, settings) if found.rule == "FSDP226"] == []
 
 
+def test_the_model_inside_is_the_same_object() -> None:
+    source = f"{HEAD}def build(net):\n    model = FSDP(net)\n    net.reset_parameters()\n    return model\n"
+    assert [found.level.value for found in findings(source) if found.rule == "FSDP226"] == ["manual"]
+
+
 def test_it_reaches_a_function_of_another_file() -> None:
     other = "def start(net):\n    net.reset_parameters()\n"
     source = (
