@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,19 +116,22 @@ def check(
         with shown() as progress:
             result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)
         if kept and not result.errors:
-            return _keep(kept, result)
+            given = {"--select": ",".join(select), "--ignore": ",".join(ignore), "--to": to, "--min-level": min_level}
+            asked = [part for name, value in given.items() if value for part in (name, value)]
+            return _keep(kept, result, [*asked, *paths])
     except (NoSuchPath, UnknownRule, settings.SettingsError, BaselineError) as error:
         raise click.ClickException(str(error)) from error
     _show(result, form, target)
     return exit_code(result)
 
 
-def _keep(file: Path, result: CheckResult) -> int:
+def _keep(file: Path, result: CheckResult, asked: list[str]) -> int:
     from fsdp_migrate.check import baseline
     from fsdp_migrate.report.summary import count
 
     number = baseline.write(file, result.failing)
-    click.echo(f"{count(number, 'finding')} written to {file}. Next: fsdp-migrate check --baseline {file}")
+    following = shlex.join(["fsdp-migrate", "check", "--baseline", str(file), *asked])
+    click.echo(f"{count(number, 'finding')} written to {file}. Next: {following}")
     return 0
 
 

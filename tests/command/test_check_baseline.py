@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,22 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word_engine: object
 def test_known_findings_do_not_fail(project: Path, capsys: Capture) -> None:
     assert main(["check", "--write-baseline", "known.json", "src"]) == 0
     assert capsys.readouterr().out == (
-        "3 findings written to known.json. Next: fsdp-migrate check --baseline known.json\n"
+        "3 findings written to known.json. Next: fsdp-migrate check --baseline known.json src\n"
     )
     assert main(["check", "--baseline", "known.json", "src"]) == 0
     assert capsys.readouterr().out == (
         "1 source file and 0 checkpoints checked, no findings. 3 findings known from the baseline.\n"
     )
     assert main(["check", "src"]) == 1
+
+
+def test_the_command_that_comes_next_works_as_it_is_printed(project: Path, capsys: Capture) -> None:
+    (project / "two words").mkdir()
+    (project / "two words" / "b.py").write_text("FSDP.by_hand()\n")
+    assert main(["check", "--min-level", "manual", "--write-baseline", "all of it.json", "src", "two words"]) == 0
+    command = shlex.split(capsys.readouterr().out.partition("Next: ")[2])
+    assert command[0] == "fsdp-migrate"
+    assert main(command[1:]) == 0
 
 
 def test_moved_and_indented_code_is_known(project: Path) -> None:

@@ -33,11 +33,10 @@ def _is_four_bit(call: cst.Call) -> bool:
 
 def _run(call: cst.Call, file: File) -> Iterator[cst.CSTNode]:
     """The function of ``call`` and its callers in the file, and what these name of the file's functions, in turn."""
-    known: dict[str, cst.CSTNode] = {}
-    for kind in (cst.FunctionDef, cst.ClassDef):
-        for node in file.nodes(kind):
-            known.setdefault(node.name.value, node)
-    outside = [entry for entry in file.module.body if not isinstance(entry, cst.FunctionDef | cst.ClassDef)]
+    known: dict[str, cst.CSTNode] = {node.name.value: node for node in file.nodes(cst.ClassDef)}
+    known.update({node.name.value: node for node in file.nodes(cst.FunctionDef)})
+    outside: list[cst.CSTNode] = []
+    outside += [entry for entry in file.module.body if not isinstance(entry, cst.FunctionDef | cst.ClassDef)]
     function = file.function(call)
     pending: list[cst.CSTNode] = [function, *_callers(function, outside, file)] if function is not None else outside
     seen: set[cst.CSTNode] = set()
