@@ -94,28 +94,6 @@ def probe(net):
     return net(data()).mean()
 """,
     ),
-    "weights shrunk in another file after a probe in a third": tree(
-        train=main(
-            LOOP.format(clear="optimizer.zero_grad()").replace(
-                "note(model(data()).mean())", "note(probe(model))\n        shrink(model)"
-            ),
-            imports="from looks import probe\nfrom decay import shrink\n",
-        ),
-        looks="""
-from common import data
-
-def probe(net):
-    return net(data()).mean()
-""",
-        decay="""
-import torch
-
-@torch.no_grad()
-def shrink(net):
-    for parameter in net.parameters():
-        parameter.mul_(0.9)
-""",
-    ),
     "an epoch in a file of its own": tree(
         train=main(
             """

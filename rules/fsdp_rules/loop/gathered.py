@@ -107,7 +107,10 @@ def train(net, batches):
                 "after a forward, this only reaches gathered parameters",
                 ADVICE,
             )
-        return Diagnosis(place, Level.SAFE, message, edits=(reshard_before(statement, model, file),))
+        # FSDP1 keeps its root gathered over such a forward, and computes with it once more before it sees the change.
+        level = Level.REVIEW if _writes(place, file) else Level.SAFE
+        advice = "FSDP1's root read this change one step later" if level is Level.REVIEW else ""
+        return Diagnosis(place, level, message, advice, edits=(reshard_before(statement, model, file),))
 
 
 def reshard_before(statement: cst.CSTNode, model: cst.BaseExpression, file: File) -> Edit:

@@ -40,3 +40,12 @@ def test_an_optimizer_out_of_the_same_tuple_is_no_model() -> None:
 
 def test_settings_out_of_the_same_tuple_are_no_model() -> None:
     assert [found.rule for found in findings(MAKER, example2=UNPACKED) if found.rule in ("FSDP117", "FSDP220")] == []
+
+
+def test_a_change_in_place_after_an_evaluation_is_for_the_reader() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def run(net, batch):\n    model = FSDP(net, use_orig_params=True)\n    model(batch)\n"
+        "    for parameter in model.parameters():\n        parameter.data.mul_(0.9)\n"
+    )
+    assert [found.level.value for found in findings(source) if found.rule == "FSDP220"] == ["review"]
