@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.apply import apply_edits
+from fsdp_rules.engine.fitting import fitted
 from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.kept_code import left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
@@ -77,6 +78,8 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         module, said = tidy_imports(file, module, wanted)
         diagnoses += _imports(file, said)
     output = file.printer.code(module)
+    if settings.line_length is not None and output != text:
+        output = fitted(output, text, settings.line_length)
     if settings.to != "shim":
         diagnoses += staying(file, [diagnosis for _, diagnosis in diagnoses], output)
     findings = tuple(

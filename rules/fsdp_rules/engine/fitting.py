@@ -1,0 +1,80 @@
+"""Breaks lines that a rewrite has written and that are longer than the project allows."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+
+#: More rounds than any statement has levels of brackets worth breaking.
+ROUNDS = 6
+
+
+def fitted(output: str, before: str, limit: int) -> str:
+    """``output`` with each line that ``before`` lacks, and that is longer than ``limit``, broken at a bracket.
+
+    The content of the last outermost bracket moves to a line by itself. A line that has none is left as it is, and so
+    is everything where the result would not mean the same.
+    """
+    known = {line.strip() for line in before.splitlines()}
+    text = output
+    for _ in range(ROUNDS):
+        broken = _broken(text, known, limit)
+        if broken == text:
+            break
+        text = broken
+    if text == output:
+        return output
+    try:
+        same = ast.dump(ast.parse(text)) == ast.dump(ast.parse(output))
+    except (SyntaxError, ValueError, RecursionError):
+        return output
+    return text if same else output
+
+
+def _broken(text: str, known: set[str], limit: int) -> str:
+    """``text`` with every line that is too long broken once."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.split(newline)
+    long = {
+        number
+        for number, line in enumerate(lines, start=1)
+        if len(line) > limit and line.strip() and _is_new(line, known)
+    }
+    if not long:
+        return text
+    for number, (opened, closed) in sorted(_brackets(text, long).items(), reverse=True):
+        line = lines[number - 1]
+        margin = line[: len(line) - len(line.lstrip())]
+        inside = line[opened + 1 : closed].strip()
+        lines[number - 1 : number] = [line[: opened + 1], f"{margin}    {inside}", margin + line[closed:]]
+    return newline.join(lines)
+
+
+def _is_new(line: str, known: set[str]) -> bool:
+    return line.strip() not in known and not line.lstrip().startswith("#")
+
+
+def _brackets(text: str, wanted: set[int]) -> dict[int, tuple[int, int]]:
+    """Of each wanted line the columns of its last outermost bracket with something in it, both ends on that line."""
+    found: dict[int, tuple[int, int, int]] = {}
+    opened: list[tuple[int, int]] = []
+    strings = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            # Newer Pythons give tokens for what is inside an f-string, which older ones cannot have on several lines.
+            strings += {"FSTRING_START": 1, "FSTRING_END": -1}.get(tokenize.tok_name[token.type], 0)
+            if strings or token.type != tokenize.OP or token.string not in "()[]{}":
+                continue
+            if token.string in "([{":
+                opened.append(token.start)
+                continue
+            line, column = opened.pop()
+            depth = len(opened)
+            if line != token.start[0] or line not in wanted or token.start[1] - column < 2:
+                continue
+            if line not in found or depth <= found[line][2]:
+                found[line] = (column, token.start[1], depth)
+    except (tokenize.TokenError, SyntaxError, IndexError):
+        return {}
+    return {line: (start, end) for line, (start, end, _) in found.items()}
