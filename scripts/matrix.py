@@ -1,4 +1,4 @@
-"""Runs the shim's tests on several versions of torch, each in an environment of its own under .matrix/.
+"""Runs the shim's tests on several versions of torch and Python, each in an environment of its own under .matrix/.
 
 Without versions named it runs all of VERSIONS and writes docs/torch-versions.md. Exits 1 if a test fails anywhere.
 """
@@ -9,10 +9,10 @@ import argparse
 import collections
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,20 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".matrix"
 PAGE = ROOT / "docs" / "torch-versions.md"
 GATES = ROOT / "shim" / "fsdp_compat" / "torch_" / "versions.py"
-# The oldest that has fully_shard, the two between which most changed on the CPU, the last two gates, the newest.
-VERSIONS = ("2.6", "2.8", "2.12", "2.15")
+# By torch, from the oldest that has fully_shard to the newest: the Python that it is run with, if this machine has it.
+VERSIONS = {
+    "2.6": "3.10",
+    "2.8": "3.12",
+    "2.10": "3.11",
+    "2.12": "3.12",
+    "2.13": "3.13",
+    "2.14": "3.14",
+    "2.15": "3.13",
+}
 INTRODUCTION = (
     "The shim's tests (`tests/shim`: on the CPU, with gloo, most of them against real FSDP1) on other versions of "
     "torch than the one that `make test` has. A test that needs something its torch does not have is skipped, and "
-    "says what."
+    "says what. Where fewer than all files were run, the others are not known on that version."
 )
 DIFFERENCES = (
     "What the shim does differently, by the version of torch, and why (`shim/fsdp_compat/torch_/versions.py`):"
@@ -38,11 +46,15 @@ DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Result:
-    """What came out on one version. ``failed`` holds (test, first line of what it said), ``skipped`` the reasons."""
+    """What came out on one version. ``failed`` holds (test, first line of what it said), ``skipped`` the reasons.
+
+    ``files`` is the number of test files that were run.
+    """
 
     version: str
     torch: str
     python: str
+    files: int
     passed: int
     failed: tuple[tuple[str, str], ...]
     skipped: tuple[str, ...]
@@ -65,11 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     wrong = [version for version in options.versions if not re.fullmatch(r"\d+\.\d+", version)]
     if wrong:
-        parser.error(f"{', '.join(wrong)}: a version is named by its first two numbers, like {VERSIONS[0]}")
+        parser.error(f"{', '.join(wrong)}: a version is named by its first two numbers, like {next(iter(VERSIONS))}")
     results = []
     for version in options.versions or VERSIONS:
         started = time.monotonic()
-        python = environment(version)
+        python = environment(version, interpreter(VERSIONS.get(version)))
         result = run_tests(version, python, options.tests)
         results.append(result)
         print(
@@ -84,7 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(result.failed for result in results) else 0
 
 
-def environment(version: str) -> Path:
+def interpreter(release: str | None) -> str:
+    """The interpreter of a release of Python; this one if there is none on this machine."""
+    found = release and shutil.which(f"python{release}")
+    # A version manager's stand-in is found for releases that are not chosen, and fails.
+    if found and subprocess.run([found, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+        return found
+    return sys.executable
+
+
+def environment(version: str, base: str) -> Path:
     """The interpreter of an environment with the newest torch ``version``.* and the project, installed if need be."""
     directory = ENVIRONMENTS / version
     python = directory / "bin" / "python"
@@ -93,7 +114,7 @@ def environment(version: str) -> Path:
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     if not python.exists():
-        venv.create(directory, with_pip=True, symlinks=True)
+        subprocess.run([base, "-m", "venv", str(directory)], check=True)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, "--editable", f"{ROOT}[dev]", f"torch=={version}.*"], check=True)
     stamp.write_text(wanted)
@@ -117,8 +138,10 @@ def run_tests(version: str, python: Path, tests: Sequence[str]) -> Result:
 def read_report(report: Path, version: str, torch: str, python: str) -> Result:
     """The result that pytest has written to ``report``. An error while a test is collected or set up is a failure."""
     passed, failed, skipped = 0, [], []
+    files = set()
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        files.add(case.get("classname"))
         bad = [*case.iter("failure"), *case.iter("error")]
         left_out = case.find("skipped")
         if bad:
@@ -127,7 +150,7 @@ def read_report(report: Path, version: str, torch: str, python: str) -> Result:
             skipped.append(left_out.get("message", ""))
         else:
             passed += 1
-    return Result(version, torch, python, passed, tuple(failed), tuple(skipped))
+    return Result(version, torch, python, len(files), passed, tuple(failed), tuple(skipped))
 
 
 def _first_line(failure: ElementTree.Element) -> str:
@@ -151,11 +174,13 @@ def gates(source: str) -> list[Gate]:
 def page(results: Sequence[Result], conditions: Sequence[Gate]) -> str:
     """The text of docs/torch-versions.md."""
     lines = ["<!-- Written by `make matrix`; do not edit. -->", "# Versions of torch", "", INTRODUCTION, ""]
-    lines += ["| torch | python | passed | failed | skipped | differs by |", "|---|---|---|---|---|---|"]
+    lines += ["| torch | python | files | passed | failed | skipped | differs by |", "|---|---|---|---|---|---|---|"]
+    every = len(list((ROOT / "tests" / "shim").glob("test_*.py")))
     for result in results:
         differs = ", ".join(f"`{gate.name}`" for gate in conditions if Version(result.version) < gate.since) or "-"
         counts = f"{result.passed} | {len(result.failed)} | {len(result.skipped)}"
-        lines.append(f"| {result.torch} | {result.python} | {counts} | {differs} |")
+        files = f"{result.files} of {every}"
+        lines.append(f"| {result.torch} | {result.python} | {files} | {counts} | {differs} |")
     lines += ["", DIFFERENCES, "", "| condition | since torch | reason |", "|---|---|---|"]
     lines += [f"| `{gate.name}` | {gate.since} | {gate.reason} |" for gate in sorted(conditions, key=lambda g: g.since)]
     for result in results:

@@ -51,6 +51,7 @@ REWRITES = (
     (r"f?[\"']cuda(:[^\"']*)?[\"']", '"cpu"'),
     (r"\.to\((self\.)?rank\)", '.to("cpu")'),
     (r"(\bdevice(_id)?=)(self\.)?rank\b", r'\1torch.device("cpu")'),
+    (r"\bnot TEST_(CUDA|MULTIGPU)\b", "False"),
     (r"\bCUDAInitMode\b", "DEVICEInitMode"),
     (r"\bCUDA_(BEFORE|AFTER|NEVER)\b", r"DEVICE_\1"),
     (r"\bcuda_init_mode\b", "device_init_mode"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 
 import fsdp_compat
@@ -18,7 +19,7 @@ from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of, tokens
 from tests.shim.parallel import Mlps, tensor_parallel
-from tests.shim.training import POLICIES, weights_of
+from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_of
 
 
 def sharded(*, tied: bool = False, **keywords: Any) -> Model:
@@ -321,3 +322,34 @@ def gradients_on_the_cpu(model: Model) -> None:
 def test_what_would_lose_something_is_refused(pool: Pool, action: Callable[[Model], None], message: str) -> None:
     for answer in pool.run(refused, ranks(2), action):
         assert answer.startswith(message)
+
+
+def changed_gradients(rank: int, world_size: int, strategy: str, writeback: bool) -> list[dict[str, torch.Tensor]]:
+    """Worker: the weights after a step with gradients that were doubled inside, under FSDP1 and under the shim."""
+    results = []
+    for face in (FSDP1, fsdp_compat.FSDP):
+        with quiet_fsdp1():
+            model: Any = face(
+                build(),
+                sharding_strategy=ShardingStrategy[strategy],
+                auto_wrap_policy=POLICIES["transformer"](),
+                device_id=DEVICE,
+                use_orig_params=True,
+            )
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loss_of(model, rank, 0).backward()
+            with face.summon_full_params(model, writeback=writeback, with_grads=True):
+                for param in model.parameters():
+                    param.grad *= 2
+            optimizer.step()
+            with face.summon_full_params(model):
+                results.append({clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()})
+    return results
+
+
+@pytest.mark.parametrize("writeback", [True, False])
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+def test_changed_gradients_are_kept_as_by_fsdp1(pool: Pool, strategy: str, writeback: bool) -> None:
+    for theirs, ours in pool.run(changed_gradients, 2, strategy, writeback):
+        assert theirs.keys() == ours.keys()
+        assert all(torch.equal(weight, ours[name]) for name, weight in theirs.items())

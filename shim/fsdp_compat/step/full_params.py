@@ -118,6 +118,8 @@ def _summon(
                     _write_back(one, with_grads)
                 elif is_whole and not offload_to_cpu:
                     copy_into(one.managed.sharded, one.full.detach(), one.managed.data_dimensions)
+                    if with_grads and one.full.grad is not None:
+                        _write_back_grad(one.managed.sharded, one.full.grad, one.managed.data_dimensions)
         finally:
             for one in summoned:
                 _register(one.managed.places, one.managed.sharded)

@@ -30,7 +30,7 @@ HAS_AUTO_RESHARD = Version("2.8") <= TORCH
 # itself, and every reduction over gloo is made one (see torch_backports).
 HAS_FORCED_SUM = Version("2.8") <= TORCH
 
-# Gloo's reduce-scatter averages for ReduceOp.AVG since 2.10 at the latest. In 2.8 it returns the sum, without a word,
+# Gloo's reduce-scatter averages for ReduceOp.AVG since 2.10 at the latest. In 2.8 it silently returns the sum,
 # and in between it is asked; before 2.8 its all-reduce refuses ReduceOp.AVG too.
 GLOO_AVERAGES = Version("2.10") <= TORCH
 
@@ -42,9 +42,9 @@ HAS_GRAD_DTYPE = Version("2.10") <= TORCH
 
 # Where FSDP and tensor parallelism cut the same dimension of a parameter, torch shards unevenly and reads it back right
 # since 2.10. Torch 2.6 and 2.7 refuse uneven parts; 2.8 trains with them, but full_tensor and every checkpoint take
-# rows for others, without a word. So the shim refuses them (see tensor_parallel).
+# rows for others, silently. So the shim refuses them (see tensor_parallel).
 HAS_UNEVEN_STRIDES = Version("2.10") <= TORCH
 
 # torch.distributed.checkpoint loads such parameters right into every other layout since 2.8 at the latest. In 2.6 it
-# takes rows for others, without a word, so the shim says once that sharded checkpoints are not to be moved.
+# takes rows for others silently, so the shim says once that sharded checkpoints are not to be moved.
 MOVES_STRIDED_CHECKPOINTS = Version("2.8") <= TORCH
