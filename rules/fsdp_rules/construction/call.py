@@ -137,9 +137,10 @@ def build(model):
             message = sentence("sharded in place by fully_shard", *plan.assumptions)
             advice = CHECK_BATCHNORM if NO_BATCHNORM in plan.assumptions else ""
             edits, consumed = (*native, *plan.edits), tuple(plan.consumed)
+            # Its guard comes above what shards, which may be statements in front of this one.
+            yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])
             yield Diagnosis(call, level, message, advice, edits=edits, claims=(call.func,), consumes=consumed)
             yield about_unused_parameters(call, file)
-            yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])
             yield from verdicts
             return
         reasons = plan.helper or ["several statements are needed where only an expression is possible"]

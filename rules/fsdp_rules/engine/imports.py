@@ -31,7 +31,8 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> tup
     needed = [*cleaner.moved]
     for statement in wanted:
         name = bound_name(statement)
-        if name in used and name not in bound:
+        above = name in before.references.wanted_above and name not in before.references.imported_above
+        if name in used and (above or name not in bound):
             needed.append(statement)
     if needed or cleaner.emptied:
         module = Adder(before, sorted(set(needed)), cleaner.emptied).run(module)

@@ -41,7 +41,8 @@ class Adder:
     def run(self, module: cst.Module) -> cst.Module:
         body, self.needed = into_guard(list(module.body), self.needed)
         module = module.with_changes(body=body)
-        lazy = _LazyFiller(self.needed)
+        above = self.before.references.wanted_above
+        lazy = _LazyFiller([statement for statement in self.needed if bound_name(statement) not in above])
         if not _has_top_level_torch(module):
             module = visited(self.before, module, lazy, REMOVED)
             self.needed = [statement for statement in self.needed if statement not in lazy.placed]

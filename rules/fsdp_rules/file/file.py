@@ -99,9 +99,9 @@ class File:
         """Whether ``node`` is a call of one of the FSDP1 ``names`` or of one of these fully dotted names."""
         return self.references.calls(node, *names)
 
-    def ref(self, full: str) -> str:
-        """How this file spells the fully dotted name ``full``; an import is noted where it needs one."""
-        return self.references.ref(full)
+    def ref(self, full: str, *, everywhere: bool = False) -> str:
+        """How this file spells the fully dotted name ``full`` here, or ``everywhere``; notes an import it needs."""
+        return self.references.ref(full, everywhere=everywhere)
 
     def fresh(self, node: cst.CSTNode, *candidates: str) -> str:
         """The first of ``candidates`` that means nothing yet where ``node`` stands."""

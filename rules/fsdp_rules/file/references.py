@@ -22,6 +22,8 @@ class References:
 
     def __init__(self, path: str, tree: ast.Module, layout: Layout, bindings: Bindings, project: Project) -> None:
         self.wanted_imports: dict[str, str] = {}
+        #: Those of the names that have to be imported at the top of the module.
+        self.wanted_above: set[str] = set()
         self._path = path
         self._tree = tree
         self._layout = layout
@@ -69,8 +71,10 @@ class References:
         full = self.resolved(node.func)
         return full is not None and (full in names or canonical(full) in names)
 
-    def ref(self, full: str) -> str:
+    def ref(self, full: str, *, everywhere: bool = False) -> str:
         """How this file spells the fully dotted name ``full``; an import is noted where it needs one.
+
+        ``everywhere``: at the top of the module, too, where what a function imports for itself has no meaning.
 
         The note becomes an import only if the name really stands in the output.
         """
@@ -80,6 +84,7 @@ class References:
             rest = full[len(target) :]
             if (
                 local in self._shadowed
+                or (everywhere and local not in self.imported_above)
                 or not (rest == "" or rest.startswith("."))
                 or not full.startswith(target)
                 or len(target) <= len(best)
@@ -95,19 +100,34 @@ class References:
         near_torch = full.count(".") <= 3 and not full.startswith("torch.distributed.")
         if not self._means_another(package, package) and (package != "torch" or near_torch):
             self.wanted_imports[package] = f"import {package}"
+            if everywhere:
+                self.wanted_above.add(package)
             return full
         module, _, name = full.rpartition(".")
         if full.startswith("torch.distributed.") and full.count(".") == 2 and not self._means_another("dist", module):
             self.wanted_imports["dist"] = "import torch.distributed as dist"
+            if everywhere:
+                self.wanted_above.add("dist")
             return f"dist.{name}"
         local = name
         while self._means_another(local, full):
             local = f"torch_{local}" if package == "torch" and local == name else f"{local}_"
         self.wanted_imports[local] = f"from {module} import {name}" + (f" as {local}" if local != name else "")
+        if everywhere:
+            self.wanted_above.add(local)
         return local
 
     def _means_another(self, local: str, full: str) -> bool:
         return local in self._shadowed or self.aliases.get(local, full) != full
+
+    @cached_property
+    def imported_above(self) -> frozenset[str]:
+        """The names that imports outside of functions bind."""
+        inner = [entry for entry in statements(self._tree) if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef)]
+        own = {id(entry) for function in inner for entry in walk(function)}
+        imports = [entry for entry in statements(self._tree) if isinstance(entry, ast.Import | ast.ImportFrom)]
+        names = [alias for entry in imports if id(entry) not in own for alias in entry.names]
+        return frozenset(alias.asname or alias.name.partition(".")[0] for alias in names)
 
     @cached_property
     def _shadowed(self) -> frozenset[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.verdict.result import Changed
 from tests.rules.construction.helpers import is_native, wrapped
+from tests.rules.helpers import rewrite
 
 TABLE = '{{"a": ShardingStrategy.{}, "b": ShardingStrategy.{}}}[args.name]'
 
@@ -93,3 +95,17 @@ def test_a_default_that_no_call_replaces() -> None:
     assert "sharding_arguments(strategy.name" in wrapped(
         "sharding_strategy=strategy", parameters=parameters, main=caller
     )
+
+
+def test_a_function_of_the_module_has_its_names_at_the_top() -> None:
+    source = (
+        "import torch\n\n\ndef build(net, args):\n"
+        "    from torch.distributed.device_mesh import init_device_mesh\n"
+        "    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        '    mesh = init_device_mesh("cuda", (8,))\n'
+        "    return FSDP(net, sharding_strategy=args.strategy, device_mesh=mesh)\n"
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    top = result.source.decode().partition("def sharding_arguments(")[0]
+    assert "from torch.distributed.device_mesh import init_device_mesh\n" in top

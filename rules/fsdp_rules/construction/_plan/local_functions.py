@@ -20,7 +20,9 @@ DEFAULT = "int(1e8)"
 
 def by_size(file: File) -> list[Edit]:
     """The function that selects units by size, as FSDP1's size_based_auto_wrap_policy does."""
-    kinds = [file.ref(f"torch.nn.{name}") for name in ("MultiheadAttention", "ModuleList", "ModuleDict")]
+    kinds = [
+        file.ref(f"torch.nn.{name}", everywhere=True) for name in ("MultiheadAttention", "ModuleList", "ModuleDict")
+    ]
     return defined(
         BY_SIZE,
         f'''def {BY_SIZE}(module, min_num_params):
@@ -59,9 +61,9 @@ def by_policy(file: File) -> list[Edit]:
 
 def by_name(file: File) -> list[Edit]:
     """The function that maps the names of FSDP1's strategies, where any of them may be configured."""
-    init = file.ref("torch.distributed.device_mesh.init_device_mesh")
-    world = file.ref("torch.distributed.get_world_size")
-    module = file.ref("torch.get_device_module")
+    init = file.ref("torch.distributed.device_mesh.init_device_mesh", everywhere=True)
+    world = file.ref("torch.distributed.get_world_size", everywhere=True)
+    module = file.ref("torch.get_device_module", everywhere=True)
     if "device_mesh=" in file.text.replace(" ", ""):
         signature = "name, device_type, mesh=None"
         on_given = """
@@ -89,7 +91,7 @@ def by_name(file: File) -> list[Edit]:
 
 def by_fields(file: File) -> list[Edit]:
     """The function that reads the fields of a MixedPrecision that comes from elsewhere."""
-    policy = file.ref("torch.distributed.fsdp.MixedPrecisionPolicy")
+    policy = file.ref("torch.distributed.fsdp.MixedPrecisionPolicy", everywhere=True)
     return defined(
         BY_FIELDS,
         f'''def {BY_FIELDS}(mixed_precision):

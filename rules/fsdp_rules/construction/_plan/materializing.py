@@ -61,7 +61,7 @@ def _with_function(file: File) -> str:
 
 
 def _with_reset(file: File) -> str:
-    head = [f"@{file.ref('torch.no_grad')}()", f"def {BY_RESET}(unit, device):"]
+    head = [f"@{file.ref('torch.no_grad', everywhere=True)}()", f"def {BY_RESET}(unit, device):"]
     reset = [
         "            if [*module.parameters(False), *module.buffers(False)]:",
         "                module.to_empty(device=device, recurse=False)",
@@ -71,8 +71,8 @@ def _with_reset(file: File) -> str:
 
 
 def _text(head: list[str], summary: str, initialise: list[str], file: File) -> str:
-    sharded = file.ref("torch.distributed.fsdp.FSDPModule")
-    chain = file.ref("itertools.chain")
+    sharded = file.ref("torch.distributed.fsdp.FSDPModule", everywhere=True)
+    chain = file.ref("itertools.chain", everywhere=True)
     # What is broadcast, if any call of the file does it.
     held = "[tensor for module in modules for tensor in (*module.parameters(False), *module.buffers(False))]"
     broadcasts = "sync_module_states" in file.text
