@@ -16,7 +16,7 @@ EXAMPLES = [(rule, example) for rule in all_rules() if rule.id[4] in "23" and (e
 BY_NAME = {
     *("FSDP201", "FSDP202", "FSDP203", "FSDP205", "FSDP207", "FSDP208", "FSDP209", "FSDP216", "FSDP221"),
     *("FSDP301", "FSDP302", "FSDP303", "FSDP304", "FSDP305", "FSDP306", "FSDP307", "FSDP308", "FSDP310"),
-    *("FSDP312", "FSDP313", "FSDP314"),
+    *("FSDP312", "FSDP313", "FSDP314", "FSDP315"),
 }
 
 

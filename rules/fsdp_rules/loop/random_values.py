@@ -82,7 +82,10 @@ def _filled(call: cst.Call, file: File) -> cst.BaseExpression | None:
     func = call.func
     if isinstance(func, cst.Attribute) and INITIALISES.search(func.attr.value):
         owner = sharded_owner(func.value, file)
-        return owner or _unit(func.value, file) or _given_to_a_wrap(func.value, call, file)
+        found = owner or _unit(func.value, file) or _given_to_a_wrap(func.value, call, file)
+        if found is None and sharded(func.value, file).certainty is not Certainty.NO:
+            return func.value
+        return found
     if not DRAWS.search(last_name(func)):
         return None
     drawn = call.args[0].value if (file.resolved(func) or "").startswith("torch.nn.init.") and call.args else None

@@ -29,7 +29,11 @@ class Unseen:
         for flow in (flow for flows in callbacks.waiting.values() for flow in flows if flow.source.kind == "call"):
             for target in callbacks.targets(flow):
                 self._back[target].append(flow.source)
-        given = (place for place, found in held.items() if place.kind == "arg" and not found.by_name)
+        given = {place for place in held if place.kind == "arg"}
+        for flow in (flow for flows in callbacks.waiting.values() for flow in flows if flow.target.kind == "arg"):
+            # What a base of the class assigns is looked up where it is read.
+            if flow.source.name.startswith("self.") and Place("attr", name=flow.source.name[5:]) in held:
+                given.add(flow.target)
         self.calls = sorted(
             {
                 call

@@ -39,3 +39,56 @@ def test_the_function_that_is_passed_is_reached(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_is_said_of_it_where_another_model_is_wrapped(form: str) -> None:
     assert spoken(tree(FORMS[form], False), STEPS) == set()
+
+
+NET = f"""\
+{IMPORT}
+
+class Holder:
+    pass
+
+
+def produce(net):
+    holder = Holder()
+    holder.brain = Wrap(net)
+    return holder
+"""
+MIDDLE = """\
+from net import produce
+
+
+def hand_on(net, work):
+    holder = produce(net)
+    return work([holder.brain], holder)
+"""
+USE = """\
+import copy
+
+from middle import hand_on
+
+
+def work(items, holder):
+    copy.deepcopy(items[0])
+    for thing in items:
+        thing.zero_grad()
+        thing.module.weight
+    holder.brain.state_dict()
+
+
+def main(net):
+    hand_on(net, work)
+"""
+
+
+def test_a_callback_is_given_a_list_and_the_object_that_carries_the_model() -> None:
+    files = {"net.py": NET, "middle.py": MIDDLE, "use.py": USE}
+    result = rewrite_tree({name: text.encode() for name, text in files.items()})["use.py"]
+    assert isinstance(result, Changed)
+    found = {(one.line, one.rule, one.wrapped) for one in result.findings if one.rule != "FSDP100"}
+    wrapped = "net.py:10"
+    assert found == {
+        (7, "FSDP211", wrapped),
+        (9, "FSDP220", wrapped),
+        (10, "FSDP206", wrapped),
+        (11, "FSDP309", wrapped),
+    }
