@@ -65,7 +65,9 @@ class Callbacks:
         """
         for place in list(self.edges):
             for value, sure in self._seeds(place):
-                self._reach(place, value, Way.SURE if sure else Way.POSSIBLE)
+                # Any name of a module or a class: what is asked for by a name that only a running program has.
+                guess = Way.GUESSED if place.kind in ("members", "named") else Way.POSSIBLE
+                self._reach(place, value, Way.SURE if sure else guess)
         for flow in objects:
             for file, qualified in _callable(flow, self.functions):
                 for target in self.targets(flow):
@@ -139,7 +141,7 @@ class Callbacks:
                 file = self.functions.files[value.path]
                 for parameter in parameters_of(file, value.qualified, flow.target.part, value.bound):
                     self._add(flow.target, parameter, sure)
-            if called(flow.source) == call and flow.source.kind == "call":
+            if called(flow.source) == call and flow.source.kind == "call" and (value.path or sure):
                 for target in self.targets(flow):
                     self._add(self._given(flow.source, value), target, sure and flow.sure)
 
