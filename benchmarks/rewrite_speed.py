@@ -8,8 +8,10 @@ Makes a tree of Python files in a temporary directory, of which a few train with
 - ``floor``: walk the tree and read every file, in this process;
 - ``parse``: ``libcst.parse_module`` of the FSDP files alone, in this process;
 - ``start``: ``fsdp-migrate --version``;
+- ``library``: ``import libcst`` in a new process, which every rewrite needs and the version does not;
 - ``rewrite``: ``fsdp-migrate rewrite --diff --jobs 1`` of the whole tree;
 - ``check``: ``fsdp-migrate check --jobs 1`` of the same tree without the FSDP files;
+- ``wraps_600``, ``wraps_3000``: ``fsdp-migrate rewrite --diff`` of one file with so many wrapping calls;
 - ``peer``: ``python -m libcst.tool codemod rename.RenameCommand`` of a directory with the FSDP files alone: libcst's
   own command line at a smaller task, one import renamed, at its best, since it parses every file that it is given.
 
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +42,8 @@ RENAME = [
     *("--new_name", "torch.distributed.fsdp.fully_shard"),
 ]
 MIB = 1024 * 1024
+#: How many wrapping calls the files have that show how time grows with their number.
+WRAPS = (600, 3000)
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,8 @@ def make_tree(root: Path, files: int, fsdp: int) -> None:
     if not sources:
         raise SystemExit(f"no FSDP1 sources under {PROJECTS}")
     (root / "fsdp").mkdir()
+    for calls in WRAPS:
+        (root / f"wraps_{calls}.py").write_text(wrapping_source(calls))
     for number in range(files):
         directory = root / "tree" / f"package_{number // 50:03}"
         plain = root / "plain" / directory.name
@@ -94,6 +101,13 @@ def make_tree(root: Path, files: int, fsdp: int) -> None:
             (plain / f"module_{number:05}.py").write_bytes(source)
         # Spread evenly, as training scripts are.
         (directory / f"module_{number * 7919 % files:05}.py").write_bytes(source)
+
+
+def wrapping_source(calls: int) -> str:
+    """A file that wraps ``calls`` models at its top level."""
+    head = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n\n"
+    call = "model_{} = FSDP(torch.nn.Linear(4, {}), sharding_strategy=ShardingStrategy.FULL_SHARD)\n"
+    return head + "".join(call.format(number, number % 7 + 1) for number in range(calls))
 
 
 def read_all(root: Path) -> int:
@@ -146,19 +160,27 @@ def measure(root: Path, files: int, fsdp: int, repeat: int, checkout: Path | Non
     parse_all(candidates)
     command = ["-m", "fsdp_migrate"]
     floor, parse = [], []
-    start, rewrite, check, peer, before = [], [], [], [], []
+    start, library, rewrite, check, peer, before = [], [], [], [], [], []
+    wraps: dict[str, list[Usage]] = defaultdict(list)
     for _ in range(repeat):
         floor.append(in_process(lambda: read_all(tree)))
         parse.append(in_process(lambda: parse_all(candidates)))
         start.append(in_child([*command, "--version"], root, (0,)))
+        library.append(in_child(["-c", "import libcst"], root, (0,)))
         rewrite.append(in_child([*command, "rewrite", "--diff", "--jobs", "1", "tree"], root, (0, 1)))
         check.append(in_child([*command, "check", "--jobs", "1", "plain"], root, (0,)))
         if checkout is not None:
             before.append(in_child([*command, "rewrite", "--diff", "--jobs", "1", "tree"], root, (0, 1), checkout))
+        for calls in WRAPS:
+            name = f"wraps_{calls}"
+            one = [*command, "rewrite", "--diff", "--jobs", "1", f"{name}.py"]
+            wraps[name].append(in_child(one, root, (0, 1)))
+            if checkout is not None and calls == WRAPS[0]:
+                wraps[f"{name}_before"].append(in_child(one, root, (0, 1), checkout))
         peer.append(in_child([*RENAME, "fsdp"], root, (0,)))
     floor_s, parse_s = min(floor), min(parse)
-    start_s, rewrite_s, check_s, peer_s = (
-        min(usage.cpu_s for usage in found) for found in (start, rewrite, check, peer)
+    start_s, library_s, rewrite_s, check_s, peer_s = (
+        min(usage.cpu_s for usage in found) for found in (start, library, rewrite, check, peer)
     )
     earlier = {"rewrite_before": round(min(usage.cpu_s for usage in before), 4)} if before else {}
     return {
@@ -171,9 +193,11 @@ def measure(root: Path, files: int, fsdp: int, repeat: int, checkout: Path | Non
             "floor": round(floor_s, 4),
             "parse": round(parse_s, 4),
             "start": round(start_s, 4),
+            "library": round(library_s, 4),
             "rewrite": round(rewrite_s, 4),
             "check": round(check_s, 4),
             "peer": round(peer_s, 4),
+            **{name: round(min(usage.cpu_s for usage in found), 4) for name, found in wraps.items()},
             **earlier,
         },
         "wall_s": {
@@ -184,6 +208,7 @@ def measure(root: Path, files: int, fsdp: int, repeat: int, checkout: Path | Non
             "rewrite_to_floor": round(rewrite_s / floor_s, 2),
             "rewrite_to_parse_of_fsdp_files": round(rewrite_s / parse_s, 2),
             "rewrite_less_start_to_parse": round((rewrite_s - start_s) / parse_s, 2),
+            "rewrite_less_start_and_library_to_parse": round((rewrite_s - start_s - library_s) / parse_s, 2),
             "check_to_floor": round(check_s / floor_s, 2),
             "rewrite_to_peer": round(rewrite_s / peer_s, 2),
         },

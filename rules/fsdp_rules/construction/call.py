@@ -20,6 +20,7 @@ from fsdp_rules.construction.mixed_precision import CHECK_BATCHNORM, NO_BATCHNOR
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -120,9 +121,8 @@ def build(model):
         if blocked:
             yield from (_claiming(verdict, call.func) for verdict in blocked)
             return
-        for words, (message, advice) in BEYOND.items():
-            if words.search(file.text):
-                yield Diagnosis(call, Level.REVIEW, message, advice)
+        for message, advice in _beyond(file.module, file):
+            yield Diagnosis(call, Level.REVIEW, message, advice)
         if plan.ignored is not None and (plan.units is not None or plan.on_meta):
             plan.helper.append("ignored parameters count in the policy, or on the meta device")
         if file.settings.prefers_helpers:
@@ -167,6 +167,12 @@ def build(model):
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
     return replace(verdict, rule=verdict.rule or rule.id)
+
+
+@once
+def _beyond(module: cst.Module, file: File) -> list[tuple[str, str]]:
+    """What is assumed of the file of ``module``, and advised, by what its text names."""
+    return [said for words, said in BEYOND.items() if words.search(file.text)]
 
 
 def _passed(verdict: Diagnosis, name: str, assumptions: list[str]) -> Diagnosis:

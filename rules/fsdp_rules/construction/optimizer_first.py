@@ -11,6 +11,7 @@ from fsdp_rules.construction._plan.early_optimizers import (
     early_optimizers,
     given_optimizers,
     parameters_of,
+    wrapping_calls,
     wraps,
 )
 from fsdp_rules.construction._plan.stale_optimizers import stale_model
@@ -74,7 +75,7 @@ def build(model):
         if parameters_of(node, file) is None:
             return
         owner = file.function(node) or file.module
-        calls = [call for call in file.inside(owner, cst.Call) if wraps(call, file)]
+        calls = wrapping_calls(owner, file)
         handled = [early for call in calls for early in early_optimizers(call, file)]
         model = stale_model(node, handled, file)
         if model is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.wrapping import assignments
+from fsdp_rules.model.wrapping import assignments_of
 
 
 def is_compiled(model: cst.BaseExpression, file: File) -> bool:
@@ -15,9 +15,7 @@ def is_compiled(model: cst.BaseExpression, file: File) -> bool:
     text, scope, line = dotted(model), file.scope(model), file.span(model).line
     if text is None:
         return False
-    for entry in assignments(file):
-        if not any(dotted(target.target) == text for target in entry.targets):
-            continue
+    for entry in assignments_of(text, file):
         if text.startswith("self."):
             near = file.scope(entry).partition(".")[0] == scope.partition(".")[0]
         else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import libcst as cst
 
 from fsdp_rules.file.expressions import is_partial
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 
 #: Calls that give the elements of their arguments, one by one.
@@ -55,16 +57,28 @@ def may_wrap(value: cst.BaseExpression, file: File) -> bool:
 
 def wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:
     """The assignments in ``scope`` that give the dotted name ``text`` what may be a wrapped model, in order."""
-    for node in assignments(file):
-        if file.scope(node) != scope or not any(dotted(target.target) == text for target in node.targets):
-            continue
-        if may_wrap(node.value, file):
+    for node in assignments_of(text, file):
+        if file.scope(node) == scope and may_wrap(node.value, file):
             yield node
 
 
 def assignments(file: File) -> list[cst.Assign]:
     """Every assignment of the file, in order."""
     return file.nodes(cst.Assign)
+
+
+def assignments_of(text: str, file: File) -> list[cst.Assign]:
+    """The assignments of the file that give the dotted name ``text`` a value, in order."""
+    return _by_target(file.module, file).get(text, [])
+
+
+@once
+def _by_target(module: cst.Module, file: File) -> dict[str, list[cst.Assign]]:
+    found: dict[str, list[cst.Assign]] = defaultdict(list)
+    for node in file.inside(module, cst.Assign):
+        for text in {dotted(target.target) for target in node.targets} - {None}:
+            found[text or ""].append(node)
+    return dict(found)
 
 
 def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:

@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.wrapping import assignments, is_factory, model_of_parameters, wrapped_module
 from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
@@ -41,19 +42,16 @@ class EarlyOptimizer:
         return dotted(self.built.targets[0].target) or ""
 
 
+@once
 def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
     """The optimizers that hold parameters from before the wrapping ``call``."""
     scope, place = file.scope(call), file.span(call)
-    calls = _wrapping_calls(file.function(call) or file.module, file)
+    calls = wrapping_calls(file.function(call) or file.module, file)
     found: list[EarlyOptimizer] = []
-    for built in assignments(file):
+    for built, parameters in _built(file.module, file):
         if file.span(built).line >= place.line:
             break
-        value = built.value
-        if file.scope(built) != scope or len(built.targets) != 1 or dotted(built.targets[0].target) is None:
-            continue
-        parameters = parameters_of(value, file) if isinstance(value, cst.Call) else None
-        if parameters is None:
+        if file.scope(built) != scope:
             continue
         models = dict.fromkeys(models_read(parameters, file))
         if _passes_on(call, models, built, calls, file):
@@ -80,6 +78,19 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
             )
             break
     return found
+
+
+@once
+def _built(module: cst.Module, file: File) -> list[tuple[cst.Assign, cst.BaseExpression]]:
+    """The assignments of ``module`` that give one name to an optimizer, each with what that is given to train."""
+    return [
+        (built, parameters)
+        for built in assignments(file)
+        if isinstance(built.value, cst.Call)
+        and len(built.targets) == 1
+        and dotted(built.targets[0].target) is not None
+        and (parameters := parameters_of(built.value, file)) is not None
+    ]
 
 
 def given_optimizers(call: cst.Call, file: File) -> list[cst.Param]:
@@ -124,6 +135,7 @@ def untrained(call: cst.Call) -> str:
     return NOT_TRAINED
 
 
+@once
 def wraps(call: cst.Call, file: File) -> bool:
     """Whether ``call`` wraps a model: itself, or as a function of the project that returns what it wrapped."""
     if file.fsdp1(call.func) in WRAPPERS:
@@ -136,7 +148,8 @@ def wraps(call: cst.Call, file: File) -> bool:
     return file.project.may_return_wrapped(name.rpartition(".")[2]) or is_factory(file.value(call.func), file)
 
 
-def _wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:
+@once
+def wrapping_calls(where: cst.CSTNode, file: File) -> list[cst.Call]:
     return [call for call in file.inside(where, cst.Call) if wraps(call, file)]
 
 
