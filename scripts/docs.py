@@ -32,7 +32,7 @@ VERDICTS = """\
 - **exact**: FSDP2 says it in its own words, with the same numbers.
 - **emulated**: the same numbers, with a helper of `fsdp_compat` or a few statements.
 - **no-op**: FSDP2 always or never does it; there is nothing to say.
-- **refused**: reported with advice, never dropped in silence."""
+- **refused**: reported with advice, never dropped silently."""
 
 
 def main(arguments: list[str]) -> int:

@@ -65,7 +65,7 @@ def run(model):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """Calls on a model that is sharded where they stand."""
+        """Calls on a model that is sharded where they are."""
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
         if node.func.attr.value != "{method}" or sharded(node.func.value, file).certainty is Certainty.NO:
@@ -183,7 +183,7 @@ def _list(name: str, rule_id: str) -> None:
     method, path = name.replace("-", "_"), RULES / "fsdp1" / "api.toml"
     known = [entry for entry in entries() if entry.kind == "method" and entry.name == method]
     if not known:
-        print(f"{method} is no public method of torch's FSDP1: no row in {path.relative_to(ROOT)}")
+        print(f"{method} is not a public method of torch's FSDP1: no row in {path.relative_to(ROOT)}")
         return
     row = re.compile(rf'^({method}\s*= .*\brule = )"\w*"', re.MULTILINE)
     path.write_text(row.sub(rf'\1"{rule_id}"', path.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")

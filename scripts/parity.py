@@ -63,9 +63,9 @@ def page(outcomes: Sequence[Outcome]) -> str:
     lines = ["<!-- Written by `make parity`; do not edit. -->", "# Parity", "", INTRODUCTION, ""]
     lines += ["| result | programs |", "|---|---|"]
     lines += [f"| {verdict.value} | {counts[verdict]} |" for verdict in Verdict if counts[verdict]]
-    lines += ["", "## Where the last bit is not asked for", "", "| tolerance | reason |", "|---|---|"]
+    lines += ["", "## Tolerances", "", "| tolerance | reason |", "|---|---|"]
     lines += [f"| {tolerance.relative:g} of the largest value | {tolerance.reason} |" for tolerance in TOLERANCES]
-    lines += ["", "## Left out", "", LEFT_OUT, "", *(f"- {reason}" for reason in EXCLUDED), ""]
+    lines += ["", "## Combinations that are left out", "", LEFT_OUT, "", *(f"- {reason}" for reason in EXCLUDED), ""]
     if manual := [outcome for outcome in outcomes if outcome.verdict is Verdict.MANUAL]:
         lines += ["## Left to a human", "", "| program | finding |", "|---|---|"]
         lines += [f"| {outcome.program.name} | {_cell(outcome.brief)} |" for outcome in manual] + [""]
@@ -85,17 +85,19 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-INTRODUCTION = """Each program is a small FSDP1 training script that uses one combination of constructor arguments and
-loop features; every two values stand together in at least one program, as far as FSDP1 runs them. It trains four steps
-on gloo processes, each on its own data, once as FSDP1 and once as `fsdp-migrate rewrite` makes it. Losses of every
-rank, the full final weights and everything read in between must be equal bit for bit; gradient norms to 1e-6, because
-FSDP1 sums the squares of a flat shard and FSDP2 those of each parameter's shard."""
+INTRODUCTION = """\
+Each program is a small FSDP1 training script with one combination of constructor arguments and loop features. Every
+pair of values is in at least one program, as far as FSDP1 runs it. A program trains four steps on gloo processes,
+each on its own data: once with FSDP1, and once as `fsdp-migrate rewrite` rewrites it. The losses of every rank, the
+full final weights and everything read in between must be equal bit for bit. Gradient norms must agree to 1e-6,
+because FSDP1 sums the squares of a flat shard and FSDP2 those of each parameter's shard."""
 
-LEFT_OUT = """Most of these FSDP1 itself refuses or gets wrong, and some have no spelling. Two kinds it does run, and
-there the two do **not** agree or were not compared: active clipping beside a trained ignored module (losses change:
-FSDP1 clips every rank by another norm), and AdamW wherever a tolerance applies. States are saved on rank 0 and read by
-all; ranks that each load values of their own are not covered. Hybrid programs alone run on four processes, none on
-three."""
+LEFT_OUT = """\
+FSDP1 refuses most of these combinations or computes them wrong, and some cannot be written. FSDP1 runs two of them,
+and for these the two do **not** agree or were not compared: active clipping with a trained ignored module (the losses
+change: FSDP1 clips every rank by another norm), and AdamW wherever a tolerance applies. States are saved on rank 0
+and read by all ranks; ranks that each load different values are not covered. Hybrid programs run on four processes,
+all others on two."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("rules/fsdp_rules", "fsdp_migrate", "shim/fsdp_compat")
+SOURCES = ("rules/fsdp_rules", "fsdp_migrate", "shim/fsdp_compat", "scripts")
 #: Pages that scripts/docs.py makes of rules and tables: their sentences are checked where they are written.
 GENERATED = {"rules.md", "coverage.md", "features.md"}
 #: What not to write (as a pattern), and what to write instead.
