@@ -3,11 +3,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs bench-shim clean help
+.PHONY: demo test fuzz test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs bench-shim clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
 	@echo "make test        run the tests"
+	@echo "make fuzz MINUTES=10  throw generated and broken sources and checkpoints at the command"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
 	@echo "make shim-wheel  build fsdp-compat, install it beside torch alone, and train from it as under FSDP1"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
@@ -30,6 +31,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python scripts/run_tests.py
+
+fuzz: $(STAMP)
+	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
 
 verify-matrix: $(STAMP)
 	$(BIN)/python scripts/verify_matrix.py

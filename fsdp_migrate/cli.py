@@ -60,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry_point() -> None:
     """What the installed command runs."""
+    if sys.stdout is None or sys.stderr is None:
+        # Python has no stream for a descriptor that the caller has closed.
+        if sys.stderr is not None:
+            click.echo("Error: standard output is closed, so that there is no place for an answer", err=True)
+        sys.exit(FAILURE)
     for stream in (sys.stdout, sys.stderr):
         # A message may hold characters of the user's source that this terminal cannot show.
         if hasattr(stream, "reconfigure"):

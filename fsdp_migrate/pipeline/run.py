@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
@@ -88,6 +89,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
         _back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
     _configure(files, request, progress)
+    _leave_what_is_outside(files, request.paths)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []
     if changed and not request.diff:
@@ -141,6 +143,14 @@ def _back_on_shim(files: Sequence[_File], engine: Engine) -> None:
             file.result = Changed(after, findings) if after != file.data else Unchanged(findings)
         elif isinstance(result, Unchanged):
             file.result = Unchanged(follow(result.findings, read, file.data))
+
+
+def _leave_what_is_outside(files: Sequence[_File], paths: Sequence[str]) -> None:
+    """Skip what would be rewritten through a link that leads out of ``paths``; a path that is named is asked for."""
+    roots = [Path(path).resolve() for path in paths]
+    for file in files:
+        if isinstance(file.result, Changed) and not any(file.source.path.is_relative_to(root) for root in roots):
+            file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")
 
 
 def _configure(files: Sequence[_File], request: Request, progress: Progress) -> None:

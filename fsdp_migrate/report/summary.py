@@ -10,6 +10,7 @@ from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
 
+_COMMAND = re.compile(r"\A *::|##(?=\[)")
 _UNUSUAL = re.compile(r"[^ -~]")
 
 
@@ -72,7 +73,7 @@ def _written_for(torch: TorchRelease) -> str:
 
 
 def _next(result: RunResult, manual: int) -> str:
-    targets = shlex.join(result.paths)
+    targets = printable(shlex.join(result.paths))
     if result.diff and result.changed:
         return f"Next: fsdp-migrate rewrite {targets}"
     if manual and result.changed:
@@ -87,8 +88,20 @@ def _next(result: RunResult, manual: int) -> str:
 
 
 def printable(text: str) -> str:
+    """``text`` on one line, with what could steer a terminal or a runner of GitHub, or cannot be encoded, spelled out.
+
+    A runner takes a line that starts with ``::`` for a command, and ``##[`` anywhere in it.
+    """
+    return _COMMAND.sub(_in_hexadecimal, spelled_out(text))
+
+
+def spelled_out(text: str) -> str:
     """``text`` on one line, with what could steer a terminal, or cannot be encoded, spelled out."""
     return _UNUSUAL.sub(_spelled, text)
+
+
+def _in_hexadecimal(found: re.Match[str]) -> str:
+    return "".join(f"\\x{ord(character):02x}" for character in found[0])
 
 
 def _spelled(found: re.Match[str]) -> str:

@@ -56,7 +56,9 @@ def ignored(directory: Path) -> list[str]:
 
 
 def uncommitted(files: Iterable[Path]) -> set[Path]:
-    """Those of ``files`` (real paths) that git shows as modified, staged or untracked.
+    """Those of ``files`` (real paths) that git shows as modified, staged or untracked, or would not show at all.
+
+    The latter are those that it ignores, and those that ``update-index`` has told it not to look at.
 
     Files outside of a repository are never among them.
     """
@@ -73,6 +75,12 @@ def _shown(root: Path, group: list[Path]) -> Iterator[Path]:
         options = ("--porcelain=v1", "-z", "--no-renames", "--untracked-files=all")
         for entry in _ask(root, "--literal-pathspecs", "status", *options, "--", *names):
             yield root / entry[3:]
+        ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+        yield from (root / name for name in _ask(root, "--literal-pathspecs", *ignored, "--", *names))
+        for entry in _ask(root, "--literal-pathspecs", "ls-files", "-z", "-v", "--", *names):
+            # "H" is a file that git looks at; lower case is assume-unchanged, "S" skip-worktree.
+            if not entry.startswith("H "):
+                yield root / entry[2:]
 
 
 def _ask(directory: Path, *arguments: str) -> list[str]:

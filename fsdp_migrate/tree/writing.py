@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import platform
+import re
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,16 +18,21 @@ class ChangedMeanwhile(OSError):
 
 
 def replace(path: Path, data: bytes, expected: bytes | None = None) -> None:
-    """Put ``data`` into ``path``, keeping its mode and, where permitted, its owner.
+    """Put ``data`` into ``path``, keeping its mode, its extended attributes and, where permitted, its owner.
 
     ``path`` must not be a symlink: resolve it first, or the link is replaced by a file. With ``expected``, raise
-    :class:`ChangedMeanwhile` unless the file still holds exactly that. On any error the old file is untouched and
-    no temporary file stays behind.
+    :class:`ChangedMeanwhile` unless the file still holds exactly that. On any error, which a file of several names and
+    an attribute that cannot be kept are too, the old file is untouched and no temporary file is left; those that killed
+    runs have left beside ``path`` are removed.
     """
     old = path.stat() if path.exists() else None
     if expected is not None and path.read_bytes() != expected:
         raise ChangedMeanwhile("it changed on disk after it was read; run again")
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp")
+    if old is not None and old.st_nlink > 1:
+        raise OSError(f"it has {old.st_nlink} names (hard links), of which the others would keep the old text")
+    mine = f".{path.name[:80]}.fsdp-migrate-{_host()}-"
+    _remove_left_behind(path.parent, mine)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{mine}{os.getpid()}-", suffix=".tmp")
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -34,6 +43,7 @@ def replace(path: Path, data: bytes, expected: bytes | None = None) -> None:
             temporary.chmod(0o666 & ~_umask())
         else:
             _keep_owner(temporary, old)
+            _keep_attributes(temporary, path)
             temporary.chmod(stat.S_IMODE(old.st_mode))
         os.replace(temporary, path)  # noqa: PTH105  named here so that a test can make exactly this step fail
     except BaseException:
@@ -47,6 +57,51 @@ def _keep_owner(temporary: Path, old: os.stat_result) -> None:
         # Only root may give files away; for anyone else the new file is theirs, as with any editor.
         with contextlib.suppress(PermissionError):
             os.chown(temporary, old.st_uid, old.st_gid)
+
+
+def _keep_attributes(temporary: Path, path: Path) -> None:
+    if not hasattr(os, "listxattr"):
+        return
+    try:
+        held = {name: os.getxattr(path, name) for name in os.listxattr(path)}
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.ENOSYS):
+            return
+        raise
+    has = {name: os.getxattr(temporary, name) for name in os.listxattr(temporary)}
+    for name, value in held.items():
+        if has.get(name) != value:
+            try:
+                os.setxattr(temporary, name, value)
+            except OSError as error:
+                raise OSError(f"its extended attribute {name} cannot be kept ({error.strerror})") from error
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", platform.node())[:40]
+
+
+def _remove_left_behind(folder: Path, start: str) -> None:
+    """Remove the temporary files whose process on this machine is no more."""
+    with os.scandir(folder) as entries:
+        left = [entry.name for entry in entries if entry.name.startswith(start) and entry.name.endswith(".tmp")]
+    for name in left:
+        number = name.removeprefix(start).partition("-")[0]
+        if number.isdecimal() and not _is_alive(int(number)):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if sys.platform == "win32":
+        # There os.kill would end it.
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _umask() -> int:

@@ -98,6 +98,8 @@ def test_json_report(tmp_path: Path) -> None:
         "level": "manual",
         "message": "native [bold]manual[/bold]",
         "advice": "do it",
+        "statement": 0,
+        "wrapped": "",
     }
     assert [error["path"] for error in content["errors"]] == ["b.py"]
 

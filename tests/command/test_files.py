@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.cli import main
 from fsdp_migrate.tree.files import NoSuchPath, discover
 from fsdp_migrate.tree.git import GitError, uncommitted
 
@@ -134,3 +138,40 @@ def test_both_ends_of_a_rename_are_uncommitted(
     git("mv", "old.py", "new.py")
     root = tmp_path.resolve()
     assert uncommitted(root / name for name in ("old.py", "new.py", "other.py")) == {root / "old.py", root / "new.py"}
+
+
+def test_a_link_out_of_the_tree_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+    (tmp_path / "outside.py").write_text(source)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link.py").symlink_to(tmp_path / "outside.py")
+    monkeypatch.chdir(tmp_path)
+    assert main(["rewrite", "tree"]) == 0
+    assert "tree/link.py: skipped: it is a link out of the given paths" in capsys.readouterr().out
+    assert (tmp_path / "outside.py").read_text() == source
+    assert main(["rewrite", "tree", "outside.py"]) == 0
+    assert (tmp_path / "outside.py").read_text() != source
+
+
+@pytest.mark.parametrize("option", ["--assume-unchanged", "--skip-worktree", "ignored"])
+def test_what_git_does_not_look_at_is_guarded(option: str, git: Callable[..., str], tmp_path: Path) -> None:
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+    (tmp_path / ".gitignore").write_text("a.py\n" if option == "ignored" else "")
+    (tmp_path / "a.py").write_text(source)
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "all")
+    if option != "ignored":
+        git("update-index", option, "a.py")
+    (tmp_path / "a.py").write_text(f"{source}mine = 1\n")
+    assert main(["rewrite", "a.py"]) == 2
+    assert (tmp_path / "a.py").read_text() == f"{source}mine = 1\n"
+    assert main(["rewrite", "--allow-dirty", "a.py"]) == 0
+
+
+def test_a_closed_standard_output_is_no_traceback() -> None:
+    command = f"{shlex.quote(sys.executable)} -m fsdp_migrate rules >&-"
+    answer = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
+    assert answer.stderr.startswith("Error: standard output is closed")

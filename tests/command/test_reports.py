@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult, exit_code
 from fsdp_migrate.report import summary
@@ -259,3 +260,24 @@ def test_a_project_between_fsdp1_and_fsdp2_is_told_so_first() -> None:
 )
 def test_a_project_that_moved_as_a_whole_or_not_at_all(result: RunResult) -> None:
     assert "could not move" not in "\n".join(text.lines(result))
+
+
+@pytest.mark.parametrize("name", ["::set-output name=x::y.py", "  ::error::x.py", "##[set-output name=x]y.py"])
+def test_no_name_of_a_file_is_a_command_for_a_runner(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model, bogus=1)\n"
+    )
+    reports = ["--report", "report.md", "--report", "report.json", "--report", "report.html"]
+    for arguments in (["check"], ["check", "--format", "github"], ["rewrite", *reports]):
+        main([*arguments, "./", "--", name])
+        out, err = capsys.readouterr()
+        assert out
+        for line in (out + err).splitlines():
+            # A line that is one command is not searched for another.
+            if not line.startswith(("::error file=", "::notice file=")):
+                assert "##[" not in line
+                assert not line.lstrip().startswith("::")
+    assert "::set-output" not in [line.lstrip("#- ")[:12] for line in Path("report.md").read_text().splitlines()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,41 @@ def test_the_real_rules_keep_encodings_and_newlines(
     assert new.endswith("print(model, name)" + ending.replace("\n", newline))
     assert file.read_bytes().startswith(b"\xef\xbb\xbf") is (encoding == "utf-8-sig")
     compile(file.read_bytes(), "train.py", "exec")
+
+
+def test_extended_attributes_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(b"old")
+    try:
+        os.setxattr(path, "user.note", b"kept")
+    except OSError:
+        pytest.skip("this file system has no extended attributes")
+    writing.replace(path, b"new")
+    assert (path.read_bytes(), os.getxattr(path, "user.note")) == (b"new", b"kept")
+
+
+def test_a_file_of_two_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(b"old")
+    os.link(path, tmp_path / "b.py")
+    with pytest.raises(OSError, match="2 names"):
+        writing.replace(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.py", "b.py"]
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(b"old")
+    code = (
+        "import os, sys; from pathlib import Path; from fsdp_migrate.tree import writing;"
+        "os.replace = lambda *names: os._exit(9); writing.replace(Path(sys.argv[1]), b'new')"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 9
+    (left,) = [entry for entry in tmp_path.iterdir() if entry != path]
+    other = tmp_path / left.name.replace(".a.py.", ".b.py.")
+    alive = tmp_path / f"{left.name.rpartition('-')[0].rpartition('-')[0]}-{os.getpid()}-x.tmp"
+    other.touch()
+    alive.touch()
+    writing.replace(path, b"new")
+    assert sorted(tmp_path.iterdir()) == sorted([path, other, alive])

@@ -173,6 +173,9 @@ def _versions(attributes: Any) -> dict[Any, Any]:
 
 
 def _plain(value: Any) -> ValueEntry:
+    if isinstance(value, Dictionary):
+        # An empty one, which a writer of pickles would otherwise name by the class of this reader.
+        return ValueEntry({})
     if value is None or isinstance(value, (*_PLAIN, dict, list, tuple)):
         return ValueEntry(value)
     if isinstance(value, Call) and value.function == _BYTES:

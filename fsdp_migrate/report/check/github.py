@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.check.checked import CheckResult, Told
 from fsdp_migrate.report.check.text import paragraph
-from fsdp_migrate.report.summary import printable
+from fsdp_migrate.report.summary import spelled_out
 
 
 def render(result: CheckResult) -> str:
@@ -44,9 +44,9 @@ def _command(kind: str, properties: dict[str, str], message: str) -> str:
 
 
 def _data(text: str) -> str:
-    lines = [printable(line) for line in text.split("\n")]
+    lines = [spelled_out(line) for line in text.split("\n")]
     return "%0A".join(line.replace("%", "%25") for line in lines)
 
 
 def _property(text: str) -> str:
-    return printable(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    return spelled_out(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")

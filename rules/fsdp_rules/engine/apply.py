@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import dropwhile
@@ -11,7 +10,8 @@ from typing import TypeVar, cast
 
 import libcst as cst
 
-from fsdp_rules.file.comments import comments, is_removed, removed_line
+from fsdp_rules.file.comments import PRAGMA, comments, is_removed, removed_line
+from fsdp_rules.file.ignore_comments import MEANT
 from fsdp_rules.file.tree import Layout
 from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
 
@@ -32,10 +32,6 @@ def apply_edits(layout: Layout, edits: Iterable[Edit], todos: dict[cst.CSTNode, 
     editor = _Editor(layout, edits, todos)
     editor.follow()
     return cst.ensure_type(layout.module.visit(editor), cst.Module)
-
-
-#: Comments to other tools about the line that they end.
-PRAGMA = re.compile(r"#\s*(type: ignore|noqa|pylint:|pyright:|pyre-|mypy:|fmt: skip|pragma: no)")
 
 
 class _Editor(cst.CSTTransformer):
@@ -106,7 +102,7 @@ class _Editor(cst.CSTTransformer):
             new = settle(updated_node)
         if original_node in self.lost and new is updated_node:
             new = _with_leading(new, _lines(self.lost[original_node]))
-        if original_node in self.todos and not isinstance(new, cst.FlattenSentinel):
+        if original_node in self.todos and isinstance(new, cst.BaseStatement):
             new = _with_leading(new, [*_lines(self.todos[original_node])])
         return new
 
@@ -130,51 +126,63 @@ class _Editor(cst.CSTTransformer):
     def _line(
         self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
     ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
-        touched = [self._touched(small) for small in original.body]
-        if not any(touched):
-            return updated
+        todos = [text for small in original.body for text in self.todos.get(small, ())]
+        if not any(self._touched(small) for small in original.body):
+            return _with_leading(updated, _lines(dict.fromkeys(todos))) if todos else updated
         statements: list[Statement] = []
         for small_original, small in zip(original.body, updated.body, strict=True):
             if self._touched(small_original):
-                statements.extend(self._statements(small_original, small))
+                made, main = self._statements(small_original, small)
             else:
-                statements.append(cst.SimpleStatementLine([_bare(small)]))
+                made, main = [cst.SimpleStatementLine([_bare(small)])], 0
+            if mine := self.todos.get(small_original, []):
+                place = main if main < len(made) else 0
+                made[place] = _with_leading(made[place], _lines(mine), own=False)
+            statements.extend(made)
         lost = _kept(comments(original, self.layout), statements)
         own = [line for line in updated.leading_lines if line.comment is not None]
         for line in own:
             if line.comment is not None and line.comment.value in lost:
                 lost.remove(line.comment.value)
         trailing = updated.trailing_whitespace
-        if trailing.comment is not None and len(statements) == 1 and isinstance(statements[0], cst.SimpleStatementLine):
-            statements[0] = statements[0].with_changes(trailing_whitespace=trailing)
+        if trailing.comment is not None and _ends(trailing.comment.value, original, statements, main):
+            for place in range(len(statements)) if MEANT.search(trailing.comment.value) else [main]:
+                statement = statements[place]
+                if isinstance(statement, cst.SimpleStatementLine):
+                    statements[place] = statement.with_changes(trailing_whitespace=trailing)
             lost = [comment for comment in lost if comment != trailing.comment.value]
-        lines = [*updated.leading_lines, *_lines(lost), *_lines(self.todos.get(original, []))]
+        lines = [*updated.leading_lines, *_lines(lost)]
         if not statements:
-            return removed_line(lines)
+            return removed_line([*lines, *_lines(dict.fromkeys(todos))])
         statements[0] = _with_leading(statements[0], lines, own=False)
         return cst.FlattenSentinel(cast("Sequence[cst.CSTNode]", statements))
 
     def _suite(self, original: cst.SimpleStatementSuite, updated: cst.SimpleStatementSuite) -> cst.CSTNode:
         if not any(self._touched(small) for small in original.body):
             return updated
-        line = cst.SimpleStatementLine(original.body)
-        result = self._line(line, cst.SimpleStatementLine(updated.body))
+        end = original.trailing_whitespace
+        line = cst.SimpleStatementLine(original.body, trailing_whitespace=end)
+        result = self._line(line, cst.SimpleStatementLine(updated.body, trailing_whitespace=end))
         body = list(result) if isinstance(result, cst.FlattenSentinel) else [result]
         return settle(cst.IndentedBlock(cast("Sequence[cst.BaseStatement]", body)))
 
     def _flatten(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
         leading = list(getattr(updated, "leading_lines", ()))
         bare = updated.with_changes(leading_lines=()) if leading else updated
-        statements = self._statements(original, bare)
+        statements, main = self._statements(original, bare)
         kept = {line.comment.value for line in leading if line.comment is not None}
         lost = [comment for comment in _kept(comments(original, self.layout), statements) if comment not in kept]
-        lines = [*leading, *_lines(lost), *_lines(self.todos.get(original, []))]
+        lines = [*leading, *_lines(lost)]
+        todos = _lines(self.todos.get(original, []))
         if not statements:
-            return removed_line(lines)
+            return removed_line([*lines, *todos])
+        place = main if main < len(statements) else 0
+        statements[place] = _with_leading(statements[place], todos, own=False)
         statements[0] = _with_leading(statements[0], lines, own=False)
         return cst.FlattenSentinel(cast("Sequence[cst.CSTNode]", statements))
 
-    def _statements(self, original: cst.CSTNode, updated: cst.CSTNode) -> list[Statement]:
+    def _statements(self, original: cst.CSTNode, updated: cst.CSTNode) -> tuple[list[Statement], int]:
+        """What ``original`` becomes, and the place among it of the first statement that was not put before it."""
         statements: list[Statement] = []
         for text in dict.fromkeys(before.build(self.code) for before in self.before.get(original, ())):
             parsed = self._parse(text)
@@ -195,7 +203,7 @@ class _Editor(cst.CSTTransformer):
             statements[inserted] = _with_leading(statements[inserted], lines, own=False)
         for after in self.after.get(original, ()):
             statements.extend(self._parse(after.build(self.code)))
-        return statements
+        return statements, inserted
 
     def _newlines(self, text: str) -> str:
         text = text.replace("\r\n", "\n")
@@ -231,6 +239,14 @@ def _kept(found: Iterable[str], statements: Iterable[cst.CSTNode]) -> list[str]:
     kept = [comment for comment in found if not PRAGMA.match(comment)]
     present = _all_comments(statements) if kept else set()
     return [comment for comment in kept if comment not in present]
+
+
+def _ends(comment: str, original: cst.SimpleStatementLine, statements: Sequence[Statement], main: int) -> bool:
+    """Whether the comment at the end of a line still ends one after an edit."""
+    if MEANT.search(comment):
+        return True
+    alone = len(original.body) == 1 and main < len(statements)
+    return (len(statements) == 1 or alone) and isinstance(statements[main], cst.SimpleStatementLine)
 
 
 def _spaced(statement: Statement) -> Statement:

@@ -8,7 +8,7 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.file.comments import comments
+from fsdp_rules.file.comments import lines_of_comments
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import alias_text, import_text
 from fsdp_rules.file.tree import dotted
@@ -47,10 +47,10 @@ def regenerated(
 ) -> cst.SimpleStatementLine:
     """``line`` with an import of ``names`` (of ``kept`` alone by default) in its place and in its style.
 
-    Comments beside names that stay go above; comments beside names that go, go with them.
+    Comments beside names are moved above it.
     """
     long = "\n" in cst.Module([]).code_for_node(node)
-    above = [cst.EmptyLine(comment=cst.Comment(text)) for alias in kept for text in comments(alias)]
+    above = lines_of_comments(node)
     spelled = names if names is not None else [alias_text(alias) for alias in kept]
     return line.with_changes(body=[from_import(module, spelled, long)], leading_lines=[*line.leading_lines, *above])
 

@@ -12,6 +12,7 @@ from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.apply import apply_edits
 from fsdp_rules.engine.fitting import fitted
 from fsdp_rules.engine.imports import tidy_imports
+from fsdp_rules.engine.inserted import is_made
 from fsdp_rules.engine.kept_code import left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.registry import all_rules, speaker
@@ -24,7 +25,7 @@ from fsdp_rules.model.origin import wrapped_in
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.walking import children
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 from fsdp_rules.verdict.rule import Rule
@@ -63,10 +64,16 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     if (copied := vendored(file)) is not None:
         return Unchanged((_finding(file, *copied),) if file.settings.enabled(copied[0].id) else ())
     diagnoses = with_standing_todos(file, _diagnose(file))
-    edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits]
+    manual = {file.statement(diagnosis.node) for _, diagnosis in diagnoses if diagnosis.level is Level.MANUAL}
+    edits = [
+        edit
+        for _, diagnosis in diagnoses
+        for edit in diagnosis.edits
+        if not _removes(edit, manual) and not is_made(edit, file)
+    ]
     todos = new_todos(file, diagnoses)
     module = apply_edits(file.layout, edits, todos) if edits or todos else file.module
-    consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes]
+    consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes if entry[0] not in manual]
     dead: list[cst.CSTNode] = []
     reads: dict[str, _Reads] = {}
     while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead], reads):
@@ -97,6 +104,11 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
             return Failed(f"does not compile: {before}")
         return Failed(f"internal error: the rewritten file does not compile ({problem})")
     return Changed(source.encode(output), findings)
+
+
+def _removes(edit: Edit, manual: set[cst.CSTNode]) -> bool:
+    """Whether ``edit`` puts something else in place of a simple statement that is left to a human."""
+    return isinstance(edit, ReplaceStatement) and isinstance(edit.node, cst.BaseSmallStatement) and edit.node in manual
 
 
 def _why_not_compiled(source: str, path: str) -> str | None:

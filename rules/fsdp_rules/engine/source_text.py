@@ -31,7 +31,9 @@ class SourceText:
 def decode(data: bytes) -> SourceText:
     """Raises SyntaxError, UnicodeDecodeError or LookupError for bytes that are no source in the encoding they name."""
     bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    # The line that names an encoding may end in a carriage return alone.
+    lines = data if b"\n" in data else data.replace(b"\r", b"\n")
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(lines).readline)
     if encoding == "utf-8-sig":
         encoding = "utf-8"
     text = data[len(bom) :].decode(encoding)

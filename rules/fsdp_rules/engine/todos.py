@@ -15,6 +15,8 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 TODO = re.compile(r"# TODO\(fsdp-migrate (FSDP\d+)\): (.*)")
+#: What a comment leaves out: the rewrite that adds it moves the lines that a message names.
+_LINE = re.compile(r" (?:in|on) line \d+")
 ADVICE = "do what the comment says, then remove the comment"
 Found = list[tuple[Rule, Diagnosis]]
 
@@ -25,9 +27,12 @@ def new_todos(file: File, diagnoses: Found) -> dict[cst.CSTNode, list[str]]:
     for rule, diagnosis in diagnoses:
         if diagnosis.level is not Level.MANUAL:
             continue
-        statement = _commentable(file, diagnosis.node)
+        line = _commentable(file, diagnosis.node)
+        small = file.statement(diagnosis.node)
+        # Of several statements on a line each may end up on one of its own.
+        statement = small if isinstance(line, cst.SimpleStatementLine) and small in line.body else line
         text = _text(rule, diagnosis)
-        if text not in _comments(statement, file) and text not in todos[statement]:
+        if text not in _comments(line, file) and text not in todos[statement]:
             todos[statement].append(text)
     return {statement: texts for statement, texts in todos.items() if texts}
 
@@ -101,7 +106,8 @@ def _rule(rule_id: str) -> Rule:
 
 
 def _text(rule: Rule, diagnosis: Diagnosis) -> str:
-    return f"# TODO(fsdp-migrate {rule.id}): {' '.join(diagnosis.message.split())}"
+    message = _LINE.sub("", " ".join(diagnosis.message.split()))
+    return f"# TODO(fsdp-migrate {rule.id}): {message}"
 
 
 def _commentable(file: File, node: cst.CSTNode) -> cst.CSTNode:

@@ -13,7 +13,7 @@ from fsdp_rules.engine.import_statements import (
     from_import,
     regenerated,
 )
-from fsdp_rules.file.comments import removed_line
+from fsdp_rules.file.comments import lines_of_comments, removed_line
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import alias_text
 from fsdp_rules.file.tree import dotted
@@ -123,7 +123,7 @@ class Cleaner(StatementTransformer):
         self.moved += [f"from fsdp_compat import {name}" for name in moved]
         if not kept:
             self.emptied = True
-            return removed_line(line.leading_lines, FSDP1_IMPORT if module.startswith(FSDP_PACKAGE) else "")
+            return _removed(line, FSDP1_IMPORT if module.startswith(FSDP_PACKAGE) else "")
         return regenerated(line, node, module, kept)
 
     def _reexported(self, line: cst.SimpleStatementLine, node: cst.ImportFrom) -> cst.SimpleStatementLine:
@@ -140,7 +140,7 @@ class Cleaner(StatementTransformer):
             return line
         if not kept:
             self.emptied = True
-            return removed_line(line.leading_lines)
+            return _removed(line)
         module = "." * len(node.relative) + (dotted(node.module) or "" if node.module is not None else "")
         return regenerated(line, node, module, kept)
 
@@ -157,7 +157,7 @@ class Cleaner(StatementTransformer):
             return line
         if not kept:
             self.emptied = True
-            return removed_line(line.leading_lines)
+            return _removed(line)
         kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         return line.with_changes(body=[node.with_changes(names=kept)])
 
@@ -178,3 +178,7 @@ class Cleaner(StatementTransformer):
         return self.before.project.imports_from(self.before.path, local) or (
             self.before.path.endswith("__init__.py") and local not in self.used_before
         )
+
+
+def _removed(line: cst.SimpleStatementLine, what: str = "") -> cst.SimpleStatementLine:
+    return removed_line([*line.leading_lines, *lines_of_comments(*line.body, line.trailing_whitespace)], what)

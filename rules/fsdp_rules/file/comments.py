@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
@@ -10,6 +11,8 @@ from fsdp_rules.file.tree import Layout, find
 
 #: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
 REMOVED = "__removed_by_fsdp_migrate__"
+#: Comments to other tools about the line that they end.
+PRAGMA = re.compile(r"#\s*(type: ignore|noqa|pylint:|pyright:|pyre-|mypy:|fmt: skip|pragma: no)")
 
 
 def removed_line(leading: Sequence[cst.EmptyLine], what: str = "") -> cst.SimpleStatementLine:
@@ -32,3 +35,9 @@ def comments(node: cst.CSTNode, layout: Layout | None = None) -> list[str]:
     known = layout is not None and layout.has(node)
     found = layout.inside(node, cst.Comment) if layout is not None and known else find(node, cst.Comment)
     return [comment.value for comment in found]
+
+
+def lines_of_comments(*nodes: cst.CSTNode) -> list[cst.EmptyLine]:
+    """The comments in ``nodes`` as lines of their own, without those to other tools about a line that is gone."""
+    found = [comment for node in nodes for comment in comments(node)]
+    return [cst.EmptyLine(comment=cst.Comment(text)) for text in found if not PRAGMA.match(text)]

@@ -8,7 +8,8 @@ import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_MEANT = re.compile(r"#\s*fsdp-migrate\s*:?\s*ignor\w*.*", re.IGNORECASE)
+#: What people write for one, right or wrong.
+MEANT = re.compile(r"#\s*fsdp-migrate\s*:?\s*ignor\w*.*", re.IGNORECASE)
 _RULES = r"[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*"
 _EXACT = re.compile(rf"#\s*fsdp-migrate:\s*ignore(?:\[\s*(?P<rules>{_RULES})\s*\])?(?=\s*(?:$|#|[-:(,.;]))")
 
@@ -29,7 +30,7 @@ def ignore_comments(text: str) -> IgnoreComments:
     silenced: dict[int, frozenset[str]] = {}
     wrong: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        meant = _MEANT.search(token.string) if token.type == tokenize.COMMENT else None
+        meant = MEANT.search(token.string) if token.type == tokenize.COMMENT else None
         if meant is None:
             continue
         exact = _EXACT.match(token.string, meant.start())

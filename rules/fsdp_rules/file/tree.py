@@ -188,7 +188,10 @@ class Layout(CodegenState):
     def printed_at_top(self, node: cst.CSTNode) -> str:
         """``node`` as it prints where nothing is indented, as statements at the top level do."""
         place = self._printed.get(id(node))
-        return self.module.code_for_node(node) if place is None else "".join(self.tokens[slice(*place)])
+        # What an edit has moved up from a block was printed with that block's margin.
+        if place is None or self._parents.get(id(node)) is not self.module:
+            return self.module.code_for_node(node)
+        return "".join(self.tokens[slice(*place)])
 
     def _position(self, token: int) -> tuple[int, int]:
         offset = self._offsets[token]

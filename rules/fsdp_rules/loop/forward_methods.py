@@ -143,6 +143,8 @@ def _wrapping(model: cst.BaseExpression, file: File) -> cst.Assign | None:
     for statement in file.nodes(cst.Assign):
         if not file.calls(statement.value, FSDP) or len(statement.targets) != 1:
             continue
+        if file.suppressions.ignored("FSDP101", statement):
+            continue
         scope = file.scope(statement)
         if target.startswith("self."):
             scope = scope.rpartition(".")[0]

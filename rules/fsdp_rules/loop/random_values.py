@@ -69,8 +69,10 @@ def build(model):
         subject = _filled(node, file)
         if subject is None or is_summoned(node, file):
             return
+        # What draws is left as it is; how its model is named may change.
+        draws = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
         yield Diagnosis(
-            node,
+            draws,
             Level.MANUAL,
             DRAWN,
             "initialise the model before it is sharded, or inside fsdp_compat.summon_full_params(model)",

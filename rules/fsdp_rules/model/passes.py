@@ -24,6 +24,7 @@ RUNS_NOTHING = re.compile(
     r"^(build|create|get|id|init|isinstance|getattr|hasattr|setattr|len|make|prepare|set|setup|str|type|unwrap)(_|$)",
     re.IGNORECASE,
 )
+UNITS = re.compile(r"isinstance\(\w+, ([\w.]+\.)?FSDPModule\)")
 CONDITIONAL = (cst.If, cst.Else, cst.IfExp, cst.BooleanOperation, cst.ExceptHandler, cst.MatchCase)
 
 
@@ -69,13 +70,22 @@ def _collect(events: list[tuple[cst.Call, Pass]], place: cst.CSTNode, file: File
     """Add what may be the last of ``events`` before ``place``; whether one of them surely ran."""
     around = set(file.ancestors(place))
     for node, kind in reversed(events):
-        branches = [entry for entry in file.ancestors(node) if isinstance(entry, CONDITIONAL)]
+        branches = [
+            entry
+            for entry in file.ancestors(node)
+            if isinstance(entry, CONDITIONAL) and not _asks_for_units(entry, file)
+        ]
         if _excludes(node, place, file):
             continue
         found.add(kind)
         if all(entry in around for entry in branches):
             return True
     return False
+
+
+def _asks_for_units(branch: cst.CSTNode, file: File) -> bool:
+    """Whether ``branch`` runs for every unit of a sharded model, as the loops do that reshard them."""
+    return isinstance(branch, cst.If) and UNITS.fullmatch(file.code(branch.test)) is not None
 
 
 def _excludes(node: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name, literal_bool, names_in
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 
 #: Classes of bitsandbytes whose weights FSDP1 shards as the bytes that they are.
 FOUR_BIT = frozenset({"Linear4bit", "LinearFP4", "LinearNF4", "Params4bit"})
@@ -15,7 +16,14 @@ FOUR_BIT = frozenset({"Linear4bit", "LinearFP4", "LinearNF4", "Params4bit"})
 
 def builds_four_bit_weights(call: cst.Call, file: File) -> bool:
     """Whether the function of ``call``, or what it runs of its file, builds such layers, or passes their class on."""
-    return any(_is_four_bit(other) for place in _run(call, file) for other in file.inside(place, cst.Call))
+    layers = _four_bit_layers(file.module, file)
+    return bool(layers) and any(other in layers for place in _run(call, file) for other in file.inside(place, cst.Call))
+
+
+@once
+def _four_bit_layers(module: cst.Module, file: File) -> frozenset[cst.CSTNode]:
+    """The calls of the whole file that build such layers or pass their class on; most files have none."""
+    return frozenset(call for call in file.inside(module, cst.Call) if _is_four_bit(call))
 
 
 def _is_four_bit(call: cst.Call) -> bool:
