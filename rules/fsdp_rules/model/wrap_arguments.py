@@ -10,12 +10,14 @@ from functools import lru_cache
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.fsdp1.names import expand
 from fsdp_rules.project.flags import FLAG_PATTERNS
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import INNER
 
 IGNORED = ("ignored_modules", "ignored_states", "ignored_parameters")
 OFFLOAD = ("cpu_offload",)
+CONSTRUCTOR = "FullyShardedDataParallel"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -42,7 +44,10 @@ def given(model: cst.BaseExpression, flag: str, names: tuple[str, ...], file: Fi
         return Given.PERHAPS
     path, line = origin
     tree = _parsed(file.project.sources[path])
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
+    aliases = file.project.aliases(path)
+    at_line = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
+    # A partial, or a function of the project, gives what is not written here.
+    calls = [node for node in at_line if expand(ast.unparse(node.func), aliases).endswith(f".{CONSTRUCTOR}")]
     found = [keyword for call in calls for keyword in call.keywords]
     values = [keyword.value for keyword in found if keyword.arg in names]
     if not calls or len(calls[0].args) > 1:

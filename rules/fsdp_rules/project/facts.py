@@ -14,6 +14,7 @@ from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
 from fsdp_rules.project.places import Flow, module_name
 from fsdp_rules.project.subgroups import subgroup_values
+from fsdp_rules.project.taking import takes_state
 from fsdp_rules.project.wraps import Wraps
 
 
@@ -95,7 +96,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         aliases=aliases.names,
         flows=tuple(indexer.flows),
         functions=indexer.functions,
-        flags=flags_in(data) | indexer.flags,
+        flags=flags_in(data) | indexer.flags | _of_state(tree, data),
         imported=frozenset(aliases.imported),
         starred=frozenset(aliases.starred),
         reads=reads(tree) if aliases.starred else frozenset(),
@@ -112,3 +113,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         source=data if b"fsdp" in data.lower() else b"",
     )
+
+
+def _of_state(tree: ast.Module, data: bytes) -> frozenset[str]:
+    return frozenset({"takes_state"} if b"state_dict" in data and takes_state(tree) else ())

@@ -24,7 +24,6 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "fsdp2": re.compile(rb"\bfully_shard\b"),
     "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
     "sticky_state": re.compile(rb"\bset_state_dict_type\b"),
-    "takes_state": re.compile(rb"\.(load_)?state_dict\(|\boptim_state_dict"),
     "handed_context": re.compile(
         rb"(\breturn|enter_context\()[^\n]*\bstate_dict_type\(|\bstate_dict_type\([^:]*\):\s*(#[^\n]*)?\n\s*yield\b"
     ),

@@ -101,6 +101,7 @@ def test_names_that_a_helper_takes_come_from_the_runtime() -> None:
         """
         import fsdp_compat
         from fsdp_compat import ShardingStrategy
+        # by name
 
         def build(model, name):
             return fsdp_compat.shard(model, ignored_states=name, sharding_strategy=ShardingStrategy[name])
