@@ -7,6 +7,7 @@ the sharded ones under FSDP1. Reaches into FSDP2's private state, see :mod:`.par
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,16 @@ def register_sharded(module: nn.Module, *, gathered_while_training: bool) -> Non
         group.pre_backward = functools.partial(_begin_backward, state, group.pre_backward)
         group.post_backward = functools.partial(_register_sharded_after, group, group.post_backward)
     if not groups:
-        # Called at the end of a forward too, and warns with the place that it is called from: for want of a group only.
-        state._register_pre_backward_hook = functools.partial(_post_forward, state, state._register_pre_backward_hook)
+        # Called at the end of a forward too: for want of a group only.
+        call = functools.partial(_without_warning_of_views, state._register_pre_backward_hook)
+        state._register_pre_backward_hook = functools.partial(_post_forward, state, call)
+
+
+def _without_warning_of_views(call: Callable[..., Any], output: Any) -> Any:
+    """``call``, silent where ``output`` is a view: a unit without parameters has no gather that could be skipped."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
+        return call(output)
 
 
 def _post_forward(state: Any, call: Callable[..., Any], *arguments: Any) -> Any:
