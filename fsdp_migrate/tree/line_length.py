@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.tree.toml import toml
+from fsdp_migrate.tree.upwards import upwards
 
 #: What ruff and black keep to where a project configures them and says nothing of lines.
 _FORMATTERS = 88
@@ -20,14 +21,11 @@ def line_length(target: Path) -> int | None:
 
     Of the nearest directory upwards that says something: ruff, black, flake8 and its like, then .editorconfig.
     """
-    start = target.absolute()
-    for directory in (start, *start.parents):
+    for directory in upwards(target):
         found = next((length for length in _lengths(directory) if length > 0), None)
         if found is not None:
             return found
-        if (directory / ".git").exists():
-            break
-    return _of_editor(start)
+    return _of_editor(target.absolute())
 
 
 def _lengths(directory: Path) -> Iterator[int]:
@@ -61,8 +59,8 @@ def _number(value: object, otherwise: int) -> int:
 def _of_editor(target: Path) -> int | None:
     import editorconfig
 
-    file = target / "module.py" if target.is_dir() else target
     try:
+        file = target / "module.py" if target.is_dir() else target
         length = editorconfig.get_properties(str(file)).get("max_line_length", "")
     except (editorconfig.EditorConfigError, OSError, ValueError):
         return None

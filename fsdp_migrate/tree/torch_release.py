@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from fsdp_migrate.tree.toml import toml
+from fsdp_migrate.tree.upwards import upwards
 from fsdp_rules.settings import FIRST_TORCH
 
 #: A requirement in quotes, on a line of its own, or as an item of a list.
@@ -58,14 +59,11 @@ def least_torch(target: Path) -> TorchRelease:
     The nearest directory upwards that requires a torch counts, up to the root of the repository. Where several of its
     files say different things, the least does; lock files count where no other file has a lower bound.
     """
-    start = target.absolute()
-    for directory in (start, *start.parents):
+    for directory in upwards(target):
         found = _bounds(directory)
         if found:
             version, name = min(found)
             return _release(version, name)
-        if (directory / ".git").exists():
-            break
     try:
         return _release(Version(metadata.version("torch")), "the torch that is installed here")
     except (metadata.PackageNotFoundError, InvalidVersion):
