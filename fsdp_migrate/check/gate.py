@@ -28,7 +28,7 @@ from fsdp_rules.verdict.result import Failed
 #: What is said before the message of a finding that tells what a rewrite does.
 _WOULD = {
     Level.SAFE: "FSDP1 code, would be rewritten: ",
-    Level.REVIEW: "FSDP1 code, would be rewritten on an assumption: ",
+    Level.REVIEW: "FSDP1 code, to be reviewed when it is rewritten: ",
 }
 
 

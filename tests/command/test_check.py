@@ -44,7 +44,7 @@ def test_every_level_is_told_in_words_that_fit_a_gate_and_nothing_is_written(tmp
     assert main(["check", "a.py"]) == 1
     assert capsys.readouterr().out == (
         "a.py:1:1: FSDP101 safe: FSDP1 code, would be rewritten: native [bold]safe[/bold]\n"
-        "a.py:2:1: FSDP101 review: FSDP1 code, would be rewritten on an assumption: native [bold]review[/bold]\n"
+        "a.py:2:1: FSDP101 review: FSDP1 code, to be reviewed when it is rewritten: native [bold]review[/bold]\n"
         "a.py:3:1: FSDP101 manual: native [bold]manual[/bold]\n"
         "    do it\n"
         "1 source file and 0 checkpoints checked, 3 findings. Next: fsdp-migrate rewrite --diff a.py\n"

@@ -18,9 +18,16 @@ def project(path: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / path).read_text())["project"]
 
 
+def version_file(path: str) -> Path:
+    named = tomllib.loads((ROOT / path).read_text())["tool"]["hatch"]["version"]["path"]
+    return (ROOT / path).parent / named
+
+
 def test_the_shims_distribution_agrees_with_the_project() -> None:
     whole, shim = project("pyproject.toml"), project("shim/pyproject.toml")
-    for field in ("version", "requires-python", "license"):
+    for field in ("dynamic", "requires-python", "license"):
         assert shim[field] == whole[field]
+    assert version_file("shim/pyproject.toml") == version_file("pyproject.toml")
+    assert version_file("pyproject.toml").is_file()
     packaging = [each for each in whole["dependencies"] if each.startswith("packaging")]
     assert sorted(shim["dependencies"]) == sorted([*packaging, *whole["optional-dependencies"]["torch"]])
