@@ -1,7 +1,7 @@
 """The whole test suite as two runs of pytest side by side.
 
-The first has what trains most. It shares one pool of workers and leaves the other processor idle between jobs, which the
-second run takes. Coverage is measured in the second, whose tests run the rewriter and the command in their own process.
+The first has what trains most. It shares one pool of workers and leaves the other processor idle between jobs, for the
+second. Coverage is measured in the second, whose tests run the rewriter and the command in their own process.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 #: Those of the first run, which take as long as all others.
 WITH_PROCESSES = ("tests/shim", "tests/parity", "tests/verify", "tests/test_pool.py")
-#: Statements of the rewriter and the command that the other tests run, in percent; those that only the first run reaches
-#: (verify) count as not run. It may only rise.
+#: Statements of the rewriter and the command that the second run reaches, in percent; what only the first does (verify)
+#: counts as not run. It may only rise.
 COVERED = 70
 
 
