@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -41,6 +42,7 @@ def block() -> None:
         raise RuntimeError("fsdp_compat is imported before FSDP1 is taken away")
     for name in ("checkpoint.state_dict", "checkpoint.optimizer", "fsdp.sharded_grad_scaler", "tensor.parallel"):
         importlib.import_module(f"torch.distributed.{name}")
+    compiler = importlib.import_module("torch._dynamo.eval_frame")
     package = importlib.import_module(_PACKAGE)
     modules = {name: module for name, module in sys.modules.items() if _is_lost(name)}
     names = {name: value for name, value in vars(package).items() if not name.startswith("__") and name not in FSDP2}
@@ -50,6 +52,9 @@ def block() -> None:
     package.__dict__["__all__"] = sorted(FSDP2 - {"_fully_shard"} & vars(package).keys())
     vars(importlib.import_module("torch.distributed")).pop("_shard", None)
     sys.modules.update(dict.fromkeys(modules))  # type: ignore[arg-type]
+    # The compiler would trace the imports below as a part of the program, whose modules change while it reads them.
+    for function in (_import, inspect.unwrap(_put_back)):
+        compiler.skip_code(function.__code__)
     # A version without FSDP1 has no function that imports it; this one has some, and they are not what is tested.
     builtins.__import__ = functools.partial(_import, builtins.__import__, modules, names)
 
