@@ -138,9 +138,10 @@ class Pool:
         try:
             return pickle.loads(connection.recv_bytes())  # type: ignore[no-any-return]
         except EOFError:
-            process = self._workers[rank].process
-            process.join()
-            return False, f"the process died with exit code {process.exitcode}"
+            worker = self._workers[rank]
+            worker.process.join()
+            stack = worker.stacks.read_text(errors="replace")
+            return False, f"the process died with exit code {worker.process.exitcode}\n{stack}"
 
     def _start(self, count: int) -> None:
         started = []

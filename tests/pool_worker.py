@@ -88,10 +88,13 @@ def _tail(path: Path, limit: int = 4000) -> str:
 
 
 def serve(connection: Connection, rank: int, stacks: str) -> None:
-    """Answer jobs from ``connection`` until it closes. ``SIGUSR1`` writes the stack to the file ``stacks``."""
+    """Answer jobs from ``connection`` until it closes.
+
+    ``SIGUSR1`` and a crash write the stack to the file ``stacks``.
+    """
     with Path(stacks).open("w") as stream:
         faulthandler.register(signal.SIGUSR1, file=stream, all_threads=False)
-        faulthandler.enable()
+        faulthandler.enable(stream)
         importlib.import_module("torch.distributed")
         connection.send_bytes(b"ready")
         while True:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import importlib
-import inspect
+import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -44,19 +43,18 @@ def block() -> None:
         importlib.import_module(f"torch.distributed.{name}")
     compiler = importlib.import_module("torch._dynamo.eval_frame")
     package = importlib.import_module(_PACKAGE)
-    modules = {name: module for name, module in sys.modules.items() if _is_lost(name)}
-    names = {name: value for name, value in vars(package).items() if not name.startswith("__") and name not in FSDP2}
-    names["__all__"] = package.__dict__["__all__"]
-    for name in names:
+    lost = {name: module for name, module in sys.modules.items() if _is_lost(name)}
+    whole = ModuleType(_PACKAGE)
+    vars(whole).update(vars(package))
+    for name in {name for name in vars(package) if not name.startswith("__")} - FSDP2:
         delattr(package, name)
     package.__dict__["__all__"] = sorted(FSDP2 - {"_fully_shard"} & vars(package).keys())
     vars(importlib.import_module("torch.distributed")).pop("_shard", None)
-    sys.modules.update(dict.fromkeys(modules))  # type: ignore[arg-type]
-    # The compiler would trace the imports below as a part of the program, whose modules change while it reads them.
-    for function in (_import, inspect.unwrap(_put_back)):
-        compiler.skip_code(function.__code__)
+    sys.modules.update(dict.fromkeys(lost))  # type: ignore[arg-type]
+    # The compiler would trace it as a part of the program.
+    compiler.skip_code(_import.__code__)
     # A version without FSDP1 has no function that imports it; this one has some, and they are not what is tested.
-    builtins.__import__ = functools.partial(_import, builtins.__import__, modules, names)
+    builtins.__import__ = functools.partial(_import, builtins.__import__, {**lost, _PACKAGE: whole})
 
 
 def is_blocked() -> bool:
@@ -70,28 +68,17 @@ def _is_lost(name: str) -> bool:
 
 def _import(
     original: Callable[..., ModuleType],
-    modules: Mapping[str, ModuleType],
-    names: Mapping[str, Any],
+    whole: Mapping[str, ModuleType],
     name: str,
     importer: Mapping[str, Any] | None = None,
-    *arguments: Any,
-    **named: Any,
+    local: Mapping[str, Any] | None = None,
+    wanted: Sequence[str] | None = (),
+    level: int = 0,
 ) -> ModuleType:
-    by_torch = str((importer or {}).get("__name__")).partition(".")[0] == "torch"
-    with _put_back(modules, names) if by_torch else contextlib.nullcontext():
-        return original(name, importer, *arguments, **named)
-
-
-@contextlib.contextmanager
-def _put_back(modules: Mapping[str, ModuleType], names: Mapping[str, Any]) -> Iterator[None]:
-    package = sys.modules[_PACKAGE]
-    lost, kept = {name: sys.modules[name] for name in modules}, {**vars(package)}
-    sys.modules.update(modules)
-    vars(package).update(names)
-    try:
-        yield
-    finally:
-        sys.modules.update(lost)
-        for name in names:
-            delattr(package, name)
-        vars(package).update({name: kept[name] for name in names if name in kept})
+    """``__import__``, which gives ``whole``'s modules to torch; nothing that another thread may read is changed."""
+    package = str((importer or {}).get("__package__"))
+    if wanted and package.partition(".")[0] == "torch":
+        found = whole.get(importlib.util.resolve_name("." * level + name, package))
+        if found is not None:
+            return found
+    return original(name, importer, local, wanted, level)
