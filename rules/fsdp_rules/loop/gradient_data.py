@@ -9,9 +9,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.hand_reduced import AWARE, HandReducedNorms
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.parameters import sharded_gradient, sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -24,6 +23,7 @@ HARMLESS = frozenset(
 )
 #: Calls under which a DTensor raises, hangs or counts twice, and those that make other gradients of the numbers.
 COLLECTIVES = frozenset({"all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce", "reduce_scatter"})
+NUMBERS = frozenset({"abs", "detach", "float", "item", "max", "mean", "norm", "numpy", "pow", "sum", "tolist"})
 PLAIN = frozenset({"_foreach_norm", "allclose", "numpy", "tolist"})
 SCALES = frozenset({"clamp_", "copy_", "div_", "mul_"})
 ADVICE = (
@@ -42,7 +42,7 @@ class GradientData(Rule):
 
     id = "FSDP222"
     name = "gradient-data"
-    words = (r"\.grad\b", r"\.(named_)?parameters\(")
+    words = (r"\.grad\b", r"\.(named_)?parameters\(", r"\bgrads?\b", r"broadcast|all_reduce|all_gather|_foreach_norm")
     markers = ((".grad", "parameters()"), ("Optimizer)", "all_reduce"))
     what_to_test = CLIPPING
     visits = (cst.Module,)
@@ -125,6 +125,8 @@ def _read(file: File) -> Iterator[cst.BaseExpression]:
     for node in file.nodes(cst.Attribute):
         if node.attr.value == "grad" and _is_of_sharded(node.value, file) and _is_data(node, file):
             yield node
+        elif _is_handed(node.value, file) and node.attr.value in NUMBERS:
+            yield node.value
     for call in file.nodes(cst.Call):
         if _is_collective(call, file):
             for argument in call.args[:1]:
@@ -135,8 +137,12 @@ def _read(file: File) -> Iterator[cst.BaseExpression]:
 
 
 def _is_of_sharded(parameter: cst.BaseExpression, file: File) -> bool:
-    model = model_of_parameter(parameter, file)
-    return model is not None and sharded(model, file).certainty is not Certainty.NO
+    return sharded_parameter(parameter, file) is not Certainty.NO
+
+
+def _is_handed(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a name for a gradient that another place of the project reads."""
+    return isinstance(node, cst.Name) and sharded_gradient(node, file) is not Certainty.NO
 
 
 def _is_data(node: cst.Attribute, file: File) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
@@ -83,8 +84,7 @@ def train(model, batch):
                 continue
             seen.add(whole)
             if _is_reduced(whole, file) and not AWARE.search(file.code(whole)):
-                model = model_of_parameter(gradient.value, file)
-                sure = model is not None and sharded(model, file).certainty is Certainty.YES
+                sure = sharded_parameter(gradient.value, file) is Certainty.YES
                 message = SUMMED if sure else f"if these parameters are sharded, {SUMMED}"
                 yield Diagnosis(gradient, Level.MANUAL, message, ADVICE)
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -50,10 +49,7 @@ def build(model):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """List questions for the dimensions of a wrapped model's parameters."""
         parameter = _asked(node)
-        model = model_of_parameter(parameter, file) if parameter is not None else None
-        if model is None or is_summoned(node, file):
-            return
-        if sharded(model, file).certainty is Certainty.NO:
+        if parameter is None or sharded_parameter(parameter, file) is Certainty.NO or is_summoned(node, file):
             return
         yield Diagnosis(
             node,

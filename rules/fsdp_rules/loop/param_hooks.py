@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded
-from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -72,6 +71,5 @@ def build(model, clamp):
         method = node.func.attr.value
         if method not in MESSAGES:
             return
-        model = model_of_parameter(node.func.value, file)
-        if model is not None and sharded(model, file).certainty is not Certainty.NO:
+        if sharded_parameter(node.func.value, file) is not Certainty.NO:
             yield Diagnosis(node, Level.MANUAL, MESSAGES[method], ADVICE[method])

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -59,8 +58,7 @@ def groups(net):
         name = text.evaluated_value if isinstance(text, cst.SimpleString) else None
         if node.func.value not in ("getattr", "hasattr") or not isinstance(name, str) or OWN.fullmatch(name):
             return
-        model = model_of_parameter(node.args[0].value, file)
-        if model is None or sharded(model, file).certainty is Certainty.NO or is_summoned(node, file):
+        if sharded_parameter(node.args[0].value, file) is Certainty.NO or is_summoned(node, file):
             return
         yield Diagnosis(
             node,

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.sharded import sharded, sharded_owner
+from fsdp_rules.loop._plain_tensors import plain_tensor
+from fsdp_rules.model.parameters import sharded_parameter
+from fsdp_rules.model.sharded import sharded_owner
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -28,9 +29,9 @@ class ParameterData(Rule):
     id = "FSDP217"
     name = "parameter-data"
     markers = (".data = ",)
-    words = (r"\.data\s*=[^=]",)
+    words = (r"\.data\s*=[^=]", r"\.(numpy|tolist|copy_)\(", r"\b(allclose|equal|assert_close)\(")
     what_to_test = EFFECT
-    visits = (cst.AssignTarget,)
+    visits = (cst.AssignTarget, cst.Call)
     shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -54,11 +55,13 @@ def decay(model, rate):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """What runs over the parameters of a wrapped model, below where it is wrapped."""
+        if isinstance(node, cst.Call):
+            yield from _read(node, file)
+            return
         target = node.target if isinstance(node, cst.AssignTarget) else None
         if not isinstance(target, cst.Attribute) or target.attr.value != "data" or is_summoned(target, file):
             return
-        model = model_of_parameter(target.value, file)
-        held = sharded(model, file).certainty if model is not None else _owner(target.value, file)
+        held = max(sharded_parameter(target.value, file), _owner(target.value, file))
         if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(target, file)):
             return
         changes = "assigning to .data of a sharded FSDP2 parameter silently changes nothing"
@@ -69,6 +72,20 @@ def decay(model, rate):
             "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy "
             "from a DTensor with the same placements (parameter.data.copy_(x))",
         )
+
+
+def _read(call: cst.Call, file: File) -> Iterable[Diagnosis]:
+    """The verdict about a ``call`` that takes a parameter for a plain tensor."""
+    held = plain_tensor(call, file)
+    if held is Certainty.NO or is_summoned(call, file) or (held is Certainty.MAYBE and _shards_itself(call, file)):
+        return
+    raises = f"{file.code(call.func)}() fails where a sharded FSDP2 parameter meets plain tensors"
+    yield Diagnosis(
+        call,
+        Level.MANUAL,
+        raises if held is Certainty.YES else f"if this model is sharded here, {raises}",
+        "use parameter.to_local(), this rank's shard as under FSDP1, or parameter.full_tensor() on all ranks",
+    )
 
 
 def _owner(parameter: cst.BaseExpression, file: File) -> Certainty:

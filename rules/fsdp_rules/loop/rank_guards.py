@@ -9,9 +9,8 @@ import libcst as cst
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -62,8 +61,7 @@ def report(model, rank):
         method = node.func.attr.value
         if method not in COLLECTIVE | LOCAL:
             return
-        model = model_of_parameter(_root(node.func.value), file)
-        if model is None or sharded(model, file).certainty is Certainty.NO or is_summoned(node, file):
+        if sharded_parameter(_root(node.func.value), file) is Certainty.NO or is_summoned(node, file):
             return
         if method in LOCAL:
             yield Diagnosis(

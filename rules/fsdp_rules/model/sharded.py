@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.tree import element_text
 from fsdp_rules.model.guards import is_ruled_out
 from fsdp_rules.model.wrapping import wrapping_call, wrapping_statements
 from fsdp_rules.project.project import INNER, Certainty
@@ -56,7 +57,7 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
     expression: cst.BaseExpression = node
     while isinstance(expression, cst.Subscript | cst.Await):
         expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression
-    text = dotted(expression)
+    text = element_text(expression)
     place = expression if at is None else at
     held = _followed(expression, text, file) if text is not None else Certainty.NO
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)

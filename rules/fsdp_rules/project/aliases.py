@@ -26,6 +26,21 @@ def text_of(node: ast.AST | None) -> str | None:
     return ".".join([node.id, *reversed(parts)])
 
 
+def element_text(node: ast.AST | None) -> str | None:
+    """``a.b`` for an attribute of an element, ``a[0].b``; None for all other expressions."""
+    parts: list[str] = []
+    is_element = False
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+        else:
+            is_element = True
+        node = node.value
+    if not is_element or not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
 def _asked(node: ast.AST | None) -> str | None:
     """The attribute that ``getattr(x, "name")`` asks for."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "getattr":

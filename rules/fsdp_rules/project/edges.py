@@ -25,7 +25,7 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
                 for source, target in _by_keyword(flow, functions):
                     edges[source].append((target, False))
             for source, source_sure in _sources(flow, functions):
-                for target, target_sure in _targets(flow, functions):
+                for target, target_sure in targets_of(flow, functions):
                     edges[source].append((target, source_sure and target_sure))
     _imported_values(files, functions, edges)
     return edges
@@ -73,6 +73,13 @@ def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
             yield Place("kept", source.path, source.scope), flow.sure
         for place, sure in functions.returns(source):
             yield place, sure and flow.sure
+    elif source.kind.startswith("call."):
+        field = source.kind.partition(".")[2]
+        made = source._replace(kind="call")
+        for place, sure in functions.returns(made):
+            yield place._replace(kind=f"ret.{field}"), sure and flow.sure
+        for file, qualified in functions.bases(functions.made_by(made)):
+            yield Place("var", file.path, qualified, f"self.{field}"), False
     elif source.kind == "made":
         for file, qualified, sure in functions.of(source):
             if qualified in file.makers:
@@ -81,7 +88,8 @@ def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
         yield source, flow.sure
 
 
-def _targets(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
+def targets_of(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
+    """Where ``flow`` leads, parameters included, each with whether no guess was made."""
     if flow.target.kind == "put":
         module, _, name = functions.exports.resolve(flow.target.name).rpartition(".")
         for path in functions.paths(module):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fsdp_rules.project.edges import Edges, enclosed
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.places import Place
-
-#: How many attributes of attributes an object is followed with.
-DEPTH = 3
+from fsdp_rules.project.instances import Instances
+from fsdp_rules.project.places import Place, field_of
 
 
 class Certainty(enum.IntEnum):
@@ -40,16 +38,27 @@ class Held(NamedTuple):
         return self.certainty, not self.by_name
 
 
-def spread(edges: Edges, kind: str = "seed") -> dict[Place, Held]:
-    """Follow wrapped models from their ``FSDP(...)`` calls along ``edges`` until nothing changes.
+def seeds(edges: Edges, kind: str) -> dict[Place, Held]:
+    """Where models become wrapped ones; ``kind``: "seed", or "kept" for those of the tree's own subclasses."""
+    return {place: Held(Certainty.YES, place) for place in sorted(edges) if place.kind == kind}
 
-    ``kind``: "kept" follows those of the tree's own subclasses instead.
+
+def parts(held: Mapping[Place, Held], kind: str) -> dict[Place, Held]:
+    """Where the ``kind`` ("parameters", "gradients") of what is ``held`` is taken."""
+    return {place._replace(kind=kind): found for place, found in held.items() if place[::4] == ("of", kind)}
+
+
+def spread(edges: Edges, instances: Instances, start: Mapping[Place, Held]) -> dict[Place, Held]:
+    """Follow what is held at ``start`` along ``edges`` until nothing changes.
+
+    What an object of a class of the tree has is followed to its ``instances``.
     """
+    if not start:
+        return {}
     bound = {target for found in edges.values() for target, _ in found}
     inner = enclosed(edges, bound)
     held: dict[Place, Held] = {}
-    seeds = sorted(place for place in edges if place.kind == kind)
-    queue = deque((seed, Held(Certainty.YES, seed)) for seed in seeds)
+    queue = deque(start.items())
     while queue:
         place, found = queue.popleft()
         known = held.get(place)
@@ -64,6 +73,8 @@ def spread(edges: Edges, kind: str = "seed") -> dict[Place, Held]:
                 queue.append((target, found if sure else maybe))
         for target, sure in _of_field(place, edges):
             queue.append((target, found if sure else maybe))
+        # Which of a class's objects has the model is not known.
+        queue.extend((target, maybe) for target in instances.fields(place) if not found.by_name)
         if place.kind == "var" and not found.by_name:
             for scope in inner[place.path, place.name]:
                 if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
@@ -72,10 +83,7 @@ def spread(edges: Edges, kind: str = "seed") -> dict[Place, Held]:
 
 
 def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, bool]]:
-    """Where the attribute ``place`` of an object is when the object has moved on.
-
-    In between, ``x.model`` that is passed as the argument ``x`` is a place of the kind ``arg.model``.
-    """
+    """Where the attribute ``place`` of an object is when the object has moved on."""
     if place.kind == "var":
         owner, _, field = place.name.rpartition(".")
         base = place._replace(name=owner)
@@ -83,10 +91,9 @@ def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, bool]]:
         kind, _, field = place.kind.partition(".")
         base, owner = place._replace(kind=kind), kind if field else ""
     for target, sure in edges.get(base, ()) if owner not in ("", "self") else ():
-        if target.kind == "var" and target.name.count(".") < DEPTH:
-            yield target._replace(name=f"{target.name}.{field}"), sure
-        elif target.kind in ("arg", "param", "ret"):
-            yield target._replace(kind=f"{target.kind}.{field}"), sure
+        reached = field_of(target, field)
+        if reached is not None:
+            yield reached, sure
 
 
 def wrapped_later(edges: Edges, functions: Functions) -> frozenset[Place]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.exports import Exports
@@ -41,6 +41,28 @@ class Functions:
         name = full.rpartition(".")[2]
         here = [entry for entry in self._classes.get(name, ()) if entry[0].path == place.path and "." not in full]
         return any(qualified in file.wrappers for file, qualified in here or self._classes_at(place.path, full))
+
+    def made_by(self, place: Place) -> list[Found]:
+        """The classes that the ``call`` at ``place`` may make an object of."""
+        name = place.name.rpartition(".")[2]
+        if name not in self._classes:
+            return []
+        file = self.files[place.path]
+        if "." not in place.name:
+            here = (f"{one}.{name}".lstrip(".") for one in scopes(place.scope))
+            return [(file, one) for one in here if one in file.classes][:1]
+        return self._classes_at(place.path, self.exports.resolve(place.name))
+
+    def bases(self, owners: Iterable[Found]) -> list[Found]:
+        """``owners`` and all classes of the tree that they inherit from."""
+        found: dict[tuple[str, str], Found] = {}
+        pending = list(owners)
+        while pending:
+            file, qualified = pending.pop()
+            if (file.path, qualified) not in found:
+                found[file.path, qualified] = (file, qualified)
+                pending += self._above(file, qualified)
+        return list(found.values())
 
     def returns(self, place: Place) -> Iterator[tuple[Place, bool]]:
         """What the ``call`` at ``place`` may give, each with whether no guess was made."""
@@ -189,13 +211,14 @@ class Functions:
         seen.add((file.path, qualified))
         if f"{qualified}.{name}" in file.functions:
             return [(file, f"{qualified}.{name}")]
-        found: list[Found] = []
+        return [one for entry in self._above(file, qualified) for one in self._method(entry, name, seen)]
+
+    def _above(self, file: FileFacts, qualified: str) -> Iterator[Found]:
+        """The classes that the bases of a class may be."""
         for base in file.classes.get(qualified, ()):
             known = self.exports.resolve(file.aliases.get(base, f"{file.module}.{base}"))
             near = [entry for entry in self._classes.get(base, ()) if _is_at(entry, known)]
-            for entry in near or self._classes.get(base, []):
-                found += self._method(entry, name, seen)
-        return found
+            yield from near or self._classes.get(base, [])
 
 
 def _starting(file: FileFacts, owner: str, prefix: str) -> list[Found]:

@@ -11,7 +11,7 @@ from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.call_arguments import Calls
 from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, switches
 from fsdp_rules.project.places import Place
-from fsdp_rules.project.values import lambda_name
+from fsdp_rules.project.texts import PARAMETERS, lambda_name
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
 
@@ -155,25 +155,29 @@ class Indexer(Calls):
             for position, element in enumerate(target.elts):
                 if parts is not None and position < len(parts):
                     self._assign(element, parts[position], scope, sure)
-                elif isinstance(value, ast.Call) and (callee := self.aliases.dotted(value.func)) is not None:
-                    for place in self.targets(element, scope):
-                        for name in self.callees(callee, value.func, scope):
+                elif isinstance(value, ast.Call):
+                    callee = self.aliases.dotted(value.func)
+                    for place in self.targets(_last(element), scope):
+                        for name in self.callees(callee, value.func, scope) if callee is not None else ():
                             self.flow(Place("call", self.path, scope, name, str(position)), place, sure)
-                        self._passed_on(callee, value, position, place, scope)
-                elif parts is None and not isinstance(value, ast.Call) and not _names_another(element):
-                    for place in self.targets(element, scope):
+                        self._passed_on(value, position, place, scope)
+                elif parts is None and not _names_another(element):
+                    for place in self.targets(_last(element), scope):
                         self.value(value, place, scope, sure=False)
             return
         for place in self.targets(target, scope):
             self.value(value, place, scope, sure)
 
-    def _passed_on(self, callee: str, call: ast.Call, position: int, place: Place, scope: str) -> None:
-        """What the ``position``-th name of a loop over ``enumerate`` or ``zip`` runs over."""
-        if callee == "zip" and position < len(call.args):
+    def _passed_on(self, call: ast.Call, position: int, place: Place, scope: str) -> None:
+        """What the ``position``-th name of a loop over ``enumerate``, ``zip`` or named parameters runs over."""
+        callee = call.func.attr if isinstance(call.func, ast.Attribute) else text_of(call.func)
+        if callee in PARAMETERS and position == 1 and isinstance(call.func, ast.Attribute):
+            self.taken("parameters", call.func.value, place, scope)
+        elif callee == "zip" and position < len(call.args):
             self.value(call.args[position], place, scope, sure=False)
         elif callee == "enumerate" and position == 1 and call.args:
             self.value(call.args[0], place, scope, sure=False)
-        elif callee.rpartition(".")[2] == "items" and position == 1 and isinstance(call.func, ast.Attribute):
+        elif callee == "items" and position == 1 and isinstance(call.func, ast.Attribute):
             self.value(call.func.value, place, scope, sure=False)
 
     def _expression(self, node: ast.AST, scope: str) -> None:
@@ -227,6 +231,13 @@ class Indexer(Calls):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             target = ast.copy_location(ast.Attribute(owner, name.value, ast.Store()), node)
             self._assign(target, value, scope)
+
+
+def _last(target: ast.expr) -> ast.expr:
+    """The value among names that are unpacked into, as in ``for i, (name, parameter) in enumerate(...)``."""
+    while isinstance(target, ast.Tuple | ast.List) and target.elts:
+        target = target.elts[-1]
+    return target
 
 
 def _names_another(target: ast.expr) -> bool:

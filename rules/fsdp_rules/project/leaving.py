@@ -30,9 +30,10 @@ def exits(
 
 def _of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions) -> Iterator[Exit]:
     name = place.scope.rpartition(".")[2]
-    if place.kind == "arg":
+    kind = place.kind.partition(".")[0]
+    if kind == "arg":
         yield from _called(place, known[place.path], functions)
-    elif place.kind == "ret" and not name.startswith("__"):
+    elif kind == "ret" and not name.startswith("__"):
         yield Exit(Way.CALLED, name)
     elif place.kind == "attr":
         yield Exit(Way.READ, place.name)
@@ -48,6 +49,11 @@ def _called(place: Place, file: FileFacts, functions: Functions) -> Iterator[Exi
         yield Exit(Way.IMPORTED, functions.exports.resolve(place.name))
     elif head:
         yield Exit(Way.DEFINED, name)
+    # A constructor that is not found is that of a base.
+    for owner, qualified in functions.bases(functions.made_by(place)):
+        for base in owner.classes[qualified]:
+            if base in owner.aliases:
+                yield Exit(Way.IMPORTED, functions.exports.resolve(owner.aliases[base]))
     for module in sorted(file.starred) if not head else ():
         yield Exit(Way.IMPORTED, f"{module}.{name}")
 

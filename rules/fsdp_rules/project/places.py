@@ -25,6 +25,8 @@ class Place(NamedTuple):
       whose names start with ``part``; ``named``: those called ``name`` of any module; ``callee``: what is called at
       ``name`` where that has no dotted name; ``shift``: a partial of it that ``part`` arguments are bound in;
     - ``on``: what a method ``name`` that groups parameters is called on;
+    - ``of``: what ``part`` ("parameters", "gradients") is taken of at ``name``, a line and a column; of this kind
+      itself: what is taken there;
     - ``seed``: an ``FSDP(...)`` call; ``kept``: the same of a subclass of FSDP1's class.
     """
 
@@ -44,6 +46,22 @@ class Flow(NamedTuple):
     source: Place
     target: Place
     sure: bool
+
+
+#: How many attributes of attributes an object is followed with.
+DEPTH = 3
+
+
+def field_of(place: Place, name: str) -> Place | None:
+    """The attribute ``name`` of what is at ``place``; None where objects are not followed with their attributes.
+
+    In between, ``x.model`` that is passed as the argument ``x`` is a place of the kind ``arg.model``.
+    """
+    if place.kind == "var":
+        return place._replace(name=f"{place.name}.{name}") if place.name.count(".") < DEPTH else None
+    if place.kind.partition(".")[0] not in ("arg", "param", "ret", "call"):
+        return None
+    return place._replace(kind=f"{place.kind}.{name}") if place.kind.count(".") < DEPTH else None
 
 
 def module_name(path: str) -> str:

@@ -19,10 +19,12 @@ from fsdp_rules.project.edges import Call, joined, waiting_calls
 from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, spread, wrapped_later
+from fsdp_rules.project.flow import Certainty, Held, parts, seeds, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.kept import Kept
 from fsdp_rules.project.leaving import exits
+from fsdp_rules.project.lookup import Lookup
 from fsdp_rules.project.optimizer_origins import Optimizers
 from fsdp_rules.project.origins import Site, importing, model_makers, model_origins
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
@@ -33,7 +35,8 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 
 @dataclass(frozen=True)
 class Project:
-    """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is.
+    """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is,
+    ``parameters`` and ``gradients`` find the names that may hold parameters of such a model, and gradients of these.
 
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
     an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
@@ -63,6 +66,8 @@ class Project:
     own_batchnorm: frozenset[str] = field(default=frozenset())
     sources: dict[str, bytes] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
+    parameters: Lookup = field(default_factory=Lookup)
+    gradients: Lookup = field(default_factory=Lookup)
     exits: frozenset[Exit] = field(default=frozenset())
     optimizers: Optimizers = field(default_factory=Optimizers)
     unseen: dict[str, frozenset[Call]] = field(default_factory=dict)
@@ -87,8 +92,12 @@ class Project:
         edges = joined(files, functions)
         callbacks = Callbacks(functions, edges, waiting_calls(files, functions))
         callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
-        held, kept, unwrapped = spread(edges), spread(edges, "kept"), wrapped_later(edges, functions)
-        unseen = Unseen(callbacks, held)
+        instances = Instances(files, functions)
+        held, kept = (spread(edges, instances, seeds(edges, kind)) for kind in ("seed", "kept"))
+        parameters = spread(edges, instances, parts(held, "parameters"))
+        gradients = spread(edges, instances, parts(parameters, "gradients"))
+        unwrapped = wrapped_later(edges, functions)
+        unseen, owners = Unseen(callbacks, held), Owners.build(files)
         flags = flags.union(*(file.flags for file in files))
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
@@ -96,14 +105,16 @@ class Project:
             flags=flags | {"fsdp1"} if renamed else flags,
             names=names,
             held=held,
-            exits=exits(files, held, unwrapped, functions).union(unseen.exits()),
+            parameters=Lookup(parameters, owners),
+            gradients=Lookup(gradients, owners),
+            exits=exits(files, [*held, *parameters, *gradients], unwrapped, functions).union(unseen.exits()),
             unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
             methods=frozenset(
                 qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
             ),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
-            owners=Owners.build(files),
+            owners=owners,
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
             origins=model_origins(edges),
             makers=model_makers(edges, files),
@@ -161,7 +172,11 @@ class Project:
 
         What stands above the wrap in the function that wraps is told from what stands below by the file itself.
         """
-        return self._held(path, scope, text).certainty
+        return self._models.find(path, scope, text).certainty
+
+    @cached_property
+    def _models(self) -> Lookup:
+        return Lookup(self.held, self.owners)
 
     def is_wrapped_elsewhere(self, path: str, scope: str, text: str) -> bool:
         """Whether what the dotted name ``text`` in ``scope`` holds is given to some wrap of the project."""
@@ -183,51 +198,21 @@ class Project:
 
     def holds_early(self, path: str, scope: str, text: str) -> Certainty:
         """How sure it is that ``text`` in ``scope`` is a wrapped model above the line of ``scope`` that wraps it."""
-        return self.held.get(Place("early", path, scope, text), _NOWHERE).certainty
+        return self._models.at(Place("early", path, scope, text)).certainty
 
     def origin(self, path: str, scope: str, text: str) -> tuple[str, int] | None:
         """The file and the line of the wrap that ``text`` comes from, None where none is known."""
-        origin = self._held(path, scope, text).origin
+        origin = self._models.find(path, scope, text).origin
         return (origin.path, int(origin.part)) if origin.part else None
-
-    def _held(self, path: str, scope: str, text: str) -> Held:
-        best, root = _NOWHERE, text.partition(".")[0]
-        for candidate in scopes(scope):
-            best = max(best, self.held.get(Place("var", path, candidate, text), _NOWHERE), key=_certainty)
-            if root not in ("self", "cls") and Place("var", path, candidate, root) in self.owners.assigned:
-                break
-        if text.startswith("self.") and text.count(".") == 1:
-            family = (self.held.get(place, _NOWHERE) for place in self.owners.inherited(path, scope, text))
-            best = max([best, *family], key=_certainty)
-        if "." in text and not self._is_own(path, scope, text):
-            attribute = self.held.get(Place("attr", name=text.rpartition(".")[2]), _NOWHERE)
-            if attribute.certainty is not Certainty.NO and best.certainty is Certainty.NO:
-                best = attribute._replace(certainty=Certainty.MAYBE)
-        if best.certainty is Certainty.NO and text.endswith(INNER):
-            return self._held(path, scope, text.rpartition(".")[0])
-        return best
-
-    def _is_own(self, path: str, scope: str, text: str) -> bool:
-        """Whether ``text`` is ``self.x`` of a class that gives itself an ``x``, which is never a wrapped model."""
-        if not text.startswith("self.") or text.count(".") > 1 or Place("set", name=text[5:]) in self.held:
-            return False
-        places = self.owners.places(path, scope, text)
-        return any(place in self.owners.assigned for place in places) and not any(
-            place in self.held for place in places
-        )
 
     def touches(self, path: str) -> bool:
         """Whether some name in the file at ``path`` may hold a wrapped model."""
-        return path in self._touched
+        return any(path in lookup.paths for lookup in (self._models, self.parameters, self.gradients))
 
     @cached_property
     def gives_names(self) -> bool:
         """Whether a file has a name of its own for FSDP1's class, under which another may wrap a model."""
         return any(canonical(full) == FSDP for names in self.names.names.values() for full in names.values())
-
-    @cached_property
-    def _touched(self) -> frozenset[str]:
-        return frozenset(place.path for place in self.held if place.kind == "var")
 
     @cached_property
     def held_attributes(self) -> frozenset[str]:
@@ -248,7 +233,7 @@ class Project:
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
-        return self.held.get(Place("on", name=method), _NOWHERE).certainty
+        return self._models.at(Place("on", name=method)).certainty
 
     @cached_property
     def _imported_by_name(self) -> dict[str, list[str]]:
@@ -273,10 +258,3 @@ class Project:
             for starred, importer, reads in self.stars
             if starred.endswith(tail) and not starred.startswith("torch.")
         )
-
-
-_NOWHERE = Held(Certainty.NO, Place("seed"))
-
-
-def _certainty(held: Held) -> Certainty:
-    return held.certainty

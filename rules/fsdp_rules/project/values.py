@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.places import INNER, Flow, Place, scopes
+from fsdp_rules.project.aliases import Aliases, element_text, text_of
+from fsdp_rules.project.places import INNER, Flow, Place, field_of, scopes
+from fsdp_rules.project.texts import PARAMETERS, key_of, lambda_name, may_optimize, owner_of, prefix_of
 from fsdp_rules.project.wraps import Wraps
 
 #: Methods of a model that give the model, and torch.compile, which takes it as its argument.
 SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float", "half", "bfloat16", "requires_grad_"})
+#: Methods of a tensor that give its numbers.
+SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: Functions that give the elements of their arguments, or one of them.
 PASSING = frozenset({"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"})
 #: Methods of containers that give what is in them.
@@ -87,7 +90,7 @@ class Values:
         key, whole = None, True
         while isinstance(target, ast.Subscript | ast.Starred):
             if isinstance(target, ast.Subscript):
-                key, whole = _key(target), False
+                key, whole = key_of(target), False
             target = target.value
         text = text_of(target)
         if text is not None:
@@ -148,6 +151,10 @@ class Values:
                 self._name(node, place, scope, sure)
 
     def _name(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
+        if isinstance(node, ast.Attribute) and node.attr == "grad":
+            self.taken("gradients", node.value, place, scope, sure)
+        elif isinstance(node, ast.Attribute) and node.attr == "data":
+            self.value(node.value, place, scope, sure)
         text = text_of(node)
         if text is None:
             self._member(node, place, scope, sure)
@@ -164,12 +171,19 @@ class Values:
 
     def _member(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
         """What an attribute of a call's result is: a method of what a class makes, or a name of a module."""
-        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Call):
+        if not isinstance(node, ast.Attribute):
+            return
+        if (element := element_text(node)) is not None:
+            self.flow(self.var(scope, element), place, False)
+            self.flow(Place("attr", name=node.attr), place, False)
+        if not isinstance(node.value, ast.Call):
             return
         maker = self.aliases.dotted(node.value.func) or ""
         module = node.value.args[0] if node.value.args else None
         if not maker.endswith("import_module"):
             self.flow(Place("fn", self.path, scope, f"{maker}.{node.attr}"), place, sure)
+            if maker:
+                self.flow(Place(f"call.{node.attr}", self.path, scope, maker), place, False)
         elif isinstance(module, ast.Constant) and isinstance(module.value, str):
             self.flow(Place("fn", self.path, scope, f"{module.value}.{node.attr}"), place, sure)
         else:
@@ -182,7 +196,7 @@ class Values:
                 self.value(element, place._replace(kind="item", part=key.value), scope, False)
 
     def _element(self, node: ast.Subscript, place: Place, scope: str, sure: bool) -> None:
-        text, key = text_of(node.value), _key(node)
+        text, key = text_of(node.value), key_of(node)
         if text is not None and key is not None:
             self.flow(self.var(scope, text)._replace(kind="item", part=key), place, sure)
         # Of a list that surely holds wrapped models each element is one; a dictionary often holds other things too.
@@ -201,11 +215,13 @@ class Values:
         if canonical(callee) in (FSDP, "wrap") or callee in self.aliases.factories:
             self.found(node)
             self.flow(self.seed(node), place, sure)
-        elif callee == "torch.compile" or name in SAME_MODEL:
+        elif callee == "torch.compile" or name in SAME_MODEL | SAME_NUMBERS:
             inner = node.func.value if isinstance(node.func, ast.Attribute) and callee != "torch.compile" else None
             inner = node.args[0] if inner is None and node.args else inner
             if inner is not None:
                 self.value(inner, place, scope, sure)
+        elif name in PARAMETERS and isinstance(node.func, ast.Attribute):
+            self.taken("parameters", node.func.value, place, scope, sure)
         elif self.aliases.is_factory(node):
             self.found(node)
         elif callee == "functools.partial" and node.args:
@@ -213,7 +229,7 @@ class Values:
             self.value(node.args[0], bound, scope, sure)
             self.flow(bound, place, sure)
         elif callee in ("getattr", "globals"):
-            self.flow(Place("members", self.path, scope, _owner(node), _prefix(node)), place, False)
+            self.flow(Place("members", self.path, scope, owner_of(node), prefix_of(node)), place, False)
         elif name in TAKING and isinstance(node.func, ast.Attribute):
             self.value(node.func.value, place, scope, False)
             for one in self.callees(callee, node.func, scope):
@@ -224,6 +240,9 @@ class Values:
         else:
             for one in self.callees(callee, node.func, scope):
                 self.flow(Place("call", self.path, scope, one), place, sure)
+            groups = field_of(place, "param_groups") if node.args and may_optimize(callee, node.args[0]) else None
+            if groups is not None:
+                self.value(node.args[0], groups, scope, sure)
 
     def _made(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
         self.flow(Place("call", self.path, scope, self.unnamed(node.func)), place, sure)
@@ -231,13 +250,21 @@ class Values:
             maker = self.aliases.dotted(node.func.func)
             if maker is not None:
                 self.flow(Place("made", self.path, scope, maker), place, sure)
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODEL:
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODEL | SAME_NUMBERS:
             self.value(node.func.value, place, scope, sure)
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in PARAMETERS:
+            self.taken("parameters", node.func.value, place, scope, sure)
         elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             # Trainer(model).build(): the method of what the inner call gives.
             maker = self.aliases.dotted(node.func.value.func)
             if maker is not None:
                 self.flow(Place("call", self.path, scope, f"{maker}.{node.func.attr}"), place, sure)
+
+    def taken(self, kind: str, owner: ast.expr, place: Place, scope: str, sure: bool = True) -> None:
+        """Let the parameters of the model ``owner``, or the gradients of the parameters, flow into ``place``."""
+        source = Place("of", self.path, scope, f"{owner.lineno}:{owner.col_offset}", kind)
+        self.value(owner, source, scope, sure)
+        self.flow(source._replace(kind=kind), place, sure)
 
     def seed(self, node: ast.expr) -> Place:
         """The place of the wrap at ``node``."""
@@ -245,27 +272,3 @@ class Values:
 
     def _is_early(self, scope: str, text: str, line: int) -> bool:
         return line < self.since.get((scope, text), 0)
-
-
-def lambda_name(node: ast.Lambda, scope: str) -> str:
-    """The qualified name that a lambda goes by."""
-    return f"{scope}.<lambda {node.lineno}:{node.col_offset}>".lstrip(".")
-
-
-def _owner(node: ast.Call) -> str:
-    """Whose names ``getattr`` or ``globals`` gives: the text of a module or an object, "" where it has none."""
-    if not node.args or ast.unparse(node.args[0]) == "sys.modules[__name__]":
-        return "globals()"
-    return text_of(node.args[0]) or ""
-
-
-def _prefix(node: ast.Call) -> str:
-    """What the name that ``getattr`` is asked for starts with."""
-    name = node.args[1] if len(node.args) > 1 else None
-    first = name.values[0] if isinstance(name, ast.JoinedStr) and name.values else None
-    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-
-
-def _key(node: ast.Subscript) -> str | None:
-    index = node.slice
-    return index.value if isinstance(index, ast.Constant) and isinstance(index.value, str) else None

@@ -1,0 +1,56 @@
+"""Calls that take parameters for plain tensors."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.model.parameters import sharded_parameter
+from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.project.project import Certainty
+
+#: Methods that give the numbers of a plain tensor, and those on the way to them.
+NUMBERS = frozenset({"numpy", "tolist"})
+PASSED = frozenset({"clone", "contiguous", "cpu", "data", "detach", "double", "flatten", "float", "reshape", "view"})
+#: Functions that compare tensors, which have to be of one kind; ``allclose`` takes no DTensors at all.
+COMPARES = frozenset({"torch.allclose", "torch.equal", "torch.testing.assert_close"})
+
+
+def plain_tensor(call: cst.Call, file: File) -> Certainty:
+    """How sure it is that ``call`` takes a sharded model's parameter for a plain tensor, which a DTensor is not."""
+    func = call.func
+    if isinstance(func, cst.Attribute) and func.attr.value in NUMBERS:
+        return sharded_parameter(_root(func.value), file)
+    given = [argument.value for argument in call.args if argument.keyword is None]
+    if isinstance(func, cst.Attribute) and func.attr.value == "copy_" and given:
+        return Certainty.NO if _may_be_sharded(given[0], file) else sharded_parameter(func.value, file)
+    if file.resolved(func) in COMPARES and len(given) > 1:
+        held = [sharded_parameter(_root(one), file) for one in given[:2]]
+        if file.resolved(func) == "torch.allclose":
+            return max(held)
+        other = given[0] if held[1] > held[0] else given[1]
+        return Certainty.NO if _may_be_sharded(other, file) else max(held)
+    return Certainty.NO
+
+
+def _root(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What the methods in ``p.detach().cpu()`` are called on."""
+    while True:
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in PASSED:
+            node = node.func.value
+        elif isinstance(node, cst.Attribute) and node.attr.value in PASSED:
+            node = node.value
+        else:
+            return node
+
+
+def _may_be_sharded(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is computed from a parameter, and so is a DTensor itself."""
+    if "DTensor" in file.code(node) or "distribute_tensor" in file.code(node):
+        return True
+    names = [node, *file.inside(node, cst.Name), *file.inside(node, cst.Attribute), *file.inside(node, cst.Subscript)]
+    return any(
+        model_of_parameter(name, file) is not None or sharded_parameter(name, file) is not Certainty.NO
+        for name in names
+        if isinstance(name, cst.BaseExpression)
+    )

@@ -1,0 +1,33 @@
+"""Is this a parameter of a sharded model, or the gradient of one, here?"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import element_text
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.project.project import Certainty
+
+
+def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``node`` is a sharded model's parameter, or its data.
+
+    Where no loop of the function says whose parameter it is, the project says where it comes from.
+    """
+    while isinstance(node, cst.Attribute) and node.attr.value == "data":
+        node = node.value
+    model = model_of_parameter(node, file)
+    if model is not None:
+        return sharded(model, file).certainty
+    text = element_text(node)
+    return Certainty.NO if text is None else file.project.parameters.find(file.path, file.scope(node), text).certainty
+
+
+def sharded_gradient(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``node`` is the gradient of a sharded model's parameter: ``p.grad``, or a name for one."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "grad":
+        return sharded_parameter(node.value, file)
+    text = element_text(node)
+    return Certainty.NO if text is None else file.project.gradients.find(file.path, file.scope(node), text).certainty

@@ -1,0 +1,39 @@
+"""Where the objects of a tree's classes are, so that what a class assigns to ``self.x`` is found as their attribute."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fsdp_rules.project.edges import targets_of
+from fsdp_rules.project.facts import FileFacts
+from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.places import Place, field_of, scopes
+
+
+class Instances:
+    """The places of all objects of ``functions``' classes, those of subclasses for each of their bases too."""
+
+    def __init__(self, files: list[FileFacts], functions: Functions) -> None:
+        self._functions = functions
+        self._found: dict[tuple[str, str], list[Place]] = defaultdict(list)
+        for file in files:
+            for flow in file.flows:
+                source = flow.source
+                if source.kind == "call" and not source.part:
+                    owners = functions.made_by(source)
+                elif source.kind == "var" and source.name == "self":
+                    owners = [(file, one) for one in scopes(source.scope) if one in file.classes][:1]
+                else:
+                    continue
+                for owner, qualified in functions.bases(owners):
+                    self._found[owner.path, qualified] += [place for place, _ in targets_of(flow, functions)]
+
+    def fields(self, place: Place) -> Iterator[Place]:
+        """Where ``self.x``, at ``place`` in its class, is an attribute of an object of the class."""
+        if place.kind != "var" or not place.name.startswith("self."):
+            return
+        for target in self._found.get((place.path, place.scope), ()):
+            reached = field_of(target, place.name.removeprefix("self."))
+            if reached is not None:
+                yield reached

@@ -1,0 +1,42 @@
+"""What single expressions say by their own text, wherever they are."""
+
+from __future__ import annotations
+
+import ast
+
+from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.optimizers import is_optimizer
+
+#: Methods of a model that give its parameters.
+PARAMETERS = frozenset({"parameters", "named_parameters"})
+
+
+def lambda_name(node: ast.Lambda, scope: str) -> str:
+    """The qualified name that a lambda goes by."""
+    return f"{scope}.<lambda {node.lineno}:{node.col_offset}>".lstrip(".")
+
+
+def may_optimize(callee: str, given: ast.expr) -> bool:
+    """Whether a call of ``callee`` may make an optimizer of the parameters ``given``."""
+    if callee.rpartition(".")[2][:1].isupper() and isinstance(given, ast.Call):
+        return (text_of(given.func) or "").rpartition(".")[2] in PARAMETERS or "optim" in callee.lower()
+    return "optim" in callee.lower() or is_optimizer(callee)
+
+
+def owner_of(node: ast.Call) -> str:
+    """Whose names ``getattr`` or ``globals`` gives: the text of a module or an object, "" where it has none."""
+    if not node.args or ast.unparse(node.args[0]) == "sys.modules[__name__]":
+        return "globals()"
+    return text_of(node.args[0]) or ""
+
+
+def prefix_of(node: ast.Call) -> str:
+    """What the name that ``getattr`` is asked for starts with."""
+    name = node.args[1] if len(node.args) > 1 else None
+    first = name.values[0] if isinstance(name, ast.JoinedStr) and name.values else None
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+
+
+def key_of(node: ast.Subscript) -> str | None:
+    index = node.slice
+    return index.value if isinstance(index, ast.Constant) and isinstance(index.value, str) else None
