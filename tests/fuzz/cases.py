@@ -22,7 +22,7 @@ class Case:
 def program(rng: random.Random) -> Case:
     """A valid FSDP1 program."""
     source = programs.source(rng)
-    return Case(source.data, partial(source_properties.hold, neutral=source.neutral, twice=False))
+    return Case(source.data, partial(source_properties.hold, neutral=source.neutral))
 
 
 def broken_source(rng: random.Random) -> Case:

@@ -150,7 +150,7 @@ def _is_guarded(node: cst.Attribute, file: File) -> bool:
             return True
         if isinstance(ancestor, cst.BaseSmallStatement | cst.BaseCompoundStatement):
             block = file.block(ancestor)
-            above = block[: block.index(ancestor)] if ancestor in block else []
+            above = block[: file.layout.number(ancestor) or 0]
             if any(_skips_others(statement, subject, file) for statement in above):
                 return True
     return False

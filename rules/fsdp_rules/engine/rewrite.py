@@ -193,20 +193,29 @@ def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edi
 def _diagnose(file: File) -> list[tuple[Rule, Diagnosis]]:
     shim = file.settings.to == "shim"
     found: list[tuple[Rule, Diagnosis]] = []
+    # What a rule says in the name of others is about its own edit: silenced there, it has nothing to say for them.
+    unheard: set[int] = set()
     for rule in all_rules():
         if shim and not rule.shim:
             continue
         for kind in rule.visits:
             for node in file.nodes(kind):
-                found.extend((speaker(said.rule) if said.rule else rule, said) for said in rule.visit(node, file))
+                for said in rule.visit(node, file):
+                    found.append((speaker(said.rule) if said.rule else rule, said))
+                    if said.rule and _is_silenced(rule, node, file):
+                        unheard.add(id(said))
     if not shim:
         found += unclaimed(file, [diagnosis for _, diagnosis in found])
     heard = [
         (rule, diagnosis if shim else left_alone(diagnosis, file))
         for rule, diagnosis in found
-        if file.settings.enabled(rule.id) and not file.suppressions.ignored(rule.id, diagnosis.node)
+        if not _is_silenced(rule, diagnosis.node, file) and id(diagnosis) not in unheard
     ]
     return heard if shim else said_once(heard, file)
+
+
+def _is_silenced(rule: Rule, node: cst.CSTNode, file: File) -> bool:
+    return not file.settings.enabled(rule.id) or file.suppressions.ignored(rule.id, node)
 
 
 def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import libcst as cst
 
 from fsdp_rules.file.bindings import Binding, Bindings
+from fsdp_rules.file.printer import Printer
 from fsdp_rules.file.references import References
 from fsdp_rules.file.suppressions import Suppressions
-from fsdp_rules.file.tree import Layout, Printer, Span, dotted
+from fsdp_rules.file.tree import Layout, Span, dotted
 from fsdp_rules.project.project import Project
 from fsdp_rules.settings import Settings
 

@@ -23,7 +23,6 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 Code = Callable[[cst.CSTNode], str]
 SCOPES = (cst.FunctionDef, cst.ClassDef)
 _NEWLINE = re.compile(r"\r\n?|\n")
-_LAST_NEWLINE = re.compile(r"(\r\n?|\n)\Z")
 
 
 @dataclass(frozen=True, order=True)
@@ -147,14 +146,28 @@ class Layout(CodegenState):
 
     def block(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
         """The small and compound statements of the block that ``statement`` stands in, in order."""
+        return self._block(statement)[0]
+
+    def number(self, statement: cst.CSTNode) -> int | None:
+        """The how manieth of its block ``statement`` is, from 0; None where it is in no block."""
+        return self._block(statement)[1].get(id(statement))
+
+    def _block(self, statement: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, int]]:
         owner = self.parent(statement)
         if isinstance(owner, cst.SimpleStatementLine):
             owner = self.parent(owner)
-        body = getattr(owner, "body", ())
-        found: list[cst.CSTNode] = []
-        for entry in body if isinstance(body, list | tuple) else ():
-            found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
-        return found
+        known = self._blocks.get(id(owner))
+        if known is None:
+            body = getattr(owner, "body", ())
+            found: list[cst.CSTNode] = []
+            for entry in body if isinstance(body, list | tuple) else ():
+                found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
+            known = self._blocks[id(owner)] = (found, {id(entry): number for number, entry in enumerate(found)})
+        return known
+
+    @cached_property
+    def _blocks(self) -> dict[int, tuple[list[cst.CSTNode], dict[int, int]]]:
+        return {}
 
     def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """The innermost function around ``node``."""
@@ -205,29 +218,6 @@ class Layout(CodegenState):
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(found.end() for found in _NEWLINE.finditer("".join(self.tokens)))]
-
-
-class Printer:
-    """Prints edited versions of a module; a statement at its top level that was printed before comes from memory."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        # A statement is kept with its text, so that its id stays its own.
-        self._texts: dict[int, tuple[cst.CSTNode, str]] = {}
-
-    def code(self, module: cst.Module) -> str:
-        """What ``module.code`` is, for the module of the layout and for every edited version of it."""
-        text = "".join(map(self.text, (*module.header, *module.body, *module.footer)))
-        if module.has_trailing_newline:
-            return text or module.default_newline
-        return _LAST_NEWLINE.sub("", text)
-
-    def text(self, node: cst.CSTNode) -> str:
-        """The lines of a statement (or of an empty line) at the top level."""
-        known = self._texts.get(id(node))
-        if known is None:
-            known = self._texts[id(node)] = (node, self._layout.printed_at_top(node))
-        return known[1]
 
 
 def dotted(node: cst.CSTNode) -> str | None:

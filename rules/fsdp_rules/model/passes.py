@@ -10,8 +10,9 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.model.sharded import sharded
-from fsdp_rules.model.wrapping import may_wrap
+from fsdp_rules.model.wrapping import SHARDING, may_wrap
 from fsdp_rules.project.project import Certainty
 
 #: Functions and methods that run a model without a backward, by what people call them.
@@ -40,13 +41,7 @@ class Pass(enum.Enum):
 def last_passes(place: cst.CSTNode, file: File) -> frozenset[Pass]:
     """Everything that may have been the last pass when ``place`` runs, loops followed around once."""
     owner = file.function(place) or file.module
-    events = [
-        (node, kind)
-        for node in file.inside(owner, cst.Call)
-        if (file.function(node) or file.module) is owner and (kind := _kind(node, file)) is not None
-    ]
-    # A call has happened where its text ends: ``model(x).backward()`` ends with the backward.
-    events.sort(key=lambda entry: _end(entry[0], file))
+    events = _events(owner, file)
     around = list(file.ancestors(place))
     loops = [entry for entry in around if isinstance(entry, cst.For | cst.While)]
     if owner is not file.module:
@@ -64,6 +59,18 @@ def last_passes(place: cst.CSTNode, file: File) -> frozenset[Pass]:
     if not _collect([entry for entry in events if _end(entry[0], file) <= start], place, file, found):
         found.add(Pass.UNKNOWN)
     return frozenset(found)
+
+
+@once
+def _events(owner: cst.CSTNode, file: File) -> list[tuple[cst.Call, Pass]]:
+    """The passes in the body of a function, or of the module, in the order in which they have happened."""
+    events = [
+        (node, kind)
+        for node in file.inside(owner, cst.Call)
+        if (file.function(node) or file.module) is owner and (kind := _kind(node, file)) is not None
+    ]
+    # A call has happened where its text ends: ``model(x).backward()`` ends with the backward.
+    return sorted(events, key=lambda entry: _end(entry[0], file))
 
 
 def _collect(events: list[tuple[cst.Call, Pass]], place: cst.CSTNode, file: File, found: set[Pass]) -> bool:
@@ -102,7 +109,7 @@ def _arms(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.CSTNode, cst.CSTN
 
 def _kind(call: cst.Call, file: File) -> Pass | None:
     func = call.func
-    if may_wrap(call, file):
+    if may_wrap(call, file) or file.resolved(func) in SHARDING:
         return Pass.RESHARD
     name = func.attr.value if isinstance(func, cst.Attribute) else func.value if isinstance(func, cst.Name) else ""
     # timm's scaler, as many programs copy it, is called with the loss and runs the backward itself.

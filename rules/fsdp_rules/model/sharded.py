@@ -12,7 +12,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.tree import element_text
 from fsdp_rules.model.guards import is_ruled_out
-from fsdp_rules.model.wrapping import wrapping_call, wrapping_statements
+from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.project import INNER, Certainty
 
 #: Objects of other libraries that have methods of FSDP1's names, by what people call them.
@@ -62,7 +62,8 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
     held = _followed(expression, text, file) if text is not None else Certainty.NO
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)
     if text is None or held is Certainty.NO:
-        return Sharded(Certainty.NO, Why.UNKNOWN, foreign=foreign)
+        later = text is not None and _is_sharded_later(expression, text, place, file)
+        return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
     if is_ruled_out(place, text, file):
         return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
     outer = text
@@ -102,7 +103,13 @@ def _is_foreign(node: cst.BaseExpression, held: Certainty, file: File) -> bool:
     return held is Certainty.NO and file.resolved(node) is not None and "model" not in name.lower()
 
 
-def _may_have_run(wrap: cst.Assign, place: cst.CSTNode, name: str, file: File) -> bool:
+def _is_sharded_later(expression: cst.BaseExpression, text: str, place: cst.CSTNode, file: File) -> bool:
+    """Whether only FSDP2 shards the model called ``text``, and does that further down in the function."""
+    found = sharding_statements(text, file.scope(expression), file)
+    return bool(found) and not any(_may_have_run(entry, place, text, file) for entry in found)
+
+
+def _may_have_run(wrap: cst.CSTNode, place: cst.CSTNode, name: str, file: File) -> bool:
     """Whether ``wrap``, of the same function, stands above ``place``, or in a loop that leads back to it."""
     around = (place, *file.ancestors(place))
     if wrap in around:

@@ -15,6 +15,9 @@ from fsdp_rules.fsdp1.names import FSDP
 #: Calls that give the elements of their arguments, one by one.
 PASSING = frozenset({"dict", "enumerate", "filter", "iter", "list", "reversed", "sorted", "tuple", "zip"})
 
+#: What shards the model that it is given, as rewritten code does.
+SHARDING = ("torch.distributed.fsdp.fully_shard", "fsdp_compat.shard")
+
 
 def wrapping_call(node: cst.CSTNode, file: File) -> cst.Call | None:
     """The ``FSDP(...)`` or ``wrap(...)`` call that ``node`` is, or that one arm of a conditional expression is."""
@@ -60,6 +63,22 @@ def wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assig
     for node in assignments_of(text, file):
         if file.scope(node) == scope and may_wrap(node.value, file):
             yield node
+
+
+def sharding_statements(text: str, scope: str, file: File) -> list[cst.CSTNode]:
+    """The statements in ``scope`` that shard the model with the dotted name ``text`` under FSDP2, in order."""
+    return _by_sharded(file.module, file).get((scope, text), [])
+
+
+@once
+def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cst.CSTNode]]:
+    found: dict[tuple[str, str], list[cst.CSTNode]] = defaultdict(list)
+    for call in file.inside(module, cst.Call):
+        model = wrapped_module(call)
+        text = dotted(model) if model is not None else None
+        if text is not None and file.resolved(call.func) in SHARDING:
+            found[file.scope(call), text].append(file.statement(call))
+    return dict(found)
 
 
 def assignments(file: File) -> list[cst.Assign]:

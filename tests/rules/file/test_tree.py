@@ -9,7 +9,8 @@ import libcst as cst
 import pytest
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from fsdp_rules.file.tree import Layout, Printer, find
+from fsdp_rules.file.printer import Printer
+from fsdp_rules.file.tree import Layout, find
 from fsdp_rules.project.gates import statements
 
 PROJECTS = Path(__file__).parents[3] / "fixtures" / "projects"

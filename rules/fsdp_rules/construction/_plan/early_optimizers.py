@@ -53,7 +53,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
             break
         if file.scope(built) != scope:
             continue
-        models = dict.fromkeys(models_read(parameters, file))
+        models = _models(parameters, file)
         if _passes_on(call, models, built, calls, file):
             continue
         for model in models:
@@ -78,6 +78,11 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
             )
             break
     return found
+
+
+@once
+def _models(parameters: cst.BaseExpression, file: File) -> dict[str, None]:
+    return dict.fromkeys(models_read(parameters, file))
 
 
 @once
@@ -109,9 +114,8 @@ def given_optimizers(call: cst.Call, file: File) -> list[cst.Param]:
 def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst.CSTNode]], file: File) -> bool:
     """Whether ``call`` is the first one at its anchor, and its anchor the last one of its block."""
     block = file.block(anchor)
-    return (
-        call is next(one for one, its in wraps if its is anchor)
-        and anchor is [its for _, its in wraps if its in block][-1]
+    return call is next(one for one, its in wraps if its is anchor) and anchor is next(
+        its for _, its in reversed(wraps) if file.block(its) is block
     )
 
 
@@ -244,9 +248,10 @@ def _is_held_by_name(parameters: cst.BaseExpression, model: str, file: File) -> 
 def _may_move(built: cst.Assign, wrapping: cst.CSTNode, file: File) -> bool:
     """Whether both stand in one block and nothing from the one to the other reads or changes what the optimizer is."""
     block = file.block(built)
-    if built not in block or wrapping not in block or not isinstance(wrapping, cst.Assign):
+    first, last = file.layout.number(built), file.layout.number(wrapping)
+    if first is None or last is None or block is not file.block(wrapping) or not isinstance(wrapping, cst.Assign):
         return False
-    between = block[block.index(built) + 1 : block.index(wrapping)]
+    between = block[first + 1 : last]
     name = file.code(built.targets[0].target).rpartition(".")[2]
     for statement in between:
         if any(entry.value == name for entry in names_in(statement)):

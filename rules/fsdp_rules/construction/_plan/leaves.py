@@ -139,7 +139,7 @@ def definitions(name: cst.Name, file: File) -> list[cst.CSTNode] | None:
     statement = file.statement(name)
     while True:
         block = file.block(statement)
-        above = block[: block.index(statement)] if statement in block else []
+        above = block[: file.layout.number(statement) or 0]
         if _last(above, name.value, found, file):
             break
         owner = next(file.ancestors(statement), None)
