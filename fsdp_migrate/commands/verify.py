@@ -85,6 +85,12 @@ def verify() -> None:
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep copies, recordings and logs there.")
 @click.option("--link", metavar="PATH", multiple=True, help="Show what git does not have (data) in the copies.")
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
+@click.option(
+    "--feed",
+    is_flag=True,
+    help="Where the two differ, run after again, each module fed the inputs that "
+    "it had before: what differs then, differs by itself (implies --deep).",
+)
 @_recording_options
 def run(
     command: tuple[str, ...],
@@ -99,6 +105,7 @@ def run(
     keep: Path | None,
     link: tuple[str, ...],
     tolerance: float | None,
+    feed: bool,
     steps: int,
     seed: int | None,
     deep: int,
@@ -121,7 +128,7 @@ def run(
     wanted = Wanted(
         before=commands[0], after=commands[1], in_place=before is not None and before_dir is None, to=to,
         before_dir=before_dir, after_dir=after_dir, before_ref=before_ref, link=link, repeat=repeat,
-        recorded=Recorded(steps, deep, seed), timeout=timeout, keep=keep, tolerance=tolerance,
+        recorded=Recorded(steps, max(deep, int(feed)), seed, feed), timeout=timeout, keep=keep, tolerance=tolerance,
     )  # fmt: skip
     with shown() as progress:
         try:

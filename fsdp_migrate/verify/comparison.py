@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdp_migrate.verify.compare.alone import alone
 from fsdp_migrate.verify.compare.compare import Comparison, nothing_allowed
 from fsdp_migrate.verify.compare.noise import measured, tolerated
 from fsdp_migrate.verify.compare.traps import Origin, trap, wrong_origin
@@ -30,11 +31,12 @@ _ROUNDING = ("order-of-norm", "order-of-summation", "shared-input")
 
 @dataclass(frozen=True)
 class Recorded:
-    """What every run records; see :class:`Orders`."""
+    """What every run records; see :class:`Orders`. ``feed``: one more run after, fed what modules got before."""
 
     steps: int
     deep: int
     seed: int | None
+    feed: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,9 @@ def verify(wanted: Wanted, progress: Progress) -> Verdict:
             by = _nudge(verdict)
             nudged = runner.record("before-nudged", before, nudge=by)
             verdict = verdict_of(first, second, again, wanted.tolerance, nudged, by)
+        if wanted.recorded.feed and verdict.first is not None:
+            fed = runner.record("after-fed", after, feed=work / "before")
+            verdict = replace(verdict, alone=alone(Comparison(first, fed)))
         return replace(verdict, notes=(*verdict.notes, *notes))
 
 
@@ -150,7 +155,7 @@ class _Runner:
     def __init__(self, wanted: Wanted, work: Path, progress: Progress, since: float) -> None:
         self._wanted, self._work, self._progress, self._since = wanted, work, progress, since
 
-    def record(self, name: str, side: _Side, nudge: float = 0.0) -> Recording:
+    def record(self, name: str, side: _Side, nudge: float = 0.0, feed: Path | None = None) -> Recording:
         tree = side.directory
         remap = side.remap
         if side.fresh is not None:
@@ -158,7 +163,10 @@ class _Runner:
             trees.copy(side.fresh, tree)
             tree, remap = tree / side.inside, (side.remap[0], tree) if side.remap is not None else None
         asked, out = self._wanted.recorded, self._work / name
-        orders = Orders(str(out), asked.steps, True, asked.deep, asked.seed, self._since, nudge=nudge)
+        orders = Orders(
+            str(out), asked.steps, True, asked.deep, asked.seed, self._since, nudge,
+            keeps=asked.feed and name == "before", feed=None if feed is None else str(feed),
+        )  # fmt: skip
         log = self._work / f"{name}.log"
         watch = self._progress.begin(name, asked.steps)
         run(Run(name, side.command, tree, log, orders, remap), self._wanted.timeout, watch)

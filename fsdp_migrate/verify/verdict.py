@@ -17,13 +17,17 @@ _VALUES = [question for question in Question if question not in (*CONTEXT, Quest
 
 @dataclass(frozen=True)
 class Verdict:
-    """``firsts``: the earliest difference of each question, in order. ``noise``: what was allowed for, in words."""
+    """``firsts``: the earliest difference of each question, in order. ``noise``: what was allowed for, in words.
+
+    ``alone``: modules that differ though they were fed the inputs of the run before; None where nothing was fed.
+    """
 
     comparison: Comparison
     firsts: tuple[Difference, ...]
     cause: Named | None
     noise: str = ""
     notes: tuple[str, ...] = field(default=())
+    alone: tuple[Difference, ...] | None = None
 
     @property
     def first(self) -> Difference | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,30 @@ def test_no_stop_lets_the_program_end_by_itself(tree: Path, capsys: pytest.Captu
     code, text = told(capsys, "record", "whole", "--steps", "1", "--no-stop", *RUN)
     assert (code, text.startswith("1 step on 1 rank recorded in whole")) == (0, True)
     assert (tree / "steps").read_text() == "2"
+
+
+LAYERS = """
+import torch
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4)))
+{defects}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 3)).square().mean().backward()
+optimizer.step()
+"""
+
+
+def test_feed_names_each_module_that_differs_by_itself(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tree / "train.py").write_text(LAYERS.format(defects=""), encoding="utf-8")
+    commit(tree)
+    defects = "for n in (1, 3): model[n].register_forward_hook(lambda module, args, output: 1.5 * output)"
+    (tree / "train.py").write_text(LAYERS.format(defects=defects), encoding="utf-8")
+    code, text = told(
+        capsys, "--before-ref", "HEAD", "--no-repeat", "--steps", "1", "--feed", "--report", "r.json", *RUN
+    )
+    assert code == 1
+    assert "first difference: step 0, rank 0, forward of modules, 1, output 0" in text
+    assert "given the inputs of before, 2 modules differ alone\n  1: output 0, rank 0, " in text
+    assert [each["name"] for each in json.loads(Path("r.json").read_text())["alone"]] == ["1", "3"]

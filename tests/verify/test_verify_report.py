@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 
 from fsdp_migrate.verify.comparison import verdict_of
 from fsdp_migrate.verify.recording.read import read
@@ -87,8 +88,26 @@ def test_the_page_shows_verdict_curves_map_and_tree(page: webdriver.Chrome) -> N
     cells = page.find_elements(By.CSS_SELECTOR, "#map rect")
     assert len(cells) == 9 * variants.STEPS
     assert [cell.get_attribute("class") for cell in cells].count("m0") == len(cells) - 1
-    assert [here.text.strip() for here in page.find_elements(By.CSS_SELECTOR, ".tree .here")] == [
-        "Model", "blocks", "1", "linear"]  # fmt: skip
+
+
+def is_visible(element: WebElement) -> bool:
+    """Unlike ``is_displayed``, which takes what a closed ``<details>`` holds for displayed."""
+    return bool(element.parent.execute_script("return arguments[0].checkVisibility()", element))
+
+
+def test_the_tree_is_open_where_the_first_difference_is(page: webdriver.Chrome) -> None:
+    way = page.find_elements(By.CSS_SELECTOR, "#tree .mono.here")
+    assert [here.text for here in way] == ["Model", "blocks", "1", "linear"]
+    assert all(is_visible(here) for here in way)
+    told = page.find_element(By.CSS_SELECTOR, "#tree small.here")
+    assert told.text == "step 1, weights, blocks.1.linear.weight"
+    inside = page.find_elements(By.CSS_SELECTOR, "#tree details details details")
+    assert [(each.get_attribute("open") is not None, each.text.split()[0]) for each in inside] == [
+        (False, "0"), (True, "1")]  # fmt: skip
+    other = inside[0].find_element(By.CSS_SELECTOR, ":scope > ul .mono")
+    assert not is_visible(other)
+    inside[0].find_element(By.TAG_NAME, "summary").click()
+    assert is_visible(other)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -78,7 +78,11 @@ class OtherDivisor(Cause):
         ratios = [gap.ratio for gap in gaps if gap is not None and gap.ratio is not None]
         if len(gaps) < 2 or len(ratios) != len(gaps) or not _all_close(ratios) or abs(ratios[0] - 1) < 0.01:
             return None
-        return f"every gradient that differs is {ratios[0]:.4g} times that before: it is divided by another number"
+        step = _steps(comparison, first)[0]
+        whole = [copies[0] for copies in (step.unclipped or step.grads).values()]
+        if len(gaps) < sum(value is not None and not value.is_zero for value in whole):
+            return None
+        return f"every gradient is {ratios[0]:.4g} times that before: it is divided by another number"
 
 
 def _all_close(ratios: list[float]) -> bool:

@@ -7,7 +7,7 @@ import math
 from fsdp_migrate.verify.causes.cause import Cause
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
-from fsdp_migrate.verify.compare.gap import agree
+from fsdp_migrate.verify.compare.gap import agree, gap
 from fsdp_migrate.verify.compare.pairs import shown
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.recording.value import Copies, Value
@@ -91,7 +91,9 @@ def _is_constant(value: Value) -> bool:
 
 def _same_distribution(one: Value, two: Value) -> bool:
     # The norm of n independent draws varies by about 1 / sqrt(2 n); five of that, and no less than 2 %.
-    if _is_constant(two) or one.dtype != two.dtype:
+    apart = gap(one, two)
+    # The same numbers times another one are no other draw.
+    if _is_constant(two) or one.dtype != two.dtype or (apart is not None and apart.ratio is not None):
         return False
     spread = max(0.02, 5 / math.sqrt(2 * max(one.numel, 1)))
     moved = [abs(one.numbers()[k] - two.numbers()[k]) for k in one.numbers().keys() & two.numbers().keys()]

@@ -56,7 +56,9 @@ def _apart(unit: Mapping[str, Any], other: Mapping[str, Any] | None) -> Iterator
     for name in _COMPARED:
         if unit.get(name) != other.get(name):
             yield name, str(unit.get(name)), str(other.get(name))
-    if unit["module"] and unit.get("reshard") != other.get("reshard"):
+    # A unit of one shard has nothing to give back, whatever it is told.
+    cut = max(unit.get("shards", 1), other.get("shards", 1)) > 1
+    if unit["module"] and cut and unit.get("reshard") != other.get("reshard"):
         yield "reshard", str(unit.get("reshard")), str(other.get("reshard"))
 
 

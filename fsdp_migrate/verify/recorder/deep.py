@@ -9,8 +9,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from .digest import Range
+from .feed import Feed
 from .models import is_fsdp1, module_names
-from .parts import local_of
+from .orders import Orders
+from .parts import local_of, rank
 from .values import Values
 
 _WRAPPERS = ("CheckpointWrapper", "OptimizedModule", "DistributedDataParallel", "DataParallel", "OffloadWrapper")
@@ -19,8 +21,8 @@ _WRAPPERS = ("CheckpointWrapper", "OptimizedModule", "DistributedDataParallel", 
 class Deep:
     """Hooks on the modules of one model; each call is one entry of ``calls``, in the order of execution."""
 
-    def __init__(self, root: nn.Module, number: int, values: Values) -> None:
-        self._values = values
+    def __init__(self, root: nn.Module, number: int, values: Values, orders: Orders) -> None:
+        self._values, self._feed = values, Feed(orders, f"fed-{number}-{rank()}.pt")
         self._handles: list[Any] = []
         self._watched: set[tuple[int, int]] = set()
         self.calls: list[dict[str, Any]] = []
@@ -42,17 +44,21 @@ class Deep:
     def take(self) -> list[dict[str, Any]]:
         """The calls since the last time."""
         taken, self.calls = self.calls, []
+        self._feed.end()
         self._watched.clear()
         return taken
 
     def _before(self, name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+            if torch.compiler.is_compiling():
+                return None
             if _is_recompute():
-                return
+                return self._feed.inputs_again(name, args, kwargs)
             self._note(name, "input", [*args, *kwargs.values()])
             for parameter, tensor in module._parameters.items():
                 if tensor is not None and tensor.requires_grad:
                     self._watch(name, f"gradient of {parameter}", tensor)
+            return self._feed.inputs(name, args, kwargs)
 
         return hook
 
@@ -87,8 +93,9 @@ class Deep:
         if tensor.is_leaf:
             self._watched.add((id(tensor), tensor._version))
 
-        def hook(gradient: torch.Tensor) -> None:
+        def hook(gradient: torch.Tensor) -> torch.Tensor | None:
             self._put(name, what, gradient)
+            return None if tensor.is_leaf else self._feed.gradient(name, what, gradient)
 
         self._handles_of(tensor, hook)
 

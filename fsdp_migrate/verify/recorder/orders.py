@@ -17,6 +17,8 @@ class Orders:
     when torch is imported. ``since``: seconds since the epoch at which the first run of a comparison began.
     ``nudge``: scale clipped gradients, or else every other element of gradients, by one plus this, to measure what
     rounding does. ``preflight``: look at the model before the first optimizer step, and stop there.
+    ``keeps``: keep what goes into each module in the first step. ``feed``: the folder of a run that kept it, whose
+    modules' inputs this run's get in place of their own. Both need ``deep``.
     """
 
     out: str
@@ -27,6 +29,8 @@ class Orders:
     since: float | None = None
     nudge: float = 0.0
     preflight: bool = False
+    keeps: bool = False
+    feed: str | None = None
 
     def environment(self) -> dict[str, str]:
         """The variable, as :func:`from_environment` reads it."""

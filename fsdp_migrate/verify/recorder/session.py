@@ -117,7 +117,7 @@ class Session:
         )
         self._handles.append(handle)
         if self._orders.deep:
-            self._deep.append(Deep(module, number, self._values))
+            self._deep.append(Deep(module, number, self._values, self._orders))
         # Hooks that are added while a module is called see its next call; keywords are only with the caller.
         caller = sys._getframe(3).f_locals
         self.on_forward(module, args, caller.get("kwargs") or {})

@@ -83,15 +83,19 @@ def units(root: nn.Module) -> list[dict[str, Any]]:
 def _fsdp1(module: Any) -> dict[str, Any]:
     strategy, mp = module.sharding_strategy.name, module.mixed_precision
     handle = module._handle
-    replicas = getattr(module, "_inter_node_pg", None)
+    groups = [module.process_group, getattr(module, "_inter_node_pg", None)]
+    shards, replicas = [group.size() if group is not None else 1 for group in groups]
+    if strategy == "NO_SHARD":
+        shards, replicas = 1, shards
+    held = handle.flat_param.dtype if handle is not None else None
     return {
         "kind": "fsdp1",
         "strategy": strategy,
         "reshard": strategy in ("FULL_SHARD", "HYBRID_SHARD"),
-        "shards": module.process_group.size() if strategy != "NO_SHARD" else 1,
-        "replicas": replicas.size() if replicas is not None else 1,
-        "param dtype": _dtype(mp.param_dtype),
-        "reduce dtype": _dtype(mp.reduce_dtype or mp.param_dtype),
+        "shards": shards,
+        "replicas": replicas,
+        "param dtype": _dtype(mp.param_dtype or held),
+        "reduce dtype": _dtype(mp.reduce_dtype or mp.param_dtype or held),
         "offload": bool(module.cpu_offload and module.cpu_offload.offload_params),
         "parameters": list(handle.flat_param._fqns) if handle is not None else [],
         "numel": sum(handle.flat_param._numels) if handle is not None else 0,
@@ -104,14 +108,15 @@ def _fsdp2(group: Any) -> dict[str, Any]:
     mesh, post, params = group.mesh_info, group.post_forward_mesh_info, group.fsdp_params
     sizes = {"shards": getattr(mesh, "shard_mesh_size", 1), "replicas": getattr(mesh, "replicate_mesh_size", 1)}
     policy = group.mp_policy
+    held = params[0].sharded_param.dtype if params else None
     return {
         "kind": "fsdp2",
         "strategy": None,
         "reshard": post is not None,
         "reshard to": getattr(post, "shard_mesh_size", None),
         **sizes,
-        "param dtype": _dtype(policy.param_dtype),
-        "reduce dtype": _dtype(policy.reduce_dtype or policy.param_dtype),
+        "param dtype": _dtype(policy.param_dtype or held),
+        "reduce dtype": _dtype(policy.reduce_dtype or policy.param_dtype or held),
         "output dtype": _dtype(policy.output_dtype),
         "offload": type(group.offload_policy).__name__ == "CPUOffloadPolicy",
         "parameters": [_inner_name(group, param) for param in params],

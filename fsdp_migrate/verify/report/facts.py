@@ -75,6 +75,17 @@ def place(verdict: Verdict, difference: Difference) -> str:
     return ", ".join(parts)
 
 
+def by_themselves(verdict: Verdict) -> list[tuple[str, str]] | None:
+    """Modules that differ on the inputs of before, and what about them; None where none was fed those."""
+    if verdict.alone is None:
+        return None
+    several = len(verdict.comparison.before.models) > 1
+    return [
+        (shown(each.name, several), ", ".join(filter(None, (each.what, f"rank {each.rank}", size(each.gap)))))
+        for each in verdict.alone
+    ]
+
+
 def size(gap: Gap | None) -> str:
     """How large a difference is, in words; empty where it cannot be told."""
     if gap is None or gap.relative == float("inf"):

@@ -11,7 +11,8 @@ from markupsafe import Markup
 from fsdp_migrate.verify.compare.difference import Question
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.report.charts import Bar, Cell, Chart, Map, chart, level
-from fsdp_migrate.verify.report.facts import headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.module_tree import trees
 from fsdp_migrate.verify.verdict import Verdict
 
 #: Rows of the map; a larger model shows those of its parameters that differ first.
@@ -39,7 +40,8 @@ def render(verdict: Verdict) -> str:
         questions=spread(verdict),
         charts=list(_charts(verdict)),
         map=_map(verdict),
-        tree=list(_tree(verdict)),
+        trees=trees(verdict),
+        alone=by_themselves(verdict),
         bars=list(_bars(verdict)),
         style=Markup(style),
     )
@@ -104,24 +106,6 @@ def _told(relative: float) -> str:
     if not relative:
         return "equal"
     return "not comparable" if relative == float("inf") else f"{relative:.2g}"
-
-
-def _tree(verdict: Verdict) -> Iterator[tuple[int, str, str, bool]]:
-    """Depth, name and class of a row in the tree of units and modules, and whether the first difference is in it."""
-    first = verdict.first
-    where = first.name.partition(":")[2] if first is not None else None
-    for number, model in enumerate(verdict.comparison.before.models):
-        names: dict[str, None] = {"": None}
-        for parameter in model.parameters:
-            parts = parameter.names[0].split(".")[:-1]
-            for depth in range(len(parts)):
-                names[".".join(parts[: depth + 1])] = None
-        units = {unit["module"] for unit in model.units}
-        for name in names:
-            here = first is not None and where is not None and first.name.startswith(f"{number}:")
-            inside = here and bool(where) and (name == "" or f"{where}.".startswith(f"{name}."))
-            label = name.rpartition(".")[2] if name else model.class_name
-            yield name.count(".") + bool(name), label, "unit" if name in units else "", inside
 
 
 def _bars(verdict: Verdict) -> Iterator[tuple[str, list[Bar]]]:

@@ -15,7 +15,7 @@ _ANSWERS = {0: "equal", 1: "different"}
 
 
 def render(verdict: Verdict) -> str:
-    """One object: ``verdict``, ``headline``, ``first``, ``cause``, ``questions``, ``losses``, ``cost``, ``notes``."""
+    """One object: ``verdict``, ``headline``, ``first``, ``cause``, ``alone``, ``questions``, ``losses``, ``cost``, …"""
     comparison = verdict.comparison
     answer: dict[str, Any] = {
         "format": "fsdp-migrate verify",
@@ -27,6 +27,7 @@ def render(verdict: Verdict) -> str:
         "first": None if verdict.first is None else _difference(verdict, verdict.first),
         "cause": None if verdict.cause is None else asdict(verdict.cause),
         "earliest": [_difference(verdict, difference) for difference in verdict.firsts],
+        "alone": None if verdict.alone is None else [_difference(verdict, difference) for difference in verdict.alone],
         "questions": [{"question": q, "compared": c, "different": d} for q, c, d in spread(verdict)],
         "losses": {"before": comparison.before.losses(), "after": comparison.after.losses()},
         "cost": {"before": asdict(side(comparison.before)), "after": asdict(side(comparison.after))},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.verify.report.facts import headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
 from fsdp_migrate.verify.verdict import Verdict
 
 
@@ -17,6 +17,7 @@ def render(verdict: Verdict) -> str:
         if verdict.cause is not None:
             rule = f" ({verdict.cause.rule})" if verdict.cause.rule else ""
             parts += [f"- Cause: {verdict.cause.message}{rule}", f"- What to do: {verdict.cause.cure}"]
+        parts += [f"- Differs by itself: `{module}`: {what}" for module, what in by_themselves(verdict) or ()]
         parts.append("")
     parts += ["| question | compared | different |", "|---|---:|---:|"]
     parts += [f"| {text} | {compared or ''} | {differing or ''} |" for text, compared, differing in spread(verdict)]

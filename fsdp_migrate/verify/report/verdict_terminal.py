@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fsdp_migrate.verify.report.facts import headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
 from fsdp_migrate.verify.verdict import Verdict
 
 
@@ -30,6 +30,8 @@ def show(verdict: Verdict, console: Console) -> None:
     if verdict.cause is not None:
         rule = f" ({verdict.cause.rule})" if verdict.cause.rule else ""
         console.print(Text.assemble(("cause: ", "bold"), verdict.cause.message, rule, f"\n  {verdict.cause.cure}"))
+    for module, what in by_themselves(verdict) or ():
+        console.print(Text.assemble(("differs by itself: ", "bold"), f"{module}: {what}"))
     for note in verdict.notes:
         console.print(Text(f"note: {note}", style="yellow"))
     before, after = side(verdict.comparison.before), side(verdict.comparison.after)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdp_migrate.report.summary import count
 from fsdp_migrate.verify.compare.difference import Question
-from fsdp_migrate.verify.report.facts import headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
 from fsdp_migrate.verify.verdict import Verdict
 
 
@@ -27,6 +28,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
         yield f"  {verdict.cause.cure}"
     elif first is not None:
         yield "cause: not one that is known by name"
+    yield from _by_themselves(verdict)
     environment = verdict.comparison.tally.of(Question.ENVIRONMENT)
     for difference in environment:
         yield f"note: {difference.name} is {difference.before} before and {difference.after} after"
@@ -35,6 +37,14 @@ def lines(verdict: Verdict) -> Iterator[str]:
     yield ""
     yield from _cost(verdict)
     yield headline(verdict)
+
+
+def _by_themselves(verdict: Verdict) -> Iterator[str]:
+    found = by_themselves(verdict)
+    if found is not None:
+        yield f"given the inputs of before, {count(len(found), 'module')} differ{'s' * (len(found) == 1)} alone"
+    for module, what in found or ():
+        yield f"  {module}: {what}"
 
 
 def _table(verdict: Verdict) -> Iterator[str]:
@@ -50,7 +60,7 @@ def _spread(verdict: Verdict) -> Iterator[str]:
     if first is None:
         return
     names = [d.name for d in verdict.comparison.tally.of(first.question) if d.step == first.step]
-    others = list(dict.fromkeys(name.partition(":")[2] for name in names))[1:]
+    others = list(dict.fromkeys(name.partition(":")[2] or "(root)" for name in names))[1:]
     if others:
         some = ", ".join(others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
