@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fsdp_rules.engine.registry import all_rules
+from tests.compiling import collect_dead_models
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.pool import ROOT, Pool, WorkerError
 from tests.rules.helpers import check_rewrites, findings
@@ -127,6 +128,8 @@ def run_programs(rank: int, world_size: int, programs: Iterable[tuple[str, str]]
 
 def _run(fixture: str, side: str) -> Any:
     path = DIRECTORY / fixture / f"{side}.py"
+    if "torch.compile" in source(fixture, side):
+        collect_dead_models()
     try:
         with _prepared(path):
             spec = importlib.util.spec_from_file_location(f"{fixture.replace('-', '_')}_{side}", path)

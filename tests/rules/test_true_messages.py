@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.rules.helpers import findings, rewrite
+from tests.rules.test_fixtures import FIXTURES, source
 
 HEAD = """\
 import torch
@@ -60,3 +64,16 @@ def test_a_sharded_state_is_not_said_to_be_gathered() -> None:
     full = HEAD + STATE.format("FULL_STATE_DICT")
     assert "StateDictOptions(" in str(rewrite(full)).replace("each call now passes its own StateDictOptions (", "")
     assert _messages(full)["FSDP301"] == "each call now passes its own StateDictOptions (FULL_STATE_DICT)"
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+def test_what_is_left_to_a_human_says_what_to_do(to: str) -> None:
+    """Each manual finding of a fixture has an advice, and each review has one or an assumption."""
+    silent = {}
+    for fixture in FIXTURES:
+        result = rewrite(source(fixture, "before"), Settings(to=to))
+        for found in result.findings if isinstance(result, Changed | Unchanged) else ():
+            without = found.level is Level.MANUAL or "assumes" not in found.message
+            if found.level in (Level.MANUAL, Level.REVIEW) and without and not found.advice:
+                silent[found.rule, found.level.value, found.message] = fixture
+    assert silent == {}

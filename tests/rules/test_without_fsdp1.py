@@ -14,6 +14,7 @@ import pytest
 
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
+from tests.compiling import collect_dead_models
 from tests.pool import ROOT, Pool
 from tests.rules.helpers import rewrite
 from tests.rules.test_fixtures import FIXTURES, FOUR_RANKS, NOT_RUN, Failure, Outcome, source
@@ -126,6 +127,8 @@ def _run(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"program_{abs(hash(path))}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    if "torch.compile" in path.read_text():
+        collect_dead_models()
     try:
         spec.loader.exec_module(module)
         return module.run()

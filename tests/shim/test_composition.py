@@ -16,6 +16,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 
 import fsdp_compat
+from tests.compiling import collect_dead_models
 from tests.device import DEVICE
 from tests.pool import Pool, WorkerError
 from tests.shim.models import Block, Model, build, loss_of, tokens
@@ -36,6 +37,8 @@ def checkpointed(model: nn.Module) -> None:
 def prepared(implementation: str, how: str) -> Any:
     """A sharded model. ``how`` says what else is done to it, and whether before or after."""
     model: Any = build()
+    if how.startswith("compiled"):
+        collect_dead_models()
     if how == "checkpointed first":
         checkpointed(model)
         return wrap(implementation, model)

@@ -75,7 +75,8 @@ def build(model):
             yield Diagnosis(value, Level.SAFE, "each policy that may be chosen becomes a function that tests a module")
         elif not any("CustomPolicy" in file.code(node) for node in found.nodes) and file.fsdp1(value) is None:
             self._ask(value, plan, file)
-            yield Diagnosis(value, Level.REVIEW, "the policy is asked about each module, as FSDP1 does")
+            said = "the policy is asked about each module, as FSDP1 does"
+            yield Diagnosis(value, Level.REVIEW, said, "compare the units with fsdp-migrate preflight --compare")
         else:
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")

@@ -16,7 +16,7 @@ from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
 from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
-from fsdp_rules.construction.mixed_precision import CHECK_BATCHNORM, NO_BATCHNORM
+from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.file import File
@@ -135,7 +135,8 @@ def build(model):
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
             message = sentence("sharded in place by fully_shard", *plan.assumptions)
-            advice = CHECK_BATCHNORM if NO_BATCHNORM in plan.assumptions else ""
+            checks = {NO_BATCHNORM: CHECK_BATCHNORM, BUFFERS_CAST: CHECK_BUFFERS}
+            advice = next((check for assumed, check in checks.items() if assumed in plan.assumptions), "")
             edits, consumed = (*native, *plan.edits), tuple(plan.consumed)
             # Its guard comes above what shards, which may be statements in front of this one.
             yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])

@@ -74,7 +74,10 @@ def build(model):
             yield Diagnosis(value, Level.SAFE, "nothing is offloaded, as fully_shard does by default")
         else:
             yield Diagnosis(
-                value, Level.REVIEW, "CPUOffloadPolicy() offloads parameters, and norms are reduced on the CPU"
+                value,
+                Level.REVIEW,
+                "CPUOffloadPolicy() offloads parameters, and norms are reduced on the CPU",
+                "compare the gradient norms of the first steps with those of FSDP1",
             )
 
     def _policy(self, node: cst.BaseExpression, wanted: bool | cst.BaseExpression | None, file: File) -> Build:

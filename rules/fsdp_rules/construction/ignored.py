@@ -66,7 +66,8 @@ def build(model):
             plan.helper.append("fully_shard has ignored_params from torch 2.7 on")
         if plan.ignores_modules:
             plan.assumptions.append("assumes buffers of ignored modules may move to the model's device")
-        yield Diagnosis(value, Level.REVIEW, "these parameters become ignored_params of fully_shard")
+        advice = "check that every rank saves and loads these parameters, which are in no shard"
+        yield Diagnosis(value, Level.REVIEW, "these parameters become ignored_params of fully_shard", advice)
 
     def _are_parameters(self, value: cst.BaseExpression, file: File) -> bool:
         """Whether ``value`` comes of the ``parameters()`` of a module, all or some of them."""

@@ -72,7 +72,8 @@ def build(model, init):
         if len(chosen) < len(found.nodes):
             plan.assumptions.append("assumes param_init_fn is set wherever this model is on the meta device")
             level = Level.REVIEW
-        yield Diagnosis(value, level, "the function runs on the full tensors of each unit, as under FSDP1")
+        advice = "compare the losses of the first steps with those of FSDP1" if level is Level.REVIEW else ""
+        yield Diagnosis(value, level, "the function runs on the full tensors of each unit, as under FSDP1", advice)
 
 
 class SyncModuleStates(ArgumentRule):

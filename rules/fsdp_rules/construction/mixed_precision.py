@@ -17,6 +17,8 @@ from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
 NO_BATCHNORM = "assumes the model has no BatchNorm, which FSDP1 keeps in full precision"
+BUFFERS_CAST = "buffers are cast once, so saved state dicts have them in buffer_dtype"
+CHECK_BUFFERS = "cast the buffers of a state dict back where other code loads it"
 CHECK_BATCHNORM = "check any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())"
 #: Fields that FSDP2's policy has under the same names.
 READ = frozenset({"param_dtype", "reduce_dtype"})
@@ -111,7 +113,7 @@ def build(model):
             plan.edits += self._reads(found, every, plan, file)
         plan.precision = precision
         if any("buffer_dtype" in fields for fields in every):
-            plan.assumptions.append("buffers are cast once, so saved state dicts have them in buffer_dtype")
+            plan.assumptions.append(BUFFERS_CAST)
         message = "MixedPrecision becomes MixedPrecisionPolicy, which casts only the root's inputs, as FSDP1 does"
         yield Diagnosis(value, Level.SAFE, message)
 

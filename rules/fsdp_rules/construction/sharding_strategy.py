@@ -60,7 +60,8 @@ def build(model):
             plan.edits += by_name(file)
             if plan.mesh == "given":
                 plan.assumptions.append("assumes the strategy is not NO_SHARD where a mesh is given")
-            yield Diagnosis(value, Level.REVIEW, f"{BY_NAME} maps the name of the strategy")
+            advice = f"add any other name that this project uses to {BY_NAME}"
+            yield Diagnosis(value, Level.REVIEW, f"{BY_NAME} maps the name of the strategy", advice)
             return
         if reason:
             plan.helper.append(reason)

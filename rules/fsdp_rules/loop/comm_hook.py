@@ -18,6 +18,7 @@ from fsdp_rules.verdict.rule import Rule
 #: Hooks of torch's own that fsdp_compat puts in FSDP2's terms.
 KNOWN = frozenset({"allreduce_hook", "bf16_compress_hook", "fp16_compress_hook", "reduce_scatter_hook"})
 HOOKS = "torch.distributed.algorithms._comm_hooks"
+COMPARE = "compare the losses of the first steps with those of FSDP1"
 DIFFERS = (
     "the hook gets a unit's gradients ordered by rank (FSDP1: by parameter), on torch 2.9 or newer and not "
     "with NO_SHARD"
@@ -72,7 +73,7 @@ def build(model, state, hook):
         known = _is_known(node, file)
         if file.settings.to == "shim":
             if not known:
-                yield Diagnosis(node, Level.INFO, DIFFERS, "compare the losses of the first steps with those of FSDP1")
+                yield Diagnosis(node, Level.INFO, DIFFERS, COMPARE)
         elif held is not Certainty.YES or not file.settings.may_help:
             yield Diagnosis(
                 node,
@@ -86,6 +87,7 @@ def build(model, state, hook):
                 node,
                 Level.SAFE if known else Level.REVIEW,
                 "torch's compression hook becomes the reduce_dtype of FSDP2" if known else DIFFERS,
+                "" if known else COMPARE,
                 edits=(Replace(node, lambda code: call_with(helper, code(model), node, code, file)),),
             )
 
