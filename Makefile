@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs bench-shim clean help
+.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs bench-shim clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
 	@echo "make test        run the tests"
 	@echo "make fuzz MINUTES=10  throw generated and broken sources and checkpoints at the command"
+	@echo "make differential PROGRAMS=500  train generated programs before and after a rewrite, and compare bit for bit"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
 	@echo "make shim-wheel  build fsdp-compat, install it beside torch alone, and train from it as under FSDP1"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
@@ -34,6 +35,9 @@ test: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
+
+differential: $(STAMP)
+	$(BIN)/python scripts/differential.py --programs $(or $(PROGRAMS),500)
 
 verify-matrix: $(STAMP)
 	$(BIN)/python scripts/verify_matrix.py

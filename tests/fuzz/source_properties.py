@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import collections
 import difflib
-import io
 import re
-import tokenize
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -15,11 +11,11 @@ from collections.abc import Mapping
 from fsdp_migrate.pipeline.engine import RulesEngine
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
 from fsdp_rules.engine.source_text import decode
-from fsdp_rules.file.comments import PRAGMA
 from fsdp_rules.project.project import Project
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
+from tests.fuzz import kept
 
 _ENGINE = RulesEngine()
 #: What the parser of another reader of Python cannot take is refused with its reason, and nothing is changed.
@@ -51,11 +47,8 @@ def hold(data: bytes, neutral: Mapping[str, str] | None = None) -> None:
         assert compiles(after) or not compiles(data), f"{settings.to}: the output does not compile:\n{_shown(after)}"
         _in_range(result.findings, data)
         _the_same_again(after, result.findings, settings)
-        before_text, after_text = text_of(data), text_of(after)
-        _comments_are_kept(before_text, after_text)
-        _manual_is_kept(before_text, after_text, result.findings)
-        for name, text in (neutral or {}).items():
-            _kept(name, text, before_text, after_text)
+        if compiles(data):
+            kept.hold(text_of(data), text_of(after), result.findings, neutral or {})
 
 
 def compiles(data: bytes) -> bool:
@@ -116,45 +109,6 @@ def _the_same_again(after: bytes, findings: tuple[Finding, ...], settings: Setti
         {found.rule for found in some if found.level is Level.MANUAL} for some in (findings, again.findings)
     )
     assert manual <= left, f"a second run no longer reports {manual - left}:\n{_shown(after)}"
-
-
-def _comments_are_kept(before: str, after: str) -> None:
-    lost = collections.Counter(_comments(before))
-    lost -= collections.Counter(_comments(after))
-    assert not lost, f"comments are lost: {dict(lost)}\n{after}"
-
-
-def _comments(text: str) -> list[str]:
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    found = [token.string.rstrip() for token in tokens if token.type == tokenize.COMMENT]
-    return [comment for comment in found if not PRAGMA.match(comment) and "fsdp-migrate" not in comment]
-
-
-def _manual_is_kept(before: str, after: str, findings: tuple[Finding, ...]) -> None:
-    lines = before.split("\n")
-    rest = _words(after)
-    for found in findings:
-        if found.level is not Level.MANUAL or found.line != found.end_line:
-            continue
-        named = lines[found.line - 1][found.column : found.end_column]
-        assert _words(named) in rest, f"{found.rule}: manual, but changed: {named}\n{after}"
-
-
-def _kept(name: str, text: str, before: str, after: str) -> None:
-    def bound(source: str) -> list[str]:
-        return [
-            ast.dump(node)
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
-        ]
-
-    assert bound(before) == bound(after), f"{name} is not what it was:\n{after}"
-    if f"\n{text}\n" in before:
-        assert f"\n{text}\n" in after, f"the text of {name} is not what it was:\n{after}"
-
-
-def _words(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _shown(data: bytes) -> str:

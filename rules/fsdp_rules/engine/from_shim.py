@@ -229,6 +229,6 @@ def _module(name: str) -> str:
 
 
 def _comments(text: str) -> Iterator[str]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
         if token.type == tokenize.COMMENT:
             yield token.string

@@ -14,7 +14,7 @@ _BLANK_END = re.compile(r"(?<=\n)[ \t\f]+\Z")
 
 @dataclass(frozen=True)
 class SourceText:
-    """``text`` has line feeds for a file that has carriage returns alone; it lacks ``end``, blanks after its end."""
+    """``text`` has line feeds for a file with carriage returns alone; it lacks ``end``, which libcst would change."""
 
     text: str
     encoding: str
@@ -24,7 +24,7 @@ class SourceText:
 
     def encode(self, text: str) -> bytes:
         """The bytes of the file with ``text`` in place of the text that it had."""
-        whole = text + self.end if text.endswith("\n") else text
+        whole = text + ("" if not text or not self.end or text.endswith("\n") else "\n") + self.end
         return self.bom + (whole.replace("\n", "\r") if self.has_returns else whole).encode(self.encoding)
 
 
@@ -40,5 +40,24 @@ def decode(data: bytes) -> SourceText:
     has_returns = "\r" in text and "\n" not in text
     if has_returns:
         text = text.replace("\r", "\n")
-    end = _BLANK_END.search(text)
-    return SourceText(text[: end.start()] if end else text, encoding, bom, end[0] if end else "", has_returns)
+    end = _end(text)
+    return SourceText(text[:end], encoding, bom, text[end:], has_returns)
+
+
+def _end(text: str) -> int:
+    """Where what libcst does not keep begins: blanks in the last line, or blank lines above an indented comment."""
+    blank = _BLANK_END.search(text)
+    found, place, is_indented = None, len(text), False
+    while place:
+        start = text.rfind("\n", 0, place - 1) + 1
+        line = text[start:place]
+        said = line.strip(" \t\f\r\n")
+        if said and not said.startswith("#"):
+            # In a string these would be no comments; it ends in its quotes.
+            is_string = found is not None and any(quotes in text[found:] for quotes in ("'''", '"""'))
+            return found if found is not None and not is_string else blank.start() if blank else len(text)
+        is_indented |= bool(said) and line[0] in " \t\f"
+        if not said and is_indented:
+            found = start
+        place = start
+    return blank.start() if blank else len(text)

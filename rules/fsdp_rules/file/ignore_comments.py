@@ -29,7 +29,7 @@ def ignore_comments(text: str) -> IgnoreComments:
         return IgnoreComments()
     silenced: dict[int, frozenset[str]] = {}
     wrong: dict[int, str] = {}
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
         meant = MEANT.search(token.string) if token.type == tokenize.COMMENT else None
         if meant is None:
             continue

@@ -70,7 +70,9 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
     while outer.endswith(INNER):
         outer = outer.rpartition(".")[0]
     wraps = tuple(wrapping_statements(outer, file.scope(expression), file))
-    if wraps and not any(_may_have_run(wrap, place, outer, file) for wrap in wraps):
+    # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
+    known = (*wraps, *sharding_statements(outer, file.scope(expression), file))
+    if known and not any(_may_have_run(wrap, place, outer, file) for wrap in known):
         early = file.project.holds_early(file.path, file.scope(expression), outer)
         return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign)
     above = any(_has_run(wrap, place, file) for wrap in wraps)
@@ -104,7 +106,7 @@ def _is_foreign(node: cst.BaseExpression, held: Certainty, file: File) -> bool:
 
 
 def _is_sharded_later(expression: cst.BaseExpression, text: str, place: cst.CSTNode, file: File) -> bool:
-    """Whether only FSDP2 shards the model called ``text``, and does that further down in the function."""
+    """Whether the function wraps or shards the model called ``text``, and does that further down alone."""
     found = sharding_statements(text, file.scope(expression), file)
     return bool(found) and not any(_may_have_run(entry, place, text, file) for entry in found)
 

@@ -23,6 +23,8 @@ def wrapping_call(node: cst.CSTNode, file: File) -> cst.Call | None:
     """The ``FSDP(...)`` or ``wrap(...)`` call that ``node`` is, or that one arm of a conditional expression is."""
     if isinstance(node, cst.IfExp):
         return wrapping_call(node.body, file) or wrapping_call(node.orelse, file)
+    if isinstance(node, cst.NamedExpr):
+        return wrapping_call(node.value, file)
     if isinstance(node, cst.Call) and file.fsdp1(node.func) in (FSDP, "wrap"):
         return node
     return None
@@ -66,7 +68,7 @@ def wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assig
 
 
 def sharding_statements(text: str, scope: str, file: File) -> list[cst.CSTNode]:
-    """The statements in ``scope`` that shard the model with the dotted name ``text`` under FSDP2, in order."""
+    """The statements in ``scope`` that wrap or shard the model ``text``, or give it what they make, in order."""
     return _by_sharded(file.module, file).get((scope, text), [])
 
 
@@ -74,10 +76,12 @@ def sharding_statements(text: str, scope: str, file: File) -> list[cst.CSTNode]:
 def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cst.CSTNode]]:
     found: dict[tuple[str, str], list[cst.CSTNode]] = defaultdict(list)
     for call in file.inside(module, cst.Call):
-        model = wrapped_module(call)
-        text = dotted(model) if model is not None else None
-        if text is not None and file.resolved(call.func) in SHARDING:
-            found[file.scope(call), text].append(file.statement(call))
+        if file.resolved(call.func) not in SHARDING and wrapping_call(call, file) is None:
+            continue
+        statement = file.statement(call)
+        names = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
+        for text in {dotted(node) for node in (*names, wrapped_module(call)) if node is not None} - {None}:
+            found[file.scope(call), text or ""].append(statement)
     return dict(found)
 
 

@@ -16,6 +16,8 @@ from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 
 #: What wraps a model where it is called.
 WRAPPERS = (FSDP, "wrap")
+#: The rule that rewrites such a call.
+CALL = "FSDP101"
 NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
 
 
@@ -45,6 +47,8 @@ class EarlyOptimizer:
 @once
 def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
     """The optimizers that hold parameters from before the wrapping ``call``."""
+    if not wraps(call, file):
+        return []
     scope, place = file.scope(call), file.span(call)
     calls = wrapping_calls(file.function(call) or file.module, file)
     found: list[EarlyOptimizer] = []
@@ -59,7 +63,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
         for model in models:
             if not wraps_part(call, model, file):
                 continue
-            wraps = [one for one in calls if wraps_part(one, model, file) and file.span(one) > file.span(built)]
+            later = [one for one in calls if wraps_part(one, model, file) and file.span(one) > file.span(built)]
             anchor = _anchor(call, built, file)
             whole = model in {dotted(module) for module in _modules(call, file)}
             found.append(
@@ -67,11 +71,11 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
                     built,
                     model,
                     anchor,
-                    moves=len(wraps) == 1
+                    moves=len(later) == 1
                     and whole
                     and not _is_held_by_name(parameters, model, file)
                     and _may_move(built, anchor, file),
-                    speaks=_speaks(call, anchor, [(one, _anchor(one, built, file)) for one in wraps], file),
+                    speaks=_speaks(call, anchor, [(one, _anchor(one, built, file)) for one in later], file),
                     elsewhere=file.fsdp1(call.func) not in WRAPPERS,
                     note=untrained(call) if file.fsdp1(call.func) == FSDP else "",
                 )
@@ -141,9 +145,12 @@ def untrained(call: cst.Call) -> str:
 
 @once
 def wraps(call: cst.Call, file: File) -> bool:
-    """Whether ``call`` wraps a model: itself, or as a function of the project that returns what it wrapped."""
+    """Whether ``call`` wraps a model: itself, or as a function of the project that returns what it wrapped.
+
+    A call of FSDP1's class that is left as it is keeps the parameters that an optimizer has.
+    """
     if file.fsdp1(call.func) in WRAPPERS:
-        return True
+        return file.settings.enabled(CALL) and not file.suppressions.ignored(CALL, call)
     if not isinstance(file.parent(call), cst.Assign) or not call.args:
         return False
     name = dotted(call.func)
