@@ -11,7 +11,7 @@ help:
 	@echo "make fuzz MINUTES=10  throw generated and broken sources and checkpoints at the command"
 	@echo "make differential PROGRAMS=500  train generated programs before and after a rewrite, and compare bit for bit"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
-	@echo "make shim-wheel  build fsdp-compat, install it beside torch alone, and train from it as under FSDP1"
+	@echo "make shim-wheel  build fsdp-compat, install it beside torch and numpy, and train from it as under FSDP1"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
 	@echo "make old-checkpoints  write checkpoints with torch 2.2 and 2.4, and read and convert them"

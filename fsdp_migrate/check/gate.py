@@ -21,6 +21,7 @@ from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.pipeline.run import Progress
 from fsdp_migrate.pipeline.work import contained
 from fsdp_migrate.tree.files import SUFFIXES, is_config
+from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Failed
@@ -41,6 +42,7 @@ class CheckRequest:
     min_level: Level = Level.SAFE
     baseline: Path | None = None
     jobs: int | None = None
+    selection: Selection = ALL_FILES
 
 
 def check(
@@ -53,7 +55,7 @@ def check(
     is read. Whatever goes wrong with one path is in the result.
     """
     known = baselines.read(request.baseline) if request.baseline else set()
-    sorted_paths = targets.sort(request.paths)
+    sorted_paths = targets.sort(request.paths, request.selection)
     rewritten = _sources(request, sorted_paths.sources, engine, progress)
     in_checkpoints, errors = _checkpoints(sorted_paths.checkpoints, progress)
     in_comments, comment_errors = _comments(rewritten, rule_names)
@@ -62,7 +64,7 @@ def check(
     wanted = [
         finding
         for finding in [*map(_as_told, rewritten.findings), *in_comments, *in_checkpoints]
-        if request.settings.enabled(finding.rule)
+        if request.settings.enabled(finding.rule) and not request.selection.ignores(finding.rule, finding.path)
     ]
     wanted.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule, finding.message))
     sources = {file.path: file.before for file in rewritten.outcomes}
@@ -94,7 +96,8 @@ def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, prog
         return RunResult((), True, 0, ())
     # Which rules are asked for is decided afterwards: what one rule says may depend on what another one did.
     settings = dataclasses.replace(request.settings, select=(), ignore=(), traps=True)
-    return run.rewrite(run.Request(paths, settings, diff=True, jobs=request.jobs), engine, progress)
+    asked = run.Request(paths, settings, diff=True, jobs=request.jobs, selection=request.selection.all_rules())
+    return run.rewrite(asked, engine, progress)
 
 
 def _as_told(finding: Finding) -> Finding:

@@ -11,7 +11,8 @@ from pathlib import Path
 from fsdp_migrate.checkpoints.entries import BadCheckpoint
 from fsdp_migrate.checkpoints.read.find import Found, find
 from fsdp_migrate.tree import git as gitstate
-from fsdp_migrate.tree.files import SKIPPED_DIRECTORIES, SUFFIXES, refuse_missing
+from fsdp_migrate.tree.files import SUFFIXES, refuse_missing
+from fsdp_migrate.tree.selection import Selection
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 #: How the files of checkpoints begin: an archive, and a pickle of protocol 2 or later.
@@ -31,7 +32,7 @@ class Targets:
     skipped: tuple[tuple[str, str], ...]
 
 
-def sort(paths: Sequence[str]) -> Targets:
+def sort(paths: Sequence[str], selection: Selection) -> Targets:
     """Tell sources from checkpoints. Raises :class:`NoSuchPath` before anything else is done.
 
     A file that is part of a checkpoint stands for the whole of it: the other ranks' files, its folder, its index.
@@ -50,7 +51,7 @@ def sort(paths: Sequence[str]) -> Targets:
     for name, path in zip(paths, roots, strict=True):
         refused = False
         try:
-            here = _under(path, special.append) if os.path.isdir(path) else _around(path, within)  # noqa: PTH112
+            here = _under(path, selection, special.append) if os.path.isdir(path) else _around(path, within)  # noqa: PTH112
         except (BadCheckpoint, OSError) as error:
             errors.append((path.as_posix(), str(error)))
             here = []
@@ -71,14 +72,18 @@ def sort(paths: Sequence[str]) -> Targets:
     return Targets(tuple(sources), tuple(whole), tuple(errors), tuple(skipped))
 
 
-def _under(folder: Path, passed_over: Callable[[Path], object]) -> list[Found]:
+def _under(folder: Path, selection: Selection, passed_over: Callable[[Path], object]) -> list[Found]:
     ignored = _ignored(folder)
 
     def is_entered(inner: Path) -> bool:
-        return inner.name not in SKIPPED_DIRECTORIES and inner not in ignored
+        is_left_out = inner.name in selection.skipped_directories or selection.excludes(inner, is_directory=True)
+        return not is_left_out and inner not in ignored
 
-    entered = find(folder, is_entered, lambda special: special in ignored or passed_over(special))
-    return [found for found in entered if not all(file in ignored for file in found.files)]
+    def is_passed_over(file: Path) -> bool:
+        return file in ignored or selection.excludes(file)
+
+    entered = find(folder, is_entered, lambda special: is_passed_over(special) or passed_over(special))
+    return [found for found in entered if not all(map(is_passed_over, found.files))]
 
 
 def _ignored(folder: Path) -> set[Path]:

@@ -24,7 +24,7 @@ to file. Under a directory, files that git ignores are skipped. torch need not b
 more than its metadata, however large it is: no tensor is read, and no pickle is run.
 
 \b
-  fsdp-migrate check .                              in CI: fails while FSDP1 code remains
+  fsdp-migrate check                                in CI: fails while FSDP1 code remains
   fsdp-migrate check --min-level manual src/        fail only on what rewrite cannot do by itself
   fsdp-migrate check --write-baseline known.json .  record what is there now,
   fsdp-migrate check --baseline known.json .        and fail on what is new
@@ -52,14 +52,16 @@ Exit code:
   1  findings
   2  it could not run, or a path could not be checked
 
-Defaults for --select, --ignore, --to, --helpers, --torch, --jobs, --min-level and --baseline can be set in
-pyproject.toml under [tool.fsdp-migrate]. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
+Without PATH, the current directory is checked. Defaults for --select, --ignore, --to, --helpers, --torch, --jobs,
+--min-level and --baseline can be set in pyproject.toml under [tool.fsdp-migrate], and there alone exclude,
+extend-exclude, include and per-file-ignores.
+A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 `fsdp-migrate rules FSDP203` explains one.
 """
 
 
 @click.command(help=_HELP, short_help="Fail if FSDP1 code remains, in sources or checkpoints.")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option(
     "--format",
     "form",
@@ -103,6 +105,7 @@ def check(
         raise click.UsageError("--baseline and --write-baseline exclude each other: choose one")
     target = writable(output, "--output") if output else None
     kept = writable(write_baseline, "--write-baseline") if write_baseline else None
+    paths = paths or (".",)
     try:
         defaults = settings.load_first(map(Path, paths))
         known = Path(baseline) if baseline else defaults.baseline
@@ -112,6 +115,7 @@ def check(
             Level(min_level or defaults.min_level or "safe"),
             None if write_baseline else known,
             jobs or defaults.jobs,
+            defaults.files,
         )
         with shown() as progress:
             result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)

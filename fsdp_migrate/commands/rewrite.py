@@ -39,14 +39,15 @@ Exit code:
   1  something is left to do by hand
   2  it could not run, or a file could not be processed
 
-Defaults for --select, --ignore, --to, --helpers, --torch and --jobs can be set in pyproject.toml under
-[tool.fsdp-migrate].
+Without PATH, the current directory is rewritten. Defaults for --select, --ignore, --to, --helpers, --torch and --jobs
+can be set in pyproject.toml under [tool.fsdp-migrate], and there alone exclude, extend-exclude, include and
+per-file-ignores.
 A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 """
 
 
 @click.command(help=_HELP, short_help="Rewrite FSDP1 code to FSDP2.")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option("--diff", is_flag=True, help="Print a patch and write nothing; and the report to standard error.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="FSDP2 itself (default), or imports of fsdp_compat.")
 @click.option(
@@ -84,12 +85,13 @@ def rewrite(
 
     if of == to == "shim":
         raise click.UsageError("--from shim moves code on to FSDP2: leave out --to shim")
+    paths = paths or (".",)
     reports = [_report_file(name) for name in report]
     try:
         defaults = settings.load(Path(paths[0]))
         target = "native" if of == "shim" else to
         wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults)
-        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of)
+        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files)
         with shown() as progress:
             result = run.rewrite(request, RulesEngine(), progress)
     except (NoSuchPath, UnknownRule, settings.SettingsError) as error:

@@ -19,6 +19,7 @@ from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter, contained
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import Source, discover, read_regular
+from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
@@ -52,6 +53,7 @@ class Request:
     allow_dirty: bool = False
     torch: TorchRelease = FIRST
     of: str = "fsdp1"
+    selection: Selection = ALL_FILES
 
 
 class Interrupted(KeyboardInterrupt):
@@ -80,7 +82,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     Raises :class:`fsdp_migrate.tree.files.NoSuchPath` and :class:`fsdp_migrate.tree.git.GitError` before anything is
     written, :class:`Interrupted` between two files. Whatever goes wrong with one file is in its outcome.
     """
-    sources = discover(request.paths)
+    sources = discover(request.paths, request.selection)
     files, rest = _read(sources, engine, progress)
     if request.of == "shim":
         _as_fsdp1(files, engine)
@@ -159,7 +161,8 @@ def _configure(files: Sequence[_File], request: Request, progress: Progress) -> 
     progress.start("Configuration", len(configuration))
     for file in configuration:
         candidate = file.candidate
-        file.result = contained(partial(configs.migrate, candidate.data, candidate.path, request.settings))
+        settings = request.selection.applied(request.settings, candidate.path)
+        file.result = contained(partial(configs.migrate, candidate.data, candidate.path, settings))
         progress.step()
     spoken = {
         finding.rule
@@ -170,7 +173,8 @@ def _configure(files: Sequence[_File], request: Request, progress: Progress) -> 
     for file in configuration:
         if spoken and file.source.is_requirements:
             data, path = file.candidate.data, file.candidate.path
-            file.result = configs.with_versions(file.result, data, path, spoken, request.settings)
+            settings = request.selection.applied(request.settings, path)
+            file.result = configs.with_versions(file.result, data, path, spoken, settings)
 
 
 def _analyse(
@@ -192,7 +196,7 @@ def _analyse(
             file.result = Skipped(f"a wrapped model may reach it, but it {file.result.error}")
     if project is not None:
         parsed = [indexed[path] for path, why in index.results.items() if why is None]
-        rewriter = Rewriter(engine, project, request.settings)
+        rewriter = Rewriter(engine, project, request.settings, request.selection)
         candidates = [file.candidate for file in parsed]
         for file, result in zip(parsed, _map(rewriter, candidates, request, progress, "Rewriting"), strict=True):
             file.result = result

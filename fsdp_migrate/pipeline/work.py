@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.tree import notebooks
+from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
@@ -59,26 +60,28 @@ class Rewriter:
     engine: Engine
     project: Project
     settings: Settings
+    selection: Selection = ALL_FILES
 
     def __call__(self, candidate: Candidate) -> Result:
         return contained(lambda: self._rewrite(candidate))
 
     def _rewrite(self, candidate: Candidate) -> Result:
+        settings = self.selection.applied(self.settings, candidate.path)
         if candidate.is_notebook:
-            return self._rewrite_notebook(candidate)
-        result = self.engine.rewrite(candidate.data, candidate.path, self.project, self.settings)
+            return self._rewrite_notebook(candidate, settings)
+        result = self.engine.rewrite(candidate.data, candidate.path, self.project, settings)
         if isinstance(result, Changed) and result.source == candidate.data:
             return Unchanged(result.findings)
         return result
 
-    def _rewrite_notebook(self, candidate: Candidate) -> Result:
+    def _rewrite_notebook(self, candidate: Candidate, settings: Settings) -> Result:
         notebook = notebooks.parse(candidate.data, candidate.path, self.engine.has_marker)
         if notebook is None:
             return Skipped("a notebook in another language than Python")
-        result = self.engine.rewrite(notebook.module, candidate.path, self.project, self.settings)
+        result = self.engine.rewrite(notebook.module, candidate.path, self.project, settings)
         if not isinstance(result, Changed | Unchanged):
             return result
-        own = [finding for finding in notebook.findings if self.settings.enabled(finding.rule)]
+        own = [finding for finding in notebook.findings if settings.enabled(finding.rule)]
         found = tuple(sorted([*own, *map(notebook.relocate, result.findings)], key=_place))
         if isinstance(result, Changed):
             data = notebook.rebuild(result.source)

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.tree import git as gitstate
+from fsdp_migrate.tree.selection import ALL_FILES, Selection
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -23,7 +24,6 @@ _FOUND = (*SUFFIXES, *CONFIG_SUFFIXES)
 _REQUIREMENTS = re.compile(r"(pyproject\.toml|setup\.cfg|(conda|environment)[\w.-]*\.ya?ml|requirements[\w.-]*\.txt)$")
 #: A path may have a million characters; a message shows its start.
 _SHOWN = 300
-SKIPPED_DIRECTORIES = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 
 
 class NoSuchPath(Exception):
@@ -60,11 +60,12 @@ def is_requirements(name: str) -> bool:
     return _REQUIREMENTS.match(name) is not None
 
 
-def discover(paths: Sequence[str]) -> list[Source]:
+def discover(paths: Sequence[str], selection: Selection = ALL_FILES) -> list[Source]:
     """The files under ``paths``, each real file once, sorted by name.
 
     A file is always taken. In a directory: what git tracks and what it neither tracks nor ignores, submodules
-    included; outside of git, or where git ignores the whole directory, a walk that honours every ``.gitignore`` in it.
+    included; outside of git, or where git ignores the whole directory, a walk that honours every ``.gitignore`` in it;
+    both without what ``selection`` leaves out.
     Directories reached through a symlink are not entered. A dangling symlink is returned, so that reading names it.
     Raises :class:`NoSuchPath` before anything else is done.
     """
@@ -75,7 +76,7 @@ def discover(paths: Sequence[str]) -> list[Source]:
     # Resolving a path asks the system about every part of it; most files share their directory with others.
     directories: dict[Path, Path] = {}
     for root in roots:
-        for place in _files_under(root, set()) if root.is_dir() else [root]:
+        for place in _files_under(root, selection, set()) if root.is_dir() else [root]:
             is_link = place.is_symlink()
             name = (is_link, place.as_posix())
             if not is_link and place.parent not in directories:
@@ -111,31 +112,32 @@ def _resolve(path: Path) -> Path:
         return path.absolute()
 
 
-def _files_under(directory: Path, visited: set[Path]) -> Iterator[Path]:
+def _files_under(directory: Path, selection: Selection, visited: set[Path]) -> Iterator[Path]:
     real = directory.resolve()
     if real in visited:
         return
     visited.add(real)
-    listing = _ask_git(directory) if gitstate.repository(real) else None
+    listing = _ask_git(directory, selection) if gitstate.repository(real) else None
     if listing is None:
-        yield from _walk(directory, ())
+        yield from _walk(directory, selection, ())
         return
     for name in listing.files:
         place = directory / name
-        if _is_read(name) and (place.is_file() or place.is_symlink()):
+        if _is_read(name) and _is_selected(place, selection) and (place.is_file() or place.is_symlink()):
             yield place
     for name in listing.repositories:
-        yield from _files_under(directory / name, visited)
+        yield from _files_under(directory / name, selection, visited)
 
 
-def _ask_git(directory: Path) -> gitstate.Listing | None:
+def _ask_git(directory: Path, selection: Selection) -> gitstate.Listing | None:
     """None where git has nothing to say: it fails, or it ignores the whole directory that the user named."""
     try:
         tracked, untracked = gitstate.tracked(directory), gitstate.untracked(directory)
     except gitstate.GitError:
         return None
-    files = dict.fromkeys(tracked.files + [name for name in untracked.files if not _is_skipped(name)])
-    repositories = tracked.repositories + [name for name in untracked.repositories if not _is_skipped(name)]
+    skipped = selection.skipped_directories
+    files = dict.fromkeys(tracked.files + [name for name in untracked.files if not _is_in(name, skipped)])
+    repositories = tracked.repositories + [name for name in untracked.repositories if not _is_in(name, skipped)]
     if not files and not repositories:
         return None
     return gitstate.Listing(list(files), repositories)
@@ -148,11 +150,15 @@ def _is_read(name: str) -> bool:
     return name.endswith(_FOUND) and not name.endswith(".safetensors.index.json")
 
 
-def _is_skipped(name: str) -> bool:
-    return not SKIPPED_DIRECTORIES.isdisjoint(PurePosixPath(name).parts)
+def _is_selected(file: Path, selection: Selection) -> bool:
+    return selection.includes(file) and not selection.excludes(file)
 
 
-def _walk(directory: Path, above: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Iterator[Path]:
+def _is_in(name: str, directories: frozenset[str]) -> bool:
+    return not directories.isdisjoint(PurePosixPath(name).parts)
+
+
+def _walk(directory: Path, selection: Selection, above: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Iterator[Path]:
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:
@@ -163,9 +169,12 @@ def _walk(directory: Path, above: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Ite
     for entry in entries:
         place = directory / entry.name
         if entry.is_dir(follow_symlinks=False):
-            if entry.name not in SKIPPED_DIRECTORIES and not _is_ignored(place, specs, "/"):
-                yield from _walk(place, specs)
-        elif _is_read(entry.name) and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
+            is_left_out = entry.name in selection.skipped_directories or selection.excludes(place, is_directory=True)
+            if not is_left_out and not _is_ignored(place, specs, "/"):
+                yield from _walk(place, selection, specs)
+            continue
+        is_wanted = _is_read(entry.name) and _is_selected(place, selection)
+        if is_wanted and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
             yield place
 
 

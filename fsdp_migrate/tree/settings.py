@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.toml import toml
 from fsdp_migrate.tree.torch_release import TorchRelease, parse_release
 
@@ -36,6 +38,14 @@ class ProjectSettings:
     jobs: int | None = None
     min_level: str | None = None
     baseline: Path | None = None
+    files: Selection = ALL_FILES
+
+
+#: The keys of the table; those of the second line make up ``files``.
+KEYS = (
+    *("select", "ignore", "to", "helpers", "torch", "jobs", "min-level", "baseline"),
+    *("exclude", "extend-exclude", "include", "per-file-ignores"),
+)
 
 
 def load_first(targets: Iterable[Path]) -> ProjectSettings:
@@ -69,10 +79,11 @@ def _table(file: Path) -> Mapping[str, object] | None:
 
 def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
     where = f"{file}: [tool.{TABLE}]"
-    known = [name.replace("_", "-") for name in ProjectSettings.__dataclass_fields__]
-    unknown = sorted(set(table) - set(known))
+    unknown = sorted(set(table) - set(KEYS))
     if unknown:
-        raise SettingsError(f"{where} has no setting {unknown[0]!r}: the settings are {', '.join(known)}")
+        near = difflib.get_close_matches(unknown[0].replace("_", "-").lower(), KEYS, n=1, cutoff=0.5)
+        hint = f"the nearest is {near[0]!r}" if near else f"the settings are {', '.join(KEYS)}"
+        raise SettingsError(f"{where} has no setting {unknown[0]!r}: {hint}")
     to, helpers, jobs = table.get("to"), table.get("helpers"), table.get("jobs")
     if to is not None and to not in TARGETS:
         raise SettingsError(f"{where} to = {to!r}: must be one of {', '.join(TARGETS)}")
@@ -94,7 +105,36 @@ def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
         jobs=jobs,
         min_level=level if isinstance(level, str) else None,
         baseline=None if baseline is None else file.parent / baseline,
+        files=_files(table, file.parent, where),
     )
+
+
+def _files(table: Mapping[str, object], base: Path, where: str) -> Selection:
+    exclude, extend, include = (
+        _names(table.get(key), f"{where} {key}", _PATTERNS) for key in ("exclude", "extend-exclude", "include")
+    )
+    per_file = table.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise SettingsError(f"{where} per-file-ignores = {per_file!r}: must be a table of patterns, each with rule ids")
+    pairs = tuple(
+        (pattern, split_names(_names(rules, f"{where} per-file-ignores {pattern!r}") or ()))
+        for pattern, rules in per_file.items()
+    )
+    patterns = (*(exclude or ()), *(extend or ()), *(include or ()), *per_file)
+    if not patterns and exclude is None:
+        return ALL_FILES
+    _compile(patterns, where)
+    return Selection(base.absolute(), exclude, extend or (), include or (), pairs)
+
+
+def _compile(patterns: Iterable[str], where: str) -> None:
+    from pathspec import GitIgnoreSpec
+
+    for pattern in patterns:
+        try:
+            GitIgnoreSpec.from_lines([pattern])
+        except ValueError as error:
+            raise SettingsError(f"{where} has the pattern {pattern!r}, which is not as in .gitignore") from error
 
 
 def _torch(value: object, where: str) -> TorchRelease | None:
@@ -106,11 +146,15 @@ def _torch(value: object, where: str) -> TorchRelease | None:
         raise SettingsError(f"{where} torch = {value!r}: {error}") from error
 
 
-def _names(value: object, where: str) -> tuple[str, ...] | None:
+_RULES = "rule ids, such as ['FSDP1', 'FSDP203']"
+_PATTERNS = "patterns as in .gitignore, such as ['third_party/', 'old_*.py']"
+
+
+def _names(value: object, where: str, kind: str = _RULES) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise SettingsError(f"{where} = {value!r}: must be a list of rule ids, such as ['FSDP1', 'FSDP203']")
+        raise SettingsError(f"{where} = {value!r}: must be a list of {kind}")
     return tuple(value)
 
 

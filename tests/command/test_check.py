@@ -226,7 +226,6 @@ def test_settings_that_are_wrong(table: str, message: str, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check"], "Missing argument 'PATH...'"),
         (["check", "absent"], "no such file or directory: absent"),
         (["check", "--format", "xml", "."], "'xml' is not one of"),
         (["check", "--min-level", "high", "."], "'high' is not one of"),

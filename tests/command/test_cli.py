@@ -116,7 +116,6 @@ def test_markdown_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rewrite"], "Missing argument 'PATH...'"),
         (["rewrite", "absent"], "no such file or directory: absent"),
         (["rewrite", "--report", "x.txt", "."], "must end in .html, .json or .md"),
         (["rewrite", "--report", "absent/x.md", "."], "there is no directory absent"),

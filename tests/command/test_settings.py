@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline import run
-from fsdp_migrate.tree.settings import ProjectSettings, SettingsError, load
+from fsdp_migrate.tree.selection import SKIPPED_DIRECTORIES
+from fsdp_migrate.tree.settings import KEYS, ProjectSettings, SettingsError, load
+from fsdp_migrate.tree.toml import toml
 from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.settings import Settings
 
 SHIM = Settings("shim", "never", ("FSDP1", "FSDP901"), ("FSDP102",), torch=(2, 7))
 ASKED = TorchRelease((2, 7), "torch in [tool.fsdp-migrate]")
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "docs" / "settings.schema.json"
+HEAD = "[tool.fsdp-migrate]"
 
 FULL = """
 [tool.fsdp-migrate]
@@ -37,6 +47,108 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[run.Request]:
 
     monkeypatch.setattr(run, "rewrite", rewrite)
     return seen
+
+
+def _tables() -> Iterator[tuple[str, bool]]:
+    """Tables that the command accepts, and those that it refuses."""
+    files = "exclude = []\nextend-exclude = ['old/']\ninclude = ['*.py']\nper-file-ignores = {'a.py' = ['FSDP1']}\n"
+    yield FULL + "min-level = 'manual'\nbaseline = 'known.json'\n" + files, True
+    yield "[tool.fsdp-migrate]\n", True
+    yield "[tool.fsdp-migrate]\ntorch = 2.7\n", True
+    yield from (
+        (text, False) for text, message in WRONG if text.startswith(f"{HEAD}\n") or "[tool.fsdp-migrate." in text
+    )
+
+
+def test_the_schema_accepts_what_the_command_accepts(tmp_path: Path) -> None:
+    validator = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    validator.check_schema(validator.schema)
+    assert tuple(validator.schema["properties"]) == KEYS
+    assert set(validator.schema["properties"]["exclude"]["default"]) == SKIPPED_DIRECTORIES
+    for text, accepted in _tables():
+        (tmp_path / "pyproject.toml").write_text(text)
+        table = toml().loads(text)["tool"]["fsdp-migrate"]
+        # What a release of torch and a pattern may be is beyond a schema.
+        if accepted or not any(word in text for word in ("torch", "'!'")):
+            assert validator.is_valid(table) is accepted, text
+        if accepted:
+            load(tmp_path)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a wrapped model in each of some files; it is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "old/train.py", "tests/test_train.py", "venv/lib.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+        )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ("", ["old/train.py", "tests/test_train.py", "train.py"]),
+        ("extend-exclude = ['old/', 'tests']", ["train.py"]),
+        ("extend-exclude = ['/train.py']", ["old/train.py", "tests/test_train.py"]),
+        ("exclude = ['old']", ["tests/test_train.py", "train.py", "venv/lib.py"]),
+        ("include = ['test_*.py', 'old/**']", ["old/train.py", "tests/test_train.py"]),
+        ("include = ['*.py']\nextend-exclude = ['/t*']", ["old/train.py"]),
+    ],
+)
+@pytest.mark.parametrize("in_git", [False, True])
+def test_files_that_the_project_leaves_out_are_not_read(
+    table: str, found: list[str], in_git: bool, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if in_git:
+        subprocess.run(["git", "init", "--quiet"], cwd=project, check=True)
+    if "old/**" in table:
+        found = [name for name in found if name != "old/train.py"] + ["old/train.py"]
+    (project / "pyproject.toml").write_text(f"{HEAD}\n{table}\n")
+    assert main(["check", "--format", "json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    assert sorted({finding["path"] for finding in content["findings"]}) == sorted(found)
+
+
+def test_a_file_that_is_named_is_read_although_it_is_excluded(project: Path) -> None:
+    (project / "pyproject.toml").write_text(f"{HEAD}\nextend-exclude = ['old']\ninclude = ['train.py']\n")
+    assert main(["check", "tests/test_train.py"]) == 1
+    assert main(["check", "old"]) == 0
+
+
+def test_patterns_are_meant_from_the_directory_of_the_table(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "pyproject.toml").write_text(f"{HEAD}\nextend-exclude = ['/old/train.py']\n")
+    monkeypatch.chdir(project / "old")
+    assert main(["check"]) == 0
+    assert "No source files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "rewrite"])
+def test_rules_are_left_out_file_by_file(command: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "pyproject.toml").write_text(
+        f"{HEAD}\nextend-exclude = ['old']\n[tool.fsdp-migrate.per-file-ignores]\n'tests/' = ['fsdp1']\n"
+    )
+    before = (project / "tests" / "test_train.py").read_text()
+    main([command, "."] if command == "check" else [command, "--diff"])
+    out = capsys.readouterr().out
+    assert "train.py" in out
+    assert "test_train.py" not in out
+    assert (project / "tests" / "test_train.py").read_text() == before
+
+
+def test_excluded_checkpoints_are_not_read(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "out").mkdir()
+    (project / "out" / "model.pt").write_bytes(b"\x80\x02}q\x00.")
+    (project / "pyproject.toml").write_text(f"{HEAD}\nextend-exclude = ['*.py']\n")
+    assert main(["check", "--ignore", "FSDP4"]) == 0
+    assert "1 checkpoint checked" in capsys.readouterr().out
+    (project / "pyproject.toml").write_text(f"{HEAD}\nextend-exclude = ['*.py', 'out/*.pt']\n")
+    assert main(["check"]) == 0
+    assert "0 checkpoints checked" in capsys.readouterr().out
 
 
 def test_the_nearest_file_with_the_table_counts(tmp_path: Path) -> None:
@@ -83,25 +195,32 @@ def test_without_a_file(tmp_path: Path, requests: list[run.Request], monkeypatch
         assert requests.pop() == run.Request((str(tmp_path),), wanted, torch=here)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "[tool.fsdp-migrate]\nselects = []\n",
-            "has no setting 'selects': the settings are select, ignore, to,",
-        ),
-        ("[tool.fsdp-migrate]\nselect = 'FSDP1'\n", "select = 'FSDP1': must be a list of rule ids"),
-        ("[tool.fsdp-migrate]\nignore = [1]\n", "ignore = [1]: must be a list of rule ids"),
-        ("[tool.fsdp-migrate]\nto = 'fsdp2'\n", "to = 'fsdp2': must be one of native, shim"),
-        ("[tool.fsdp-migrate]\nhelpers = 1\n", "helpers = 1: must be one of never, needed, always"),
-        ("[tool.fsdp-migrate]\ntorch = '2.4'\n", "torch = '2.4': FSDP2 needs torch 2.6 or newer, not 2.4"),
-        ("[tool.fsdp-migrate]\ntorch = 'new'\n", "torch = 'new': 'new' is not a release: write it as 2.13"),
-        ("[tool.fsdp-migrate]\njobs = true\n", "jobs = True: must be a number from 1"),
-        ("[tool.fsdp-migrate]\njobs = 0\n", "jobs = 0: must be a number from 1"),
-        ("[tool]\nfsdp-migrate = 1\n", "tool.fsdp-migrate must be a table"),
-        ("[tool.fsdp-migrate\n", "could not read "),
-    ],
+WRONG = (
+    (
+        "[tool.fsdp-migrate]\nselects = []\n",
+        "has no setting 'selects': the nearest is 'select'",
+    ),
+    ("[tool.fsdp-migrate]\nMin_Level = 'safe'\n", "has no setting 'Min_Level': the nearest is 'min-level'"),
+    ("[tool.fsdp-migrate]\nxyz = 1\n", "has no setting 'xyz': the settings are select, ignore, to,"),
+    ("[tool.fsdp-migrate]\nexclude = 'old.py'\n", "exclude = 'old.py': must be a list of patterns as in .gitignore"),
+    ("[tool.fsdp-migrate]\ninclude = [1]\n", "include = [1]: must be a list of patterns"),
+    ("[tool.fsdp-migrate]\nextend-exclude = ['!']\n", "has the pattern '!', which is not as in .gitignore"),
+    ("[tool.fsdp-migrate]\nper-file-ignores = ['a.py']\n", "must be a table of patterns, each with rule ids"),
+    ("[tool.fsdp-migrate.per-file-ignores]\n'a.py' = 'FSDP1'\n", "'a.py' = 'FSDP1': must be a list of rule ids"),
+    ("[tool.fsdp-migrate]\nselect = 'FSDP1'\n", "select = 'FSDP1': must be a list of rule ids"),
+    ("[tool.fsdp-migrate]\nignore = [1]\n", "ignore = [1]: must be a list of rule ids"),
+    ("[tool.fsdp-migrate]\nto = 'fsdp2'\n", "to = 'fsdp2': must be one of native, shim"),
+    ("[tool.fsdp-migrate]\nhelpers = 1\n", "helpers = 1: must be one of never, needed, always"),
+    ("[tool.fsdp-migrate]\ntorch = '2.4'\n", "torch = '2.4': FSDP2 needs torch 2.6 or newer, not 2.4"),
+    ("[tool.fsdp-migrate]\ntorch = 'new'\n", "torch = 'new': 'new' is not a release: write it as 2.13"),
+    ("[tool.fsdp-migrate]\njobs = true\n", "jobs = True: must be a number from 1"),
+    ("[tool.fsdp-migrate]\njobs = 0\n", "jobs = 0: must be a number from 1"),
+    ("[tool]\nfsdp-migrate = 1\n", "tool.fsdp-migrate must be a table"),
+    ("[tool.fsdp-migrate\n", "could not read "),
 )
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
 def test_wrong_settings_are_refused(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,7 +109,9 @@ def rewrite(tree: Path, to: str) -> Rewritten:
         select=settings.split_names(defaults.select or ()),
         ignore=settings.split_names(defaults.ignore or ()),
     )
-    result = run.rewrite(run.Request((str(tree),), wanted, False, None, True), RulesEngine(), NoProgress())
+    result = run.rewrite(
+        run.Request((str(tree),), wanted, False, None, True, selection=defaults.files), RulesEngine(), NoProgress()
+    )
     for path, reason in result.errors:
         raise CannotRun(f"{path} could not be rewritten: {reason}")
     changed = tuple(file.real for file in result.changed if isinstance(file.result, Changed))
