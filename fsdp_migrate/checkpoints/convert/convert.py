@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fsdp_migrate.checkpoints import traits
+from fsdp_migrate.checkpoints.audit.compare import Audit
+from fsdp_migrate.checkpoints.audit.inventory import Disagrees
 from fsdp_migrate.checkpoints.convert import target as place
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, plan
-from fsdp_migrate.checkpoints.convert.reread import Differs, verify
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
 from fsdp_migrate.checkpoints.entries import BadCheckpoint, spelled, tensors
@@ -40,10 +41,20 @@ class Converted:
 
 def prepare(source: Path, target: Path, wanted: Wanted) -> State:
     """The state that :func:`convert` writes. Raises :class:`CannotConvert` or :class:`BadCheckpoint`."""
+    return _prepared(source, target, wanted)[0]
+
+
+def _prepared(source: Path, target: Path, wanted: Wanted) -> tuple[State, Audit]:
     place.refuse(source, target)
     checkpoint = _only(source)
     flat = traits.flat_parameters(checkpoint.entries)
-    return plan(checkpoint, wanted, _beside(checkpoint) if flat and wanted.template is None else [])
+    state = plan(checkpoint, wanted, _beside(checkpoint) if flat and wanted.template is None else [])
+    try:
+        audit = Audit(checkpoint)
+        audit.refuse_lost(state)
+    except Disagrees as error:
+        raise CannotConvert(f"{source}: two independent readings of it differ: {error}") from error
+    return state, audit
 
 
 def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shard_size: int = SHARD_SIZE) -> Converted:
@@ -52,7 +63,7 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     One process and no process group; it holds two tensors at most. Raises :class:`CannotConvert` and
     :class:`BadCheckpoint`, both before anything lies at ``target``; ``source`` is only ever read.
     """
-    state = prepare(source, target, wanted)
+    state, audit = _prepared(source, target, wanted)
     place.refuse_small_disk(state, target)
     _refuse_names_of_other_encodings(state, target)
     nbytes = place.nbytes_of(state)
@@ -60,8 +71,8 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
         stream = TensorStream(state.entries, progress("writing", nbytes))
         _write(state, path, stream, wanted.to, shard_size)
         try:
-            verify(state, path, stream.digests, progress("comparing", nbytes))
-        except (Differs, BadCheckpoint) as error:
+            audit.compare(state, path, progress("comparing", nbytes))
+        except (Disagrees, BadCheckpoint) as error:
             raise CannotConvert(f"what was written differs from what was read, and was removed: {error}") from error
     left = (
         f"{path}: left by a killed or running conversion; delete it if none is running"

@@ -64,6 +64,8 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
     _refuse_rest(checkpoint, state, wanted.to)
     if wanted.to is not Target.FULL:
         _refuse_names_alike(state)
+    if wanted.to is not Target.SAFETENSORS:
+        _refuse_keys_inside(state)
     state = _noting_numbers(state)
     if any(file.name == LIGHTNING_FILE for file in checkpoint.found.files):
         state = state.noting(
@@ -142,6 +144,15 @@ def _refuse_names_alike(state: State) -> None:
                 f"{spelled(key)} is there twice, as {list(other)} and as {list(key)}, and this format joins keys with "
                 "dots: use --to full, or rename one in the program that saves it"
             )
+
+
+def _refuse_keys_inside(state: State) -> None:
+    """Refuse ``("a",)`` beside ``("a", "b")``, which metadata may say and no dictionary can hold."""
+    for key in state.entries:
+        for end in range(len(key)):
+            if key[:end] in state.entries:
+                outer = spelled(key[:end]) or "the whole file"
+                raise CannotConvert(f"{outer} is an entry and holds {spelled(key)} as well: --leave-out {spelled(key)}")
 
 
 def _value(entry: TensorEntry | ValueEntry) -> object:

@@ -19,13 +19,15 @@ class State:
 
     ``sequences``: which of the keys' prefixes are lists and tuples. ``notes``: what was changed on the way, and what
     was left out, as sentences for the person who asked. ``aliases``: names that were left out, and the name in
-    ``entries`` of the same elements, which a model that is loaded strictly wants under both.
+    ``entries`` of the same elements, which a model that is loaded strictly wants under both. ``left_out``: the entries
+    that were left out, each with a note.
     """
 
     entries: Entries
     sequences: Sequences
     notes: tuple[str, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[TensorEntry | ValueEntry, ...] = ()
 
     def noting(self, *notes: str) -> State:
         """The same with more notes."""
@@ -34,7 +36,9 @@ class State:
     def without(self, keys: Iterable[Key]) -> State:
         """The same but for these keys."""
         gone = set(keys)
-        return replace(self, entries={key: entry for key, entry in self.entries.items() if key not in gone})
+        left_out = (entry for key, entry in self.entries.items() if key in gone)
+        kept = {key: entry for key, entry in self.entries.items() if key not in gone}
+        return replace(self, entries=kept, left_out=(*self.left_out, *left_out))
 
     def renamed(self, rename: Callable[[Key], Key]) -> State:
         """The same under other keys. Raises :class:`CannotConvert` where two become one."""
