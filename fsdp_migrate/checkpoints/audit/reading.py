@@ -20,8 +20,10 @@ _BLOCK = 2**18
 
 @dataclass
 class Inventory:
-    """The leaves by their keys, and how many there are of each key; ``places``: every tensor part, by its file and the
-    byte where it starts, or the archive that it is in."""
+    """The leaves by their keys, and how many there are of each key.
+
+    ``places`` has every part of a tensor, by its file and the byte where it starts, or where its archive does.
+    """
 
     leaves: dict[Name, Leaf] = field(default_factory=dict)
     counts: Counter[Name] = field(default_factory=Counter)
@@ -52,15 +54,15 @@ def of_ranks(files: Mapping[int, Path]) -> Inventory:
 def _inventory(ranks: Sequence[Sequence[tuple[Name, Leaf | Spread]]]) -> Inventory:
     found = Inventory()
     by_name: dict[Name, list[Leaf | Spread]] = {}
-    for number, leaves in enumerate(ranks):
+    for leaves in ranks:
+        # Of a key that several ranks have there is one.
+        found.counts |= Counter(name for name, _ in leaves if ODD in name)
         for name, leaf in leaves:
             for part in _parts(leaf):
                 for byte in (part.place.start, part.place.item):
                     found.places.setdefault((part.place.file, byte), []).append(part)
             if ODD not in name:
                 by_name.setdefault(name, []).append(leaf)
-            elif not number:
-                found.counts[name] += 1
     for name, held in by_name.items():
         spread = [one for one in held if isinstance(one, Spread)]
         first = held[0]
