@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,7 +74,7 @@ class Audit:
         found = find(target)
         if len(found) != 1:
             raise Disagrees(f"{len(found)} checkpoints were written, not one")
-        held, wanted = _by_text(inventory(found[0]).leaves), _by_text(state.entries)
+        held, wanted = _by_text(inventory(found[0]).leaves.items()), _by_text(state.entries.items())
         if wanted.keys() != held.keys():
             different = sorted(map(".".join, wanted.keys() ^ held.keys()))
             raise Disagrees(f"{different[0]} is only in one of source and target")
@@ -82,14 +82,14 @@ class Audit:
         for name, (key, entry) in wanted.items():
             _, leaf = held[name]
             if not _alike(entry, leaf):
-                raise Disagrees(f"{spelled(key)} is {_what(leaf)} in the target, not {_what(entry)}")
+                raise Disagrees(f"{_shown(key)} is {_what(leaf)} in the target, not {_what(entry)}")
             before = self._second.leaves.get(sources[id(entry)]) if id(entry) in sources else None
             if isinstance(entry, TensorEntry) and isinstance(leaf, Tensor):
                 source = reading.elements(before) if isinstance(before, Tensor) else _derived(entry, self._second)
                 expected, number = _digest(source), source.size
                 del source
                 if _digest(reading.elements(leaf)) != expected:
-                    raise Disagrees(f"the elements of {spelled(key)} are not those of the source")
+                    raise Disagrees(f"the elements of {_shown(key)} are not those of the source")
                 advance(number)
 
     def _named(self, key: Key) -> Name:
@@ -138,10 +138,10 @@ def _place(where: Bytes | Item) -> tuple[Path, int]:
     return where.file, where.offset
 
 
-def _by_text(leaves: Mapping[Name, _Held]) -> dict[tuple[str, ...], tuple[Name, _Held]]:
+def _by_text(leaves: Iterable[tuple[Name, _Held]]) -> dict[tuple[str, ...], tuple[Name, _Held]]:
     """All that is not empty, by what its key looks like. Raises :class:`Disagrees` where two look alike."""
     found: dict[tuple[str, ...], tuple[Name, _Held]] = {}
-    for name, leaf in leaves.items():
+    for name, leaf in leaves:
         if isinstance(leaf, Plain | ValueEntry) and _is_empty(leaf):
             continue
         text = tuple(map(str, name))
