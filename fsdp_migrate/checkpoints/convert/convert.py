@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.audit.compare import Audit
+from fsdp_migrate.checkpoints.audit.auditor import Audit
 from fsdp_migrate.checkpoints.audit.inventory import Disagrees
 from fsdp_migrate.checkpoints.convert import target as place
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, plan
@@ -47,8 +47,10 @@ def prepare(source: Path, target: Path, wanted: Wanted) -> State:
 def _prepared(source: Path, target: Path, wanted: Wanted) -> tuple[State, Audit]:
     place.refuse(source, target)
     checkpoint = _only(source)
+    place.refuse(checkpoint.path, target)
     flat = traits.flat_parameters(checkpoint.entries)
     state = plan(checkpoint, wanted, _beside(checkpoint) if flat and wanted.template is None else [])
+    place.refuse_repetition(state, source, checkpoint.found.files)
     try:
         audit = Audit(checkpoint)
         audit.refuse_lost(state)
@@ -69,7 +71,11 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     nbytes = place.nbytes_of(state)
     with place.beside(target) as path:
         stream = TensorStream(state.entries, progress("writing", nbytes))
-        _write(state, path, stream, wanted.to, shard_size)
+        try:
+            _write(state, path, stream, wanted.to, shard_size)
+        except MemoryError as error:
+            largest = max(entry.nbytes for _, entry in tensors(state.entries))
+            raise CannotConvert(f"{source}: its largest tensor has {largest:,} bytes, too many for memory") from error
         try:
             audit.compare(state, path, progress("comparing", nbytes))
         except (Disagrees, BadCheckpoint) as error:

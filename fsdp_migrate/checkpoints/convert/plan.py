@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from fsdp_migrate.checkpoints.entries import ITEM_SIZES, Key, TensorEntry, Value
 from fsdp_migrate.checkpoints.judge.loading import root_of_model
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
 from fsdp_migrate.checkpoints.read.find import LIGHTNING_FILE, Kind
+
+_MOST_DIMENSIONS = 31
+_MOST_ELEMENTS = 2**58
 
 
 class Target(str, enum.Enum):
@@ -205,6 +209,11 @@ def _differs_at(key: Key, root: Key) -> int:
     return place + 1
 
 
+def _is_beyond_arrays(shape: tuple[int, ...]) -> bool:
+    """Whether numpy has no array of this shape; sizes of 0 do not make the others smaller."""
+    return len(shape) > _MOST_DIMENSIONS or math.prod(max(size, 1) for size in shape) >= _MOST_ELEMENTS
+
+
 def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
     # Entries keep who they are under all renaming, and --leave-out takes the names of the source.
     before = {id(entry): key for key, entry in checkpoint.entries.items()}
@@ -222,6 +231,11 @@ def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
         ):
             raise CannotConvert(
                 f"{checkpoint.path}: {name} is {entry.dtype}, whose size this version does not know: --leave-out {name}"
+            )
+        if isinstance(entry, TensorEntry) and _is_beyond_arrays(entry.shape):
+            raise CannotConvert(
+                f"{checkpoint.path}: {name} has {len(entry.shape)} dimensions of {math.prod(entry.shape)} elements, "
+                f"more than an array can have: --leave-out {name}"
             )
     left = {id(entry) for entry in state.entries.values()}
     for key, what in checkpoint.lost.items():

@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from fsdp_migrate.checkpoints.entries import tensors
 #: Headers, pickles and padding, for each tensor and for all.
 _OVERHEAD_EACH = 4096
 _OVERHEAD = 2**20
+#: How much more elements than bytes a source may describe; a view of one element may have any shape.
+_REPEATED = 1000
+_REPEATED_ANYWAY = 2**26
 
 
 def nbytes_of(state: State) -> int:
@@ -31,6 +34,16 @@ def refuse(source: Path, target: Path) -> None:
         raise CannotConvert(f"{target.parent}: no such folder")
     if source.is_dir() and source.resolve() in target.resolve().parents:
         raise CannotConvert(f"{target}: it is inside the checkpoint that is read: choose a place outside of {source}")
+
+
+def refuse_repetition(state: State, source: Path, files: Iterable[Path]) -> None:
+    """Raise :class:`CannotConvert` where much more would be written than the files have, as views may repeat bytes."""
+    needed, held = nbytes_of(state), sum(file.stat().st_size for file in files)
+    if needed > _REPEATED * held + _REPEATED_ANYWAY:
+        raise CannotConvert(
+            f"{source}: it describes {needed:,} bytes of tensors and has {held:,}, more than {_REPEATED} times fewer: "
+            "its tensors repeat their elements; leave them out or save them as they are"
+        )
 
 
 def refuse_small_disk(state: State, target: Path) -> None:

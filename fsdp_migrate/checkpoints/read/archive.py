@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def _read(item: Item, window: _Window, archive: zipfile.ZipFile) -> Archive:
     if len(roots) != 1:
         many = "no data.pkl" if not roots else f"{len(roots)} of them"
         raise BadCheckpoint(f"{where}: torch.save writes one data.pkl, this archive holds {many}")
+    _refuse_overlaps(where, window, infos.values())
     checked = any(info.CRC for info in infos.values())
     storages: dict[str, tuple[int, int, int | None]] = {}
     for name, info in infos.items():
@@ -112,6 +114,13 @@ def _read(item: Item, window: _Window, archive: zipfile.ZipFile) -> Archive:
     big_endian = order is not None and _content(window, order, checked).strip() == b"big"
     records = frozenset(name.removeprefix(roots[0]) for name in infos if name.rpartition("/")[0] + "/" == roots[0])
     return Archive(item, pickles, storages, records, not big_endian)
+
+
+def _refuse_overlaps(where: str, window: _Window, infos: Iterable[zipfile.ZipInfo]) -> None:
+    """Raise :class:`BadCheckpoint` where members share bytes, by which a small file would hold any number of them."""
+    spans = sorted((info.header_offset, _data_offset(window, info) + info.compress_size) for info in infos)
+    if any(after < end for (_, end), (after, _) in itertools.pairwise(spans)):
+        raise BadCheckpoint(f"{where}: parts of the archive overlap, which torch.save never writes")
 
 
 def _content(window: _Window, info: zipfile.ZipInfo, checked: bool) -> bytes:

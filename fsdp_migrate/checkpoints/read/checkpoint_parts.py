@@ -21,6 +21,7 @@ from fsdp_migrate.checkpoints.entries import (
 from fsdp_migrate.checkpoints.read import dcp, safetensors
 from fsdp_migrate.checkpoints.read import torch_save as torchfile
 from fsdp_migrate.checkpoints.read.archive import first_bytes, open_archive, whole
+from fsdp_migrate.checkpoints.read.danger import MOST_PICKLES
 from fsdp_migrate.checkpoints.read.find import LFS_START, LIGHTNING_FILE, Found, Kind, find, world_size_in
 from fsdp_migrate.checkpoints.read.ranks import together
 from fsdp_migrate.checkpoints.read.seen import OLD_LIMIT, Seen, by_file
@@ -171,7 +172,8 @@ class _Opening:
             return self._made({}, None)
         found = self._seen.pickles(path, data)
         needed = 5 if found and found[0].value == _OLD_MAGIC else 1
-        broken = next((pickled.error for pickled in found[:needed] if pickled.error is not None), None)
+        read = found if len(found) > MOST_PICKLES else found[:needed]
+        broken = next((pickled.error for pickled in read if pickled.error is not None), None)
         if broken is not None or len(found) < needed:
             self._problems.append(f"{path}: {broken or 'it is truncated'}")
         return self._made({}, None)

@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from picklescan.scanner import SafetyLevel, scan_pickle_bytes
 
-from fsdp_migrate.checkpoints.read.unpickle import Global, Pickled, read
+from fsdp_migrate.checkpoints.read.unpickle import Global, Pickled, read_next
 from fsdp_migrate.tree.toml import toml
 
 _GETATTR = frozenset({Global("__builtin__", "getattr"), Global("builtins", "getattr")})
@@ -23,6 +23,8 @@ _GETATTR = frozenset({Global("__builtin__", "getattr"), Global("builtins", "geta
 _WHOLE_OBJECT = re.compile(r"torch\.(nn\.modules|optim)\.[\w.]+ [A-Z]\w*")
 #: Their modules hold functions that run code or touch files, in too great a number to list.
 _ROOTS = frozenset({*sys.stdlib_module_names, "__builtin__", "copy_reg", "torch", "numpy", "commands", "popen2"})
+#: torch wrote five, before it wrote archives.
+MOST_PICKLES = 1000
 
 
 def dangerous(pickled: Pickled) -> list[Global]:
@@ -36,14 +38,20 @@ def foreign(pickled: Pickled) -> list[Global]:
 
 
 def pickles_in(data: bytes) -> Iterator[Pickled]:
-    """The pickles that follow each other from the start of ``data``, up to the first broken one and with it."""
-    rest = data
-    while rest:
-        pickled = read(rest)
+    """The pickles that follow each other from the start of ``data``, up to the first broken one and with it.
+
+    One that comes after very many others counts as broken.
+    """
+    stream = io.BytesIO(data)
+    for _ in range(MOST_PICKLES):
+        if stream.tell() >= len(data):
+            return
+        pickled = read_next(stream)
         yield pickled
         if pickled.error is not None:
             return
-        rest = rest[pickled.length :]
+    if stream.tell() < len(data):
+        yield Pickled(None, f"more than {MOST_PICKLES} pickles in one file", frozenset(), frozenset(), 0)
 
 
 @cache

@@ -20,7 +20,7 @@ from fsdp_migrate.checkpoints.entries import (
 )
 from fsdp_migrate.checkpoints.read import pieces
 from fsdp_migrate.checkpoints.read.archive import PICKLE_LIMIT, first_bytes, whole
-from fsdp_migrate.checkpoints.read.unpickle import Call, Global, Pickled, global_of
+from fsdp_migrate.checkpoints.read.unpickle import Call, Global, Pickled, described, global_of
 from fsdp_migrate.checkpoints.read.unpickle import read as read_pickle
 
 _MISTAKES = (IndexError, KeyError, TypeError, ValueError, AttributeError)
@@ -110,9 +110,9 @@ class _MetadataOf:
         nesting = self._fields.get("planner_data")
         nesting = nesting if isinstance(nesting, dict) else {}
         entries: Entries = {}
-        for name, described in self._fields["state_dict_metadata"].items():
+        for name, told in self._fields["state_dict_metadata"].items():
             key = _key(name, nesting)
-            entries[key] = self._entry(str(name), described)
+            entries[key] = self._entry(str(name), told)
         version = self._fields.get("version")
         return Metadata(
             self._path,
@@ -128,18 +128,20 @@ class _MetadataOf:
     def _storage(self, stored: Any) -> Iterator[tuple[tuple[str, tuple[int, ...] | None], Item]]:
         for index, info in (stored or {}).items():
             place, name = pieces.attributes(info), pieces.attributes(index)
+            if not isinstance(name["fqn"], str) or not isinstance(place["relative_path"], str):
+                raise ValueError("a name that is not text")
             if place.get("transform_descriptors"):
-                raise ValueError(f"{name['fqn']} is stored through {place['transform_descriptors']}")
+                raise ValueError(f"{name['fqn']} is stored through {described(place['transform_descriptors'])}")
             offset, length = pieces.integers((place["offset"], place["length"]))
             start = name.get("offset")
             file = self._file(place["relative_path"])
             self._files.add(file)
-            yield (str(name["fqn"]), None if start is None else pieces.integers(start)), Item(file, offset, length)
+            yield (name["fqn"], None if start is None else pieces.integers(start)), Item(file, offset, length)
 
-    def _file(self, name: Any) -> Path:
-        relative = PurePosixPath(str(name))
-        if relative.is_absolute() or ".." in relative.parts or "\\" in str(name) or "\0" in str(name):
-            raise ValueError(f"it refers to the file {str(name)!r}, which is not in its folder")
+    def _file(self, name: str) -> Path:
+        relative = PurePosixPath(name)
+        if relative.is_absolute() or ".." in relative.parts or "\\" in name or "\0" in name:
+            raise ValueError(f"it refers to the file {name!r}, which is not in its folder")
         return self._path.parent / relative
 
     def _entry(self, name: str, described: Any) -> TensorEntry | ValueEntry:

@@ -71,7 +71,7 @@ def find(
     Raises :class:`BadCheckpoint` where ``path`` cannot be read. A folder without checkpoints gives an empty list.
     """
     if not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
-        return [_file(path)] if path.name != ".metadata" else [_dcp(path.parent, _names(path.parent))]
+        return [_file(path)] if path.name != ".metadata" else [_of_metadata(path)]
     found: list[Found] = []
     for folder, inner, names in os.walk(path, onerror=_raise):
         inner[:] = sorted(name for name in inner if not name.startswith(".") and entered(Path(folder, name)))
@@ -219,7 +219,12 @@ def _is_regular(path: Path) -> bool:
         return False
 
 
-def _file(path: Path) -> Found:
+def _of_metadata(path: Path) -> Found:
+    _refuse_special(path)
+    return _dcp(path.parent, [name for name in _names(path.parent) if _is_regular(path.parent / name)])
+
+
+def _refuse_special(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
@@ -229,11 +234,16 @@ def _file(path: Path) -> Found:
         raise BadCheckpoint(f"{str(path)[:_SHOWN]}: could not read: {reason or error}") from error
     if not stat.S_ISREG(mode):
         raise BadCheckpoint(f"{path}: a pipe, socket or device, which holds no checkpoint")
+
+
+def _file(path: Path) -> Found:
+    _refuse_special(path)
     layout = "accelerate" if path.name in ("pytorch_model_fsdp.bin", "optimizer.bin") else ""
     if path.name.endswith(".safetensors"):
         return Found(Kind.SAFETENSORS, path, (path,))
     if path.name.endswith(".safetensors.index.json"):
-        shards = [name for name in _names(path.parent) if name.endswith(".safetensors")]
+        inside = [name for name in _names(path.parent) if name.endswith(".safetensors")]
+        shards = [name for name in inside if _is_regular(path.parent / name)]
         return next(_safetensors(path.parent, shards, [path.name]))
     if _is_torch(path):
         kind = Kind.FILE if archive.starts_as_archive(archive.whole(path)) else Kind.PICKLE

@@ -102,11 +102,9 @@ def _mesh_shape(mesh: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _flat(shape: Any) -> Iterator[int]:
+    """The sizes in a shape of shapes, which the layout of torch's meshes has one level of."""
     for part in shape if isinstance(shape, tuple) else (shape,):
-        if isinstance(part, tuple):
-            yield from _flat(part)
-        else:
-            yield int(part)
+        yield from map(int, part) if isinstance(part, tuple) else (int(part),)
 
 
 def dtype_name(value: Any) -> str:

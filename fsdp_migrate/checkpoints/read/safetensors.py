@@ -49,6 +49,10 @@ DTYPES = {
 }
 
 
+_MISTAKES = (
+    *(AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError),
+    *(struct.error, safetensors.SafetensorError),
+)
 #: As the library has it.
 _LARGEST_HEADER = 100_000_000
 
@@ -123,7 +127,7 @@ def _read_file(path: Path) -> tuple[dict[str, TensorEntry], dict[str, Offsets]]:
         start = 8 + struct.unpack("<Q", first_bytes(item, 8))[0]
         places = _places(header)
         return {name: _entry(path, start, told) for name, told in header.items()}, places
-    except (AttributeError, ValueError, KeyError, TypeError, struct.error, safetensors.SafetensorError) as error:
+    except _MISTAKES as error:
         raise BadCheckpoint(f"{path}: not a complete file of safetensors: {error}") from error
 
 
@@ -161,11 +165,8 @@ def _no_name_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _entry(path: Path, start: int, told: dict[str, object]) -> TensorEntry:
     name = str(told["dtype"])
-    shape, dtype = told["shape"], DTYPES.get(name, name)
-    offsets = told["data_offsets"]
-    if not isinstance(shape, list) or not isinstance(offsets, list):
-        raise ValueError("a header without shapes")
-    sizes = tuple(shape)
+    sizes, dtype = integers(told["shape"]), DTYPES.get(name, name)
+    offsets = integers(told["data_offsets"])
     where = Bytes(path, start + offsets[0], strides_of(sizes))
     stored = None if name in DTYPES else offsets[1] - offsets[0]
     return TensorEntry(sizes, dtype, (Chunk((0,) * len(sizes), sizes, where),), stored=stored)

@@ -33,6 +33,8 @@ from fsdp_migrate.checkpoints.read.unpickle import read as read_pickle
 _BYTES = Global("_codecs", "encode")
 #: Python refuses to spell numbers of more than 4,300 digits, and torch keeps none of more than 64 bits.
 _LARGEST = 2**256
+#: Each entry has the whole of its key, so that depth costs memory for all that is below.
+_DEEPEST = 100
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
@@ -124,6 +126,8 @@ class _TorchFileOf:
     def _entries(self, key: Key, value: Any) -> Iterator[tuple[Key, TensorEntry | ValueEntry]]:
         # What one pickle may hold twice by reference, it could hold 2**30 times in 30 steps.
         self._left -= 1
+        if len(key) > _DEEPEST:
+            raise BadCheckpoint(f"{self._where}: dictionaries or lists nested too deeply, more than {_DEEPEST} levels")
         if self._left < 0:
             raise BadCheckpoint(f"{self._where}: it holds more values than its pickle has bytes")
         if isinstance(value, Dictionary) and value.attributes is not None:

@@ -45,6 +45,10 @@ class Call:
     items: list[Any] = field(default_factory=list)
     entries: dict[Any, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        # What it was called with may hold itself twice, 60 levels deep.
+        return f"{self.function}(…)"
+
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
@@ -61,7 +65,7 @@ class Call:
         self.entries[key] = value
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Persistent:
     """What a pickle keeps outside of itself; torch's keep their storages there."""
 
@@ -72,6 +76,12 @@ class Dictionary(dict[Any, Any]):
     """``collections.OrderedDict``, with what a pickle sets on it kept apart from its entries."""
 
     attributes: Any = None
+
+    def __init__(self, pairs: Any = ()) -> None:
+        # Python 2 gives the pairs to the call; the scan has not seen their keys.
+        if not all(isinstance(key, str | int | float | bytes | None) for key, _ in pairs):
+            raise BadPickle("an OrderedDict made of pairs whose keys are neither text nor numbers")
+        super().__init__(pairs)
 
     def __setstate__(self, state: Any) -> None:
         self.attributes = state
@@ -94,17 +104,25 @@ class Pickled:
 
 def read(data: bytes) -> Pickled:
     """The first pickle in ``data``, broken or not."""
+    return read_next(io.BytesIO(data))
+
+
+def read_next(stream: io.BytesIO) -> Pickled:
+    """The pickle that starts where ``stream`` is, broken or not; leaves it behind that."""
+    start = stream.tell()
     names: set[Global] = set()
     try:
-        length = _scan(data, names)
+        length = _scan(stream, names)
     except BadPickle as error:
-        return Pickled(None, str(error), frozenset(names), frozenset(), len(data))
-    reader = _Reader(io.BytesIO(data))
+        return Pickled(None, str(error), frozenset(names), frozenset(), len(stream.getbuffer()) - start)
+    stream.seek(start)
+    reader = _Reader(stream)
     value, error_text = None, None
     try:
         value = reader.load()
     except Exception as error:  # the C reader raises whatever it meets in broken data
         error_text = f"not a complete pickle: {type(error).__name__}: {error}"
+    stream.seek(start + length)
     return Pickled(value, error_text, frozenset(names | reader.names), frozenset(reader.fetched), length)
 
 
@@ -121,16 +139,17 @@ def global_of(value: Any) -> Global | None:
     return named if isinstance(value, type) and isinstance(named, Global) else None
 
 
-def _scan(data: bytes, names: set[Global]) -> int:
-    """The length of the first pickle in ``data``; its GLOBALs go to ``names``, the others need the reader.
+def _scan(stream: io.BytesIO, names: set[Global]) -> int:
+    """The length of the next pickle in ``stream``; its GLOBALs go to ``names``, the others need the reader.
 
     Raises :class:`BadPickle` for one that does not parse, or whose memo would not fit into memory.
     """
     slots = 0
-    end = 0
+    start = stream.tell()
+    end = start
     stack = PickleStack()
     try:
-        for operation, argument, position in pickletools.genops(data):
+        for operation, argument, position in pickletools.genops(stream):
             stack.do(operation, argument)
             match operation.name:
                 case "GLOBAL" | "INST":
@@ -153,7 +172,7 @@ def _scan(data: bytes, names: set[Global]) -> int:
         raise BadPickle(str(error)) from error
     except Exception as error:  # genops raises whatever its readers meet in broken data
         raise BadPickle(f"not a complete pickle: {error}") from error
-    return end
+    return end - start
 
 
 class _Reader(pickle.Unpickler):

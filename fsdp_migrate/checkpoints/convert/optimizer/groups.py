@@ -28,6 +28,8 @@ def read_groups(path: Path) -> list[list[str]]:
 
     Raises :class:`CannotConvert` for anything else.
     """
+    if path.exists() and not path.is_file():
+        raise CannotConvert(f"{path}: the groups cannot be read: not a regular file; {ADVICE}")
     try:
         told = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -29,7 +29,7 @@ from fsdp_migrate.checkpoints.entries import BadCheckpoint, Chunk, Key, TensorEn
 _FILE = "__0_0.distcp"
 #: Torch 2.6 has no such argument; it saves alone wherever there is no process group.
 _ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(save).parameters else {}
-_REASONS = (OSError, BadCheckpoint, CannotConvert, KeyboardInterrupt, SystemExit)
+_REASONS = (MemoryError, OSError, BadCheckpoint, CannotConvert, KeyboardInterrupt, SystemExit)
 
 
 def write(state: State, target: Path, stream: TensorStream) -> None:

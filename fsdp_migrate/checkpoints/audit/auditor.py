@@ -68,15 +68,16 @@ class Audit:
     def compare(self, state: State, target: Path, advance: Callable[[int], object]) -> None:
         """Compare what lies at ``target`` with the source, key by key and element by element, one tensor at a time.
 
-        Keys are compared by what they look like, as not every format keeps numbers apart from text. Raises
+        Where a format does not keep numbers apart from text, keys are compared by what they look like. Raises
         :class:`Disagrees` with the first difference.
         """
         found = find(target)
         if len(found) != 1:
             raise Disagrees(f"{len(found)} checkpoints were written, not one")
-        held, wanted = _by_text(inventory(found[0]).leaves.items()), _by_text(state.entries.items())
+        exact = found[0].kind is Kind.FILE
+        held, wanted = _by_key(inventory(found[0]).leaves.items(), exact), _by_key(state.entries.items(), exact)
         if wanted.keys() != held.keys():
-            different = sorted(map(".".join, wanted.keys() ^ held.keys()))
+            different = sorted(map(_shown, wanted.keys() ^ held.keys()))
             raise Disagrees(f"{different[0]} is only in one of source and target")
         sources = {id(entry): self._named(key) for key, entry in self._checkpoint.entries.items()}
         for name, (key, entry) in wanted.items():
@@ -138,16 +139,16 @@ def _place(where: Bytes | Item) -> tuple[Path, int]:
     return where.file, where.offset
 
 
-def _by_text(leaves: Iterable[tuple[Name, _Held]]) -> dict[tuple[str, ...], tuple[Name, _Held]]:
-    """All that is not empty, by what its key looks like. Raises :class:`Disagrees` where two look alike."""
-    found: dict[tuple[str, ...], tuple[Name, _Held]] = {}
+def _by_key(leaves: Iterable[tuple[Name, _Held]], exact: bool) -> dict[Name, tuple[Name, _Held]]:
+    """All that is not empty, by its key, or by what that looks like. Raises :class:`Disagrees` where two are one."""
+    found: dict[Name, tuple[Name, _Held]] = {}
     for name, leaf in leaves:
         if isinstance(leaf, Plain | ValueEntry) and _is_empty(leaf):
             continue
-        text = tuple(map(str, name))
-        if text in found:
+        key = name if exact else tuple(map(str, name))
+        if key in found:
             raise Disagrees(f"{_shown(name)} is there twice, once as a number and once as text")
-        found[text] = name, leaf
+        found[key] = name, leaf
     return found
 
 
