@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fsdp_migrate.checkpoints.entries import BadCheckpoint
 from fsdp_migrate.checkpoints.read import archive
+from fsdp_migrate.checkpoints.read.unpickle import starts_as_old_pickle
 
 
 class Kind(str, enum.Enum):
@@ -256,9 +257,11 @@ def _is_torch(path: Path) -> bool:
     if not _is_regular(path):
         return False
     start = archive.first_bytes(archive.whole(path), _TOLD_BY)
-    if start.startswith(_TORCH_STARTS) or not path.name.endswith(_TORCH):
-        return start.startswith(_TORCH_STARTS)
-    return start.startswith(LFS_START) or not _is_text(start)
+    if start.startswith(_TORCH_STARTS):
+        return True
+    if path.name.endswith(_TORCH) and (start.startswith(LFS_START) or not _is_text(start)):
+        return True
+    return path.name.endswith((*_TORCH, *_OFTEN_TORCH)) and starts_as_old_pickle(path)
 
 
 def _is_text(start: bytes) -> bool:

@@ -29,6 +29,11 @@ class PickleStack:
         self._marks: list[int] = []
         self._memo: dict[int, int] = {}
 
+    @property
+    def depth(self) -> int:
+        """How many values are on it."""
+        return len(self._parts)
+
     def do(self, operation: OpcodeInfo, argument: object) -> None:
         """Take one operation into account. Raises :class:`TooLargeToHash` where it hashes too much."""
         name = operation.name

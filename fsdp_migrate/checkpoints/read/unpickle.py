@@ -11,6 +11,7 @@ import pickle
 import pickletools
 import reprlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.checkpoints.read.pickle_stack import PickleStack, TooLargeToHash
@@ -32,6 +33,7 @@ class Global:
 
 
 _GETATTR = frozenset({Global("__builtin__", "getattr"), Global("builtins", "getattr")})
+_CALLING = frozenset({"REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"})
 _ORDERED_DICT = Global("collections", "OrderedDict")
 
 
@@ -124,6 +126,25 @@ def read_next(stream: io.BytesIO) -> Pickled:
         error_text = f"not a complete pickle: {type(error).__name__}: {error}"
     stream.seek(start + length)
     return Pickled(value, error_text, frozenset(names | reader.names), frozenset(reader.fetched), length)
+
+
+def starts_as_old_pickle(path: Path) -> bool:
+    """Whether a file without the mark of a protocol is a pickle up to its end, or up to the first call in it.
+
+    Of protocols 0 and 1, which have no mark; a text that looks like one has nothing on the stack to be called.
+    """
+    stack = PickleStack()
+    try:
+        with path.open("rb") as stream:
+            for operation, argument, _ in pickletools.genops(stream):
+                if operation.name in _CALLING:
+                    return stack.depth > 1 or operation.name == "INST"
+                if operation.name == "STOP":
+                    return stack.depth > 0
+                stack.do(operation, argument)
+    except Exception:  # genops raises whatever its readers meet in what is no pickle
+        return False
+    return False
 
 
 def described(value: Any) -> str:
