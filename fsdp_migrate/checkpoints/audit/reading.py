@@ -89,7 +89,7 @@ def _joined(parts: Sequence[Spread]) -> Tensor:
 def _boxed(part: Spread, parts: Sequence[Spread]) -> Part:
     """The box of a DTensor's part: it starts where the parts of the coordinates before it end."""
     if part.local is None:
-        raise Disagrees("a part without elements of its own")
+        raise Disagrees("a part without elements")
     first = [0] * len(part.shape)
     for dim in range(len(part.shape)):
         along = [place for place, split in part.splits if split == dim]
