@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import JOBS, rule_options, rule_settings, writable
+from fsdp_migrate.commands.options import JOBS, QUIET, VERBOSE, rule_options, rule_settings, say_settings, writable
 from fsdp_migrate.tree.settings import LEVELS
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option("--write-baseline", metavar="FILE", help="Write all findings to FILE, and exit 0.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
 @JOBS
+@QUIET
+@VERBOSE
 def check(
     paths: tuple[str, ...],
     form: str,
@@ -90,6 +92,7 @@ def check(
     helpers: str | None,
     torch: TorchRelease | None,
     jobs: int | None,
+    verbosity: str | None,
 ) -> int:
     from fsdp_migrate.check import gate as run
     from fsdp_migrate.check.baseline import BaselineError
@@ -109,9 +112,12 @@ def check(
     try:
         defaults = settings.load_first(map(Path, paths))
         known = Path(baseline) if baseline else defaults.baseline
+        wanted, release = rule_settings(select, ignore, to, helpers, torch, Path(paths[0]), defaults)
+        if verbosity == "verbose":
+            say_settings(wanted, release, defaults)
         request = run.CheckRequest(
             paths,
-            rule_settings(select, ignore, to, helpers, torch, Path(paths[0]), defaults)[0],
+            wanted,
             Level(min_level or defaults.min_level or "safe"),
             None if write_baseline else known,
             jobs or defaults.jobs,
@@ -125,7 +131,7 @@ def check(
             return _keep(kept, result, [*asked, *paths])
     except (NoSuchPath, UnknownRule, settings.SettingsError, BaselineError) as error:
         raise click.ClickException(str(error)) from error
-    _show(result, form, target)
+    _show(result, form, target, verbosity or "")
     return exit_code(result)
 
 
@@ -139,22 +145,23 @@ def _keep(file: Path, result: CheckResult, asked: list[str]) -> int:
     return 0
 
 
-def _show(result: CheckResult, form: str, target: Path | None) -> None:
+def _show(result: CheckResult, form: str, target: Path | None, verbosity: str) -> None:
     from fsdp_migrate.report.check import render
+    from fsdp_migrate.report.check import text as plain
     from fsdp_migrate.tree import writing
 
-    text = render(form, result)
+    text = plain.render(result, verbosity) if form == "text" else render(form, result)
     if target is not None:
         try:
             writing.replace(target.resolve(), text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
             raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
-        form, text = "text", render("text", result)
-    if form == "text" and sys.stdout.isatty():
+        form, text = "text", plain.render(result, verbosity)
+    if form == "text" and verbosity != "quiet" and sys.stdout.isatty():
         from rich.console import Console
 
         from fsdp_migrate.report.check import terminal
 
-        terminal.show(result, Console())
+        terminal.show(result, Console(), verbosity == "verbose")
         return
     click.echo(text, nl=False)

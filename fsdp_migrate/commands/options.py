@@ -21,6 +21,11 @@ JOBS = click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Maximum number of processes (default: one per CPU)."
 )
 
+QUIET = click.option("-q", "--quiet", "verbosity", flag_value="quiet", help="Print the summary and errors alone.")
+VERBOSE = click.option(
+    "-v", "--verbose", "verbosity", flag_value="verbose", help="Print every finding by itself, and the settings."
+)
+
 
 def _release(context: click.Context, option: click.Parameter, value: str | None) -> TorchRelease | None:
     from fsdp_migrate.tree.torch_release import TorchRelease, parse_release
@@ -74,7 +79,7 @@ def rule_settings(
 
     Raises :class:`fsdp_migrate.report.rulebook.UnknownRule` for a name that no rule has.
     """
-    from fsdp_migrate.report.rulebook import check_names, pages
+    from fsdp_migrate.report.rulebook import check_names, check_selection, pages
     from fsdp_migrate.tree.line_length import line_length
     from fsdp_migrate.tree.settings import split_names
     from fsdp_migrate.tree.torch_release import least_torch
@@ -82,8 +87,9 @@ def rule_settings(
 
     selected = split_names(select or defaults.select or ())
     ignored = split_names(ignore or defaults.ignore or ())
-    if selected or ignored:
-        check_names((*selected, *ignored), pages())
+    in_files = [rule for _, rules in defaults.files.per_file_ignores for rule in rules]
+    if selected or ignored or in_files:
+        check_names((*selected, *ignored, *in_files), pages())
     release = torch or defaults.torch or least_torch(target)
     settings = Settings(
         to=to or defaults.to or "native",
@@ -93,7 +99,16 @@ def rule_settings(
         torch=release.release,
         line_length=line_length(target),
     )
+    if ignored:
+        check_selection(settings, pages())
     return settings, release
+
+
+def say_settings(settings: Settings, release: TorchRelease, defaults: ProjectSettings) -> None:
+    """Print to standard error what a run goes by, for ``--verbose``."""
+    click.echo(f"settings: {defaults.source or 'no pyproject.toml has [tool.fsdp-migrate]'}", err=True)
+    click.echo(f"torch: {release} ({release.source or 'the first with FSDP2'})", err=True)
+    click.echo(f"line length: {settings.line_length or 'not set by the project'}", err=True)
 
 
 def writable(name: str, option: str) -> Path:

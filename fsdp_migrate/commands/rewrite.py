@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import JOBS, rule_options, rule_settings, writable
+from fsdp_migrate.commands.options import JOBS, QUIET, VERBOSE, rule_options, rule_settings, say_settings, writable
 
 if TYPE_CHECKING:
     from fsdp_migrate.pipeline.outcome import RunResult
@@ -62,6 +62,8 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
 @JOBS
 @click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted changes.")
+@QUIET
+@VERBOSE
 def rewrite(
     paths: tuple[str, ...],
     diff: bool,
@@ -74,6 +76,7 @@ def rewrite(
     report: tuple[str, ...],
     jobs: int | None,
     allow_dirty: bool,
+    verbosity: str | None,
 ) -> int:
     from fsdp_migrate.pipeline import outcome, run
     from fsdp_migrate.pipeline.engine import RulesEngine
@@ -91,6 +94,8 @@ def rewrite(
         defaults = settings.load(Path(paths[0]))
         target = "native" if of == "shim" else to
         wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults)
+        if verbosity == "verbose":
+            say_settings(wanted, release, defaults)
         request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files)
         with shown() as progress:
             result = run.rewrite(request, RulesEngine(), progress)
@@ -103,7 +108,7 @@ def rewrite(
             f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each completely", err=True
         )
         return _INTERRUPTED
-    _show(result)
+    _show(result, verbosity or "")
     _write_reports(result, reports)
     return outcome.exit_code(result)
 
@@ -115,7 +120,7 @@ def _report_file(name: str) -> Path:
     return writable(name, "--report")
 
 
-def _show(result: RunResult) -> None:
+def _show(result: RunResult, verbosity: str) -> None:
     """Print the result; with --diff the patch alone goes to standard output, so that it can be piped.
 
     A refusal is raised, not shown: then there is no report either.
@@ -128,16 +133,16 @@ def _show(result: RunResult) -> None:
     if result.diff:
         _show_diff(result)
     stream = sys.stderr if result.diff else sys.stdout
-    if stream.isatty():
+    if stream.isatty() and verbosity != "quiet":
         from rich.console import Console
 
         from fsdp_migrate.report.rewrite import terminal_report as terminal
 
-        terminal.show(result, Console(file=stream))
+        terminal.show(result, Console(file=stream), verbosity == "verbose")
         return
     for line in text.error_lines(result):
         click.echo(line, err=True)
-    for line in text.lines(result):
+    for line in text.brief(result) if verbosity == "quiet" else text.lines(result, verbosity == "verbose"):
         click.echo(line, file=stream)
 
 

@@ -9,15 +9,20 @@ import click
 
 @click.command(name="rules", short_help="List the rules, or explain one.")
 @click.argument("rule", required=False)
-def rules(rule: str | None) -> int:
-    """List the rules, or explain the RULE with this id or name."""
-    from fsdp_migrate.report.rulebook import UnknownRule, explanation, find, listing, pages
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="The output format.")
+def rules(rule: str | None, form: str) -> int:
+    """List the rules, or explain the RULE with this id, number or name: FSDP102, 102 or strategy."""
+    from fsdp_migrate.report.rulebook import UnknownRule, as_json, explanation, find, listing, pages
 
     known = pages()
     try:
-        lines = explanation(find(rule, known)) if rule else listing(known)
+        wanted = [find(rule, known)] if rule else known
     except UnknownRule as error:
         raise click.ClickException(str(error)) from error
+    if form == "json":
+        click.echo(as_json(wanted))
+        return 0
+    lines = explanation(wanted[0]) if rule else listing(wanted)
     if rule and sys.stdout.isatty():
         from rich.console import Console
         from rich.markdown import Markdown

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.checkpoints.judge.checkpoint_rules import DOCS, NAMES
 from fsdp_migrate.tree.notebooks import CELL_RULE, CELL_RULE_NAME
+from fsdp_rules.settings import Settings
 
 
 class UnknownRule(Exception):
@@ -57,9 +60,9 @@ def pages() -> list[Page]:
 
 
 def find(wanted: str, known: Sequence[Page]) -> Page:
-    """The page of a rule by its id or name, in any case. Raises :class:`UnknownRule`."""
+    """The page of a rule by its id, its number or its name, in any case. Raises :class:`UnknownRule`."""
     for page in known:
-        if wanted.upper() == page.id or wanted.lower() == page.name:
+        if wanted.upper() in (page.id, page.id.removeprefix("FSDP")) or wanted.lower() == page.name:
             return page
     raise UnknownRule(_no_rule(wanted, known))
 
@@ -69,6 +72,19 @@ def check_names(prefixes: Iterable[str], known: Sequence[Page]) -> None:
     for prefix in prefixes:
         if not any(page.id.startswith(prefix) for page in known):
             raise UnknownRule(_no_rule(prefix, known))
+
+
+def check_selection(settings: Settings, known: Sequence[Page]) -> None:
+    """Raise :class:`UnknownRule` where ``settings`` leave out every rule."""
+    if not any(settings.enabled(page.id) for page in known):
+        selected = f"--select {','.join(settings.select)}" if settings.select else "all rules"
+        raise UnknownRule(f"no rule is left: --ignore {','.join(settings.ignore)} covers {selected}")
+
+
+def as_json(known: Sequence[Page]) -> str:
+    """The pages for programs: a list of objects, whose texts are Markdown."""
+    rules = [{**dataclasses.asdict(page), "summary": page.first_sentence} for page in known]
+    return json.dumps([{**rule, "doc": inspect.cleandoc(str(rule["doc"]))} for rule in rules], indent=2)
 
 
 def listing(known: Sequence[Page]) -> Iterator[str]:

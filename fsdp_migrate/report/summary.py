@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections import Counter
 
-from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed
 
+_TODO = b"# TODO(fsdp-migrate "
 _COMMAND = re.compile(r"\A *::|##(?=\[)")
 _UNUSUAL = re.compile(r"[^ -~]")
 
@@ -23,6 +26,38 @@ def by_level(findings: list[Finding]) -> dict[str, int]:
     """How many findings each level has; every level is named."""
     counts = Counter(finding.level for finding in findings)
     return {level.value: counts[level] for level in Level}
+
+
+def as_json(finding: Finding) -> dict[str, object]:
+    """A finding for programs: lines and columns count from 1, and the column of its end is the one after it."""
+    return {
+        **dataclasses.asdict(finding),
+        "column": finding.column + 1,
+        "end_column": finding.end_column + 1,
+    }
+
+
+def added_todos(file: FileOutcome) -> int:
+    """How many TODO comments a rewrite adds to a file in which it changes nothing else; 0 where it changes more."""
+    if not isinstance(file.result, Changed) or _without_comments(file.before) != _without_comments(file.result.source):
+        return 0
+    return file.result.source.count(_TODO) - file.before.count(_TODO)
+
+
+def done_to(file: FileOutcome, diff: bool) -> str:
+    """What a rewrite did to a changed file, or would do."""
+    return _todos(added_todos(file), diff) or ("would be rewritten" if diff else "rewritten")
+
+
+def _todos(number: int, diff: bool) -> str:
+    if not number:
+        return ""
+    return f"would add {count(number, 'TODO comment')}" if diff else f"{count(number, 'TODO comment')} added"
+
+
+def _without_comments(source: bytes) -> list[bytes]:
+    # A line of a notebook's cell begins with a quotation mark.
+    return [line for line in source.splitlines() if not line.lstrip(b' \t"').startswith(b"#")]
 
 
 def count(number: int, noun: str) -> str:
@@ -47,20 +82,23 @@ def paragraph(result: RunResult) -> str:
             f"{count(result.scanned, 'file')} read, no FSDP1 code found, but code on fsdp_compat. "
             f"Next: fsdp-migrate rewrite --from shim {targets}"
         )
+    if not result.scanned:
+        targets = printable(shlex.join(result.paths))
+        return f"0 files read: under {targets} there is no Python file, notebook or configuration."
     if not result.with_fsdp1 and not result.errors:
         return f"{count(result.scanned, 'file')} read, no FSDP1 code found. Nothing to do."
-    verb = "would be rewritten" if result.diff else "rewritten"
+    todos = list(map(added_todos, result.changed))
+    only_todos = _todos(sum(todos), result.diff) if all(todos) else ""
+    done = only_todos or f"{len(result.changed)} {'would be rewritten' if result.diff else 'rewritten'}"
     manual, review = len(result.of_level(Level.MANUAL)), len(result.of_level(Level.REVIEW))
-    sentences = [
-        f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with findings, {len(result.changed)} {verb}."
-    ]
+    sentences = [f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with findings, {done}."]
     if review:
         sentences.append(f"{count(review, 'change')} to review: each rests on a stated assumption.")
     if manual:
         sentences.append(f"{count(manual, 'place')} left to do by hand.")
     if result.errors:
         sentences.append(f"{count(len(result.errors), 'file')} could not be processed.")
-    if result.changed:
+    if result.changed and not only_todos:
         sentences.append(_written_for(result.torch))
     return " ".join([*sentences, _next(result, manual)])
 

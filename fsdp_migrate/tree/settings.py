@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
@@ -39,6 +39,8 @@ class ProjectSettings:
     min_level: str | None = None
     baseline: Path | None = None
     files: Selection = ALL_FILES
+    #: The pyproject.toml with the table.
+    source: Path | None = field(default=None, compare=False)
 
 
 #: The keys of the table; those of the second line make up ``files``.
@@ -106,6 +108,7 @@ def _checked(table: Mapping[str, object], file: Path) -> ProjectSettings:
         min_level=level if isinstance(level, str) else None,
         baseline=None if baseline is None else file.parent / baseline,
         files=_files(table, file.parent, where),
+        source=file,
     )
 
 

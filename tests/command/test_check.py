@@ -205,7 +205,7 @@ def test_settings_of_the_project(tmp_path: Path, capsys: Capture) -> None:
             "min-level = 'fatal': must be one of info, safe, review, manual",
         ),
         ("[tool.fsdp-migrate]\nbaseline = 3\n", "baseline = 3: must be the name of a file"),
-        ("[tool.fsdp-migrate]\nmin_level = 3\n", "has no setting 'min_level': the settings are select,"),
+        ("[tool.fsdp-migrate]\nmin_level = 3\n", "has no setting 'min_level': the nearest is 'min-level'"),
         ('[tool.fsdp-migrate]\nselect = ["FSDB"]\n', "there is no rule FSDB"),
         ("[tool.fsdp-migrate\n", "could not read"),
         ("x = " + "[" * 5000, "could not read"),

@@ -180,7 +180,7 @@ def test_json(project: Path, capsys: Capture) -> None:
         "findings_by_level": {"safe": 0, "review": 0, "manual": 1, "info": 0},
     }
     (finding,) = content["findings"]
-    assert (finding["path"], finding["line"], finding["column"]) == ("src/plain.py", 2, 6)
+    assert (finding["path"], finding["line"], finding["column"]) == ("src/plain.py", 2, 7)
     assert (finding["fails"], finding["kind"], finding["advice"]) == (True, "source", "do it")
     assert [error["path"] for error in content["errors"]] == ["src/bad.py"]
     assert [skipped["path"] for skipped in content["skipped"]] == ["src/big.pt"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.report.diff import unified
+from fsdp_migrate.report.rulebook import pages
 from fsdp_migrate.tree.torch_release import least_torch
 
 pytestmark = pytest.mark.usefixtures("word_engine")
@@ -78,7 +80,7 @@ def test_json_report(tmp_path: Path) -> None:
     (tmp_path / "c.py").write_text("x = 1\n")
     assert main(["rewrite", "--diff", "--report", "out.json", "."]) == 2
     content = json.loads((tmp_path / "out.json").read_text())
-    assert content["version"] == 1
+    assert content["version"] == 2
     assert content["summary"] == {
         "files_scanned": 3,
         "files_with_fsdp1": 1,
@@ -92,9 +94,9 @@ def test_json_report(tmp_path: Path) -> None:
         "name": "constructor-call",
         "path": "a.py",
         "line": 1,
-        "column": 5,
+        "column": 6,
         "end_line": 1,
-        "end_column": 9,
+        "end_column": 10,
         "level": "manual",
         "message": "native [bold]manual[/bold]",
         "advice": "do it",
@@ -137,6 +139,70 @@ def test_bad_calls(arguments: list[str], message: str, tmp_path: Path, capsys: p
     assert "Traceback" not in err
     assert (tmp_path / "a.py").read_text() == "FSDP(model)\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_a_rule_is_found_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "102"]) == 0
+    by_number = capsys.readouterr().out
+    assert main(["rules", "FSDP102"]) == 0
+    assert by_number == capsys.readouterr().out
+    assert by_number.startswith("# FSDP102 ")
+
+
+def test_rules_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [rule["id"] for rule in listed] == [page.id for page in pages()]
+    assert set(listed[0]) == {"id", "name", "doc", "before", "after", "language", "summary"}
+    assert main(["rules", "102", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [rule for rule in listed if rule["id"] == "FSDP102"]
+
+
+@pytest.mark.parametrize("command", ["rewrite", "check"])
+def test_a_selection_that_leaves_no_rule_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--select", "FSDP10", "--ignore", "FSDP1"]) == 2
+    assert "no rule is left: --ignore FSDP1 covers --select FSDP10" in capsys.readouterr().err
+    assert main([command, "--ignore", "FSDP"]) == 2
+    assert "no rule is left: --ignore FSDP covers all rules" in capsys.readouterr().err
+
+
+def test_a_rewrite_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("FSDP(model)\n")
+    assert main(["rewrite"]) == 0
+    said = "0 files read: under . there is no Python file, notebook or configuration.\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("command", [["rewrite", "--diff"], ["check", "--min-level", "manual"]])
+def test_quiet_and_verbose(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("FSDP(x)\nFSDP.assumed\nFSDP.by_hand\n")
+    (tmp_path / "bad.py").write_text("FSDP(\n")
+    outputs = {}
+    for option in ("--quiet", "", "--verbose"):
+        assert main([*command, *filter(None, [option])]) == 2
+        out, err = capsys.readouterr()
+        # With --diff the patch alone is on standard output.
+        outputs[option] = (err if command[0] == "rewrite" else out + err).splitlines()
+    summary = [line for line in outputs[""] if "could not be" in line]
+    assert set(summary) <= set(outputs["--quiet"])
+    assert [line for line in outputs["--quiet"] if line not in summary] == [
+        line for line in outputs[""] if line.startswith("bad.py: error: ")
+    ]
+    assert set(outputs[""]) < set(outputs["--verbose"])
+    assert "settings: no pyproject.toml has [tool.fsdp-migrate]" in outputs["--verbose"]
+    assert "line length: not set by the project" in outputs["--verbose"]
+    if command[0] == "rewrite":
+        assert any("a.py:1:1: FSDP101 safe: " in line for line in outputs["--verbose"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_the_command(shell: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rewrite.md").read_text(encoding="utf-8")
+    assert f"_FSDP_MIGRATE_COMPLETE={shell}_source fsdp-migrate" in page
+    environment = {**os.environ, "_FSDP_MIGRATE_COMPLETE": f"{shell}_source"}
+    script = "import sys; sys.argv[0] = 'fsdp-migrate'; from fsdp_migrate.cli import entry_point; entry_point()"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert "_FSDP_MIGRATE_COMPLETE" in done.stdout
 
 
 def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:

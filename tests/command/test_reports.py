@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -66,6 +67,39 @@ def test_exit_codes(result: RunResult, code: int) -> None:
 )
 def test_the_summary_names_the_next_step(result: RunResult, ending: str) -> None:
     assert summary.paragraph(result).endswith(ending)
+
+
+TODO = b"# TODO(fsdp-migrate FSDP101): why\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "diff", "said"),
+    [
+        (b"FSDP\n", TODO + b"FSDP\n", True, "1 with findings, would add 1 TODO comment. "),
+        (
+            b"f(FSDP)\ng\n",
+            TODO + TODO + b"f(FSDP)\n" + TODO + b"g\n",
+            False,
+            "1 with findings, 3 TODO comments added. ",
+        ),
+        (TODO + b"FSDP\n", TODO + TODO + b"# a further line\nFSDP\n", True, "would add 1 TODO comment. "),
+        (b"FSDP\nold\n", TODO + b"FSDP\nnew\n", True, "1 with findings, 1 would be rewritten. "),
+        (
+            b'[\n"FSDP\\n",\n"x"]',
+            b'[\n"# TODO(fsdp-migrate FSDP101): y\\n",\n"FSDP\\n",\n"x"]',
+            True,
+            "would add 1 TODO",
+        ),
+    ],
+)
+def test_a_rewrite_that_adds_comments_alone_says_so(before: bytes, after: bytes, diff: bool, said: str) -> None:
+    result = run(Changed(after, (finding(Level.MANUAL),)), diff=diff)
+    outcome = dataclasses.replace(result.outcomes[0], before=before)
+    result = dataclasses.replace(result, outcomes=(outcome,))
+    assert said in summary.paragraph(result)
+    assert "Written for torch" not in summary.paragraph(result) or "rewritten" in said
+    first = next(text.lines(result))
+    assert ("TODO" in first) == ("TODO" in said)
 
 
 def test_plain_lines_hold_no_control_characters() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 from fsdp_migrate.check.checked import CheckResult, exit_code
-from fsdp_migrate.report.summary import by_level, by_rule
+from fsdp_migrate.report.summary import as_json, by_level, by_rule
 
-VERSION = 1
+VERSION = 2
 
 
 def render(result: CheckResult) -> str:
-    """All that a check says, as JSON. Lines count from 1, columns from 0; a new key does not change ``version``.
+    """All that a check says, as JSON. Lines and columns count from 1; a new key does not change ``version``.
 
     ``fails``: at or above the level. ``kind`` is ``source`` or ``checkpoint``; of the latter line and column mean
     nothing. ``fingerprint`` stays where the code around a finding moves.
@@ -33,7 +32,7 @@ def render(result: CheckResult) -> str:
         },
         "findings": [
             {
-                **dataclasses.asdict(told.finding),
+                **as_json(told.finding),
                 "fails": told.fails,
                 "kind": "checkpoint" if told.in_checkpoint else "source",
                 "fingerprint": told.fingerprint,

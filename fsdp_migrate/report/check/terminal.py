@@ -11,9 +11,9 @@ from fsdp_migrate.report.rewrite.terminal_report import STYLES
 from fsdp_migrate.report.summary import printable
 
 
-def show(result: CheckResult, console: Console) -> None:
+def show(result: CheckResult, console: Console, verbose: bool = False) -> None:
     """Print what :func:`fsdp_migrate.report.check.text.render` gives, wrapped by the terminal."""
-    entries, rest = shown(result)
+    entries, rest = (list(result.told), []) if verbose else shown(result)
     for told in entries:
         finding = told.finding
         rule = (f"{finding.rule} {finding.level.value}", STYLES[finding.level])

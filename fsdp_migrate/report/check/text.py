@@ -12,9 +12,12 @@ from fsdp_migrate.report.summary import count, printable
 from fsdp_rules.verdict.finding import Level
 
 
-def render(result: CheckResult) -> str:
-    """One line per finding and its advice, per path that was left out or could not be done, then the summary."""
-    return "".join(f"{line}\n" for line in _lines(result))
+def render(result: CheckResult, verbosity: str = "") -> str:
+    """One line per finding and its advice, per path that was left out or could not be done, then the summary.
+
+    ``quiet``: the last two alone. ``verbose``: every finding by itself.
+    """
+    return "".join(f"{line}\n" for line in _lines(result, verbosity))
 
 
 def paragraph(result: CheckResult) -> str:
@@ -60,8 +63,10 @@ def shown(result: CheckResult) -> tuple[list[Told], list[str]]:
     return entries, [f"{printable(more.path)}: {more.sentence}" for more in rest]
 
 
-def _lines(result: CheckResult) -> Iterator[str]:
-    entries, rest = shown(result)
+def _lines(result: CheckResult, verbosity: str) -> Iterator[str]:
+    entries, rest = (list(result.told), []) if verbosity == "verbose" else shown(result)
+    if verbosity == "quiet":
+        entries, rest = [], []
     for told in entries:
         finding = told.finding
         yield f"{place(told)}: {finding.rule} {finding.level.value}: {printable(finding.text)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 
@@ -10,13 +9,13 @@ from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.rewrite.changes import Reader
 from fsdp_migrate.report.rewrite.guide import assumptions, checks
-from fsdp_migrate.report.summary import by_level, by_rule
+from fsdp_migrate.report.summary import as_json, by_level, by_rule
 
-VERSION = 1
+VERSION = 2
 
 
 def render(result: RunResult) -> str:
-    """The report as JSON. Lines count from 1 and columns from 0, as in :class:`fsdp_rules.verdict.finding.Finding`.
+    """The report as JSON. Lines and columns count from 1.
 
     ``summary.errors`` counts what the list ``errors`` holds. ``changes`` has the lines before and after, with the
     numbers of the findings they go with (from 0, in ``findings``); they are for reading, so that control characters
@@ -43,7 +42,7 @@ def render(result: RunResult) -> str:
             for assumption in assumptions(result)
         ],
         "what_to_test": [{"test": check.sentence, "rules": check.rules} for check in checks(result)],
-        "findings": [dataclasses.asdict(finding) for finding in result.findings],
+        "findings": [as_json(finding) for finding in result.findings],
         "changes": list(_changes(result)),
         "errors": [{"path": path, "message": message} for path, message in result.errors],
         "skipped": [{"path": path, "message": message} for path, message in result.skipped],

@@ -21,12 +21,18 @@ from fsdp_rules.verdict.finding import Finding, Level
 
 #: The style of each level.
 STYLES = {Level.SAFE: "green", Level.REVIEW: "yellow", Level.MANUAL: "bold red", Level.INFO: "cyan"}
+_TITLES = {
+    Level.SAFE: "Rewritten with the same numbers",
+    Level.REVIEW: "Rewritten with an assumption",
+    Level.INFO: "For information",
+    Level.MANUAL: "Left to do by hand",
+}
 _DIFF_STYLES = ((b"+++", "bold"), (b"---", "bold"), (b"@@", "cyan"), (b"+", "green"), (b"-", "red"))
 
 
-def show(result: RunResult, console: Console) -> None:
-    """Print the whole report."""
-    for part in _parts(result):
+def show(result: RunResult, console: Console, verbose: bool = False) -> None:
+    """Print the whole report; if ``verbose``, every finding by itself, also those of level ``safe``."""
+    for part in _parts(result, verbose):
         console.print(part)
     # Wrapped by the terminal, so that the command at its end can be copied whole.
     console.print(Text(paragraph(result)), soft_wrap=True)
@@ -40,15 +46,15 @@ def show_diff(lines: Iterable[bytes], console: Console) -> None:
         console.print(Text(printable(text), style=style), soft_wrap=True)
 
 
-def _parts(result: RunResult) -> Iterator[RenderableType]:
+def _parts(result: RunResult, verbose: bool) -> Iterator[RenderableType]:
     if said := warning(result):
         yield Text(printable(said), style="bold red")
         yield Text()
     if result.findings:
         yield _table(result)
-    for level, title in ((Level.REVIEW, "Rewritten with an assumption"), (Level.INFO, "For information")):
-        yield from _listing(title, result.of_level(level))
-    yield from _listing("Left to do by hand", result.of_level(Level.MANUAL))
+    for level, title in _TITLES.items():
+        if verbose or level is not Level.SAFE:
+            yield from _listing(title, result.of_level(level), verbose)
     for path, reason in result.skipped:
         yield Text(f"{printable(path)}: skipped: {printable(reason)}")
     for line in error_lines(result):
@@ -72,12 +78,12 @@ def _table(result: RunResult) -> Table:
     return table
 
 
-def _listing(title: str, findings: list[Finding]) -> Iterator[Text]:
+def _listing(title: str, findings: list[Finding], verbose: bool) -> Iterator[Text]:
     if not findings:
         return
     yield Text()
     yield Text(title, style="bold")
-    shown, rest = shortened(findings)
+    shown, rest = (findings, []) if verbose else shortened(findings)
     for finding in shown:
         style = STYLES[finding.level]
         yield Text.assemble((place(finding), "bold"), " ", (finding.rule, style), f" {printable(finding.text)}")

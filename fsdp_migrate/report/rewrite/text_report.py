@@ -8,21 +8,23 @@ from collections.abc import Iterator
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.shorten import shortened
-from fsdp_migrate.report.summary import paragraph, printable
+from fsdp_migrate.report.summary import done_to, paragraph, printable
 from fsdp_rules.verdict.finding import Finding, Level
 
 
-def lines(result: RunResult) -> Iterator[str]:
+def lines(result: RunResult, verbose: bool = False) -> Iterator[str]:
     """One line per rewritten file, per finding that wants a reader, per file that was left out; then the summary.
 
-    Before all of that, that the project is now between FSDP1 and FSDP2, where it is.
+    Before all of that, that the project is now between FSDP1 and FSDP2, where it is. If ``verbose``, findings of level
+    ``safe`` have lines too, and every finding its own.
     """
     if said := warning(result):
         yield printable(said)
     for file in result.changed:
-        yield f"{printable(file.path)}: {'would be rewritten' if result.diff else 'rewritten'}{_rules(file)}"
-    for level in (Level.REVIEW, Level.INFO, Level.MANUAL):
-        shown, rest = shortened(result.of_level(level))
+        yield f"{printable(file.path)}: {done_to(file, result.diff)}{_rules(file)}"
+    for level in (*([Level.SAFE] if verbose else []), Level.REVIEW, Level.INFO, Level.MANUAL):
+        found = result.of_level(level)
+        shown, rest = (found, []) if verbose else shortened(found)
         for finding in shown:
             yield f"{place(finding)}: {finding.rule} {level.value}: {printable(finding.text)}"
             if finding.advice:
@@ -30,6 +32,13 @@ def lines(result: RunResult) -> Iterator[str]:
         yield from (f"{printable(more.path)}: {more.sentence}" for more in rest)
     for path, reason in result.skipped:
         yield f"{printable(path)}: skipped: {printable(reason)}"
+    yield paragraph(result)
+
+
+def brief(result: RunResult) -> Iterator[str]:
+    """What ``--quiet`` leaves: whether the project is now between FSDP1 and FSDP2, and the summary."""
+    if said := warning(result):
+        yield printable(said)
     yield paragraph(result)
 
 
