@@ -11,6 +11,12 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
+OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard"
+#: The call is a part of an expression, where no second statement can be written.
+IN_EXPRESSION = (
+    "if your model has any, assign this model to a name, and call set_reduce_scatter_unused_params(True) on it"
+)
+
 
 class UnusedParameters(Rule):
     """Unused parameters in a training step.
@@ -43,7 +49,8 @@ def build(model):
 
 def about_unused_parameters(call: cst.Call, file: File) -> Diagnosis:
     """What to say about a constructor that becomes ``fully_shard``."""
-    if file.settings.torch >= REDUCES_UNUSED and (place_of(call, file) or called_on(call, file)):
+    can_reduce = file.settings.torch >= REDUCES_UNUSED
+    if can_reduce and (place_of(call, file) or called_on(call, file)):
         return Diagnosis(
             call,
             Level.SAFE,
@@ -54,6 +61,6 @@ def about_unused_parameters(call: cst.Call, file: File) -> Diagnosis:
         call,
         Level.INFO,
         "FSDP1 gave unused parameters zero gradients, FSDP2 gives them none: weight decay and momentum skip them",
-        "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard",
+        IN_EXPRESSION if can_reduce else OLDER,
         rule=UnusedParameters.id,
     )

@@ -20,14 +20,19 @@ def shadowed(tree: ast.Module, aliases: Mapping[str, str]) -> frozenset[str]:
     output puts inside them would call them, and not torch.
     """
     nodes = [node for node in walk(tree) if isinstance(node, _BINDING)]
-    missing = {id(target) for node in nodes for target in _set_to_none(node)}
+    missing = {
+        id(target)
+        for node in nodes
+        for target in _set_to_none(node)
+        if isinstance(target, ast.Name) and target.id in aliases
+    }
     return frozenset(
         name for name, target in _bound(nodes, missing) if target is None or aliases.get(name, target) != target
     )
 
 
 def _set_to_none(node: ast.AST) -> list[ast.expr]:
-    """The targets of ``name = None``, as a file has it for an import that fails."""
+    """The targets of ``name = None``, as a file has it beside an import that may fail."""
     is_none = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
     return node.targets if isinstance(node, ast.Assign) and is_none else []
 

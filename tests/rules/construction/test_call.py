@@ -107,3 +107,15 @@ def test_arguments_of_the_helper_are_said_to_be_passed_to_it() -> None:
         "FSDP113": f"forward_prefetch {passed}",
         "FSDP114": f"sync_module_states {passed}",
     }
+
+
+def test_the_advice_about_unused_parameters_is_one_that_can_be_followed() -> None:
+    source = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(net):
+            models.append(FSDP(net))
+        """
+    for release, advised in (((2, 6), "--torch 2.13"), ((2, 13), "assign this model to a name")):
+        (found,) = (entry for entry in findings(source, Settings(torch=release)) if entry.rule == "FSDP121")
+        assert advised in found.advice

@@ -167,3 +167,12 @@ third"""  # a comment
     assert b"no_sync" not in output
     assert b"# a comment" in output
     assert strings <= {node.value for node in ast.walk(ast.parse(output)) if isinstance(node, ast.Constant)}
+
+
+@pytest.mark.parametrize("name", ["fully_shard", "fsdp_compat", "FSDPModule"])
+def test_a_name_that_the_program_sets_to_none_is_not_what_the_output_calls(tmp_path: Path, name: str) -> None:
+    body = "def build(model, **kw):\n    if isinstance(model, FSDP):\n        return FSDP(model, **kw)\n"
+    code, output = _rewritten(tmp_path, f"{WRAP}\n{name} = None\n\n{body}".encode())
+    assert code == 0
+    (found,) = (node for node in ast.walk(ast.parse(output)) if isinstance(node, ast.FunctionDef))
+    assert name not in {node.id for node in ast.walk(found) if isinstance(node, ast.Name)}
