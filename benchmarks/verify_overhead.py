@@ -2,10 +2,10 @@
 
     python benchmarks/verify_overhead.py [--rounds 6] [--output benchmarks/verify_overhead.json]
 
-Trains with AdamW and clipping on two gloo processes, one thread each, wide and long enough for a step of 200 ms or
-more. Blocks of steps with and without the recorder take turns, and the ratio is the median over the rounds of the ratio
-of two neighbouring blocks, so that what else runs on the machine meets both. Wall seconds of the slower rank. Prints
-JSON.
+Trains with AdamW and clipping on two gloo processes, one thread each, with batches large enough for a step of 200 ms or
+more. Blocks of steps without the recorder, with it, and after the last step that it records take turns. A ratio is the
+median over the rounds of the ratio of two neighbouring blocks, so that what else runs on the machine meets both. Wall
+and CPU seconds of the slower rank. Prints JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from fsdp_migrate.verify.recorder.orders import Orders
 from fsdp_migrate.verify.recorder.session import Session
 
-WIDTH, LAYERS, LENGTH, BATCH, STEPS = 64, 3, 128, 32, 3
+WIDTH, LAYERS, LENGTH, BATCH, STEPS = 64, 3, 128, 48, 3
 
 
 def build() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -44,17 +44,17 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters())
 
 
-def block(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
-    """Seconds per step."""
+def block(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, float]:
+    """Wall and CPU seconds per step."""
     dist.barrier()
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     for _ in range(STEPS):
         tokens = torch.randint(67, (BATCH, LENGTH))
         nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return (time.perf_counter() - began) / STEPS
+    return (time.perf_counter() - began) / STEPS, (time.process_time() - worked) / STEPS
 
 
 def work(rank: int, rounds: int, directory: str) -> None:
@@ -64,22 +64,28 @@ def work(rank: int, rounds: int, directory: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2)
     model, optimizer = build()
     block(model, optimizer)
-    pairs = []
+    rows = []
     for number in range(rounds):
         plain = block(model, optimizer)
         # One step more than is timed: what is written once, at the first, is no cost of a step.
-        session = Session(Orders(str(Path(directory, str(number))), STEPS + 2, stop=False))
+        session = Session(Orders(str(Path(directory, str(number))), STEPS + 1, stop=False))
         session.listen()
         tokens = torch.randint(67, (1, 8))
         nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
         recorded = block(model, optimizer)
+        rows.append((*plain, *recorded, *block(model, optimizer)))
         session.close()
-        pairs.append((plain, recorded))
-    Path(directory, f"seconds-{rank}.json").write_text(json.dumps(pairs))
+    Path(directory, f"seconds-{rank}.json").write_text(json.dumps(rows))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def ratio(rows: list[tuple[float, ...]], above: int, below: int) -> dict[str, float]:
+    """Of two columns: the median over the rounds, and the quartiles."""
+    quartiles = statistics.quantiles([row[above] / row[below] for row in rows], n=4)
+    return dict(zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True))
 
 
 def main() -> None:
@@ -91,14 +97,15 @@ def main() -> None:
         mp.spawn(work, (arguments.rounds, directory), nprocs=2)
         ranks = [json.loads(Path(directory, f"seconds-{rank}.json").read_text()) for rank in range(2)]
     slower = [tuple(max(times) for times in zip(*pair, strict=True)) for pair in zip(*ranks, strict=True)]
-    ratios = sorted(recorded / plain for plain, recorded in slower)
+    middle = [statistics.median(column) for column in zip(*slower, strict=True)]
     answer = {
         "torch": str(torch.__version__),
         "rounds": arguments.rounds,
-        "seconds per step": statistics.median(plain for plain, _ in slower),
-        "seconds per recorded step": statistics.median(recorded for _, recorded in slower),
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
+        "seconds per step": {"wall": middle[0], "cpu": middle[1]},
+        "seconds per recorded step": {"wall": middle[2], "cpu": middle[3]},
+        "seconds per step after the recorded ones": {"wall": middle[4], "cpu": middle[5]},
+        "recorded to plain": {"wall": ratio(slower, 2, 0), "cpu": ratio(slower, 3, 1)},
+        "after to plain": {"wall": ratio(slower, 4, 0), "cpu": ratio(slower, 5, 1)},
     }
     text = json.dumps(answer, indent=2) + "\n"
     print(text, end="")

@@ -16,7 +16,6 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.optim import Optimizer
 
 import fsdp_compat
-from fsdp_compat import preflight
 
 Built = tuple[nn.Module, Optimizer | None, Any]
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -273,16 +272,3 @@ BUILDERS: dict[Callable[[], Built], str | None] = {
     same_data: "same-data",
     cannot_save: "save-and-load",
 }
-
-
-def run(rank: int, world_size: int) -> dict[str, tuple[dict[str, str], str, str, bool]]:
-    """By the builder's name: messages by check, the text, the JSON, and whether the optimizer's state is untouched."""
-    found = {}
-    for build in BUILDERS:
-        model, optimizer, sample = build()
-        report = preflight(model, optimizer, sample=sample)
-        messages = {one.check: f"{one.where}: {one.message}" for one in report.suspicions}
-        untouched = optimizer is None or not optimizer.state
-        found[build.__name__] = (messages, str(report), report.to_json(), untouched)
-        dist.barrier()
-    return found

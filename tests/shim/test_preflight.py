@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.pool import Pool
-from tests.shim import preflight_models
+from tests.shim import preflight_more
+from tests.shim.gates import needs_torch
 
 Found = dict[str, tuple[dict[str, str], str, str, bool]]
 #: What a model with one thing wrong rightly has besides.
@@ -16,17 +17,27 @@ BESIDES = {"replicas_apart": {"mesh-of-one"}, "stale_optimizer": {"save-and-load
 
 @pytest.fixture(scope="module")
 def found(pool: Pool) -> list[Found]:
-    return pool.run(preflight_models.run, 2)
+    return pool.run(preflight_more.run, 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "check"), [(build.__name__, check) for build, check in preflight_models.BUILDERS.items()]
-)
+@pytest.mark.parametrize(("name", "check"), [(build.__name__, check) for build, check in preflight_more.ALL.items()])
 def test_each_defect_is_found_and_nothing_else(found: list[Found], name: str, check: str | None) -> None:
     messages = found[0][name][0]
     assert set(messages) - BESIDES.get(name, set()) == ({check} if check is not None else set()), messages
     assert found[1][name][0] == messages, "every rank gets what any rank found"
     assert found[0][name][3], "the state of the optimizer is as it was"
+
+
+def test_a_mesh_over_some_of_the_ranks(pool: Pool) -> None:
+    found = pool.run(preflight_more.run, 4)[3]
+    assert {name: set(messages) for name, (messages, *_) in found.items()} == {
+        build.__name__: {check} if check else set() for build, check in preflight_more.FOUR.items()
+    }
+
+
+@needs_torch("2.12", "the refusal; before, tied weights come apart silently")
+def test_torch_refuses_tied_weights_in_two_units_by_itself(pool: Pool) -> None:
+    assert "shared with a parameter already managed by another" in pool.run(preflight_more.refused, 2)[0]
 
 
 def test_the_report(found: list[Found]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from fsdp_migrate.verify.recorder.batch import digest_together, is_small
 from fsdp_migrate.verify.recorder.digest import BLOCK, SAMPLES, Digested, Grid, Range, digest, sample_indices
 
 DTYPES = (
@@ -56,6 +57,34 @@ def test_columns_and_blocks_add_up_to_the_whole() -> None:
         for c in (columns[:3], columns[3:9], columns[9:], columns[:0])
     ]
     assert total(parts) == int(whole(tensor).digest) % 2**64
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_many_at_once_are_digested_as_each_by_itself(dtype: torch.dtype) -> None:
+    numel = 3 * BLOCK
+    places = [Range(0, 1, 1), Range(0, 50, 50), Range(17, 30, 50), Range(BLOCK, BLOCK, numel), Range(5, 9, numel)]
+    tensors = [(torch.randn(place.length) * 100).to(dtype) for place in places]
+    if dtype.is_floating_point:
+        tensors[1][3] = float("inf")
+    assert all(map(is_small, tensors, places))
+    wanted = [True, True, False, True, True]
+    for found, tensor, place, samples in zip(
+        digest_together(tensors, places, wanted), tensors, places, wanted, strict=True
+    ):
+        alone = digest(tensor, place, samples)
+        assert (int(found.digest), found.which, found.numel, found.dtype) == (
+            int(alone.digest), alone.which, alone.numel, alone.dtype)  # fmt: skip
+        # The same squares, added up in another order, in float64.
+        torch.testing.assert_close(found.numbers, alone.numbers, rtol=1e-12, atol=1e-12, equal_nan=True)
+        assert (found.samples is None) == (alone.samples is None)
+        assert found.samples is None or found.samples.tolist() == alone.samples.tolist()  # type: ignore[union-attr]
+
+
+def test_what_crosses_a_block_or_is_empty_is_not_small() -> None:
+    tensor = torch.ones(10)
+    assert not is_small(tensor, Range(BLOCK - 5, 10, 2 * BLOCK))
+    assert not is_small(tensor[:0], Range(0, 0, 10))
+    assert not is_small(tensor, Grid((torch.arange(2), torch.arange(5)), (4, 5)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)

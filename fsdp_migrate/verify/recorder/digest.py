@@ -15,7 +15,7 @@ import torch
 
 BLOCK = 1 << 16
 _CHUNK = 1 << 22
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements of a tensor of which the bits themselves are recorded, evenly spaced, the first and the last among them.
 SAMPLES = 16
 
@@ -76,10 +76,10 @@ def digest(local: torch.Tensor, place: Place, samples: bool = True) -> Digested:
         if local.is_complex():
             raise TypeError("complex tensors are digested through torch.view_as_real")
         flat = local.reshape(-1)
-        bits = flat.view(_BITS[flat.element_size()])
+        bits = flat.view(BITS[flat.element_size()])
         if isinstance(place, Range):
             value = _range_digest(bits, place.start)
-            which, at = _samples_in_range(place) if samples else ((), None)
+            which, at = samples_in_range(place) if samples else ((), None)
         else:
             indices = place.indices().to(bits.device)
             value = _indexed_digest(bits, indices)
@@ -97,12 +97,12 @@ def _range_digest(bits: torch.Tensor, start: int) -> torch.Tensor:
         blocks = min((length - done) // BLOCK, _CHUNK // BLOCK) if offset == 0 else 0
         if blocks:
             part = bits[done : done + blocks * BLOCK].view(blocks, BLOCK).to(torch.int64) + 1
-            total = total + (_times(part, _within(bits.device)) * _of_blocks(block, blocks, bits.device)).sum()
+            total = total + (_times(part, within(bits.device)) * _of_blocks(block, blocks, bits.device)).sum()
             done += blocks * BLOCK
         else:
             size = min(BLOCK - offset, length - done)
             part = bits[done : done + size].to(torch.int64) + 1
-            total = total + _times(part[None], _within(bits.device)[offset : offset + size])[0] * _of_block(block)
+            total = total + _times(part[None], within(bits.device)[offset : offset + size])[0] * of_block(block)
             done += size
     return total
 
@@ -116,11 +116,12 @@ def _indexed_digest(bits: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     if not bits.numel():
         return torch.zeros((), dtype=torch.int64, device=bits.device)
     blocks = _hash(torch.div(indices, BLOCK, rounding_mode="floor") + BLOCK) | 1
-    return ((bits.to(torch.int64) + 1) * _within(bits.device)[indices % BLOCK] * blocks).sum()
+    return ((bits.to(torch.int64) + 1) * within(bits.device)[indices % BLOCK] * blocks).sum()
 
 
 @functools.cache
-def _within(device: torch.device) -> torch.Tensor:
+def within(device: torch.device) -> torch.Tensor:
+    """The weight of each element in its block."""
     return (_hash(torch.arange(BLOCK)) | 1).to(device)
 
 
@@ -129,7 +130,8 @@ def _of_blocks(first: int, count: int, device: torch.device) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _of_block(block: int) -> int:
+def of_block(block: int) -> int:
+    """What the weights of one block are multiplied with."""
     return int(_hash(torch.tensor([block + BLOCK])) | 1)
 
 
@@ -167,7 +169,9 @@ def sample_indices(numel: int) -> list[int]:
     return [position * (numel - 1) // (SAMPLES - 1) for position in range(SAMPLES)]
 
 
-def _samples_in_range(place: Range) -> tuple[tuple[int, ...], torch.Tensor]:
+@functools.lru_cache(maxsize=4096)
+def samples_in_range(place: Range) -> tuple[tuple[int, ...], torch.Tensor]:
+    """Positions among the samples, and where these are in the local elements."""
     end = place.start + place.length
     mine = [(k, i - place.start) for k, i in enumerate(sample_indices(place.numel)) if place.start <= i < end]
     return tuple(k for k, _ in mine), torch.tensor([i for _, i in mine], dtype=torch.int64)

@@ -7,12 +7,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 
-def look(models: Sequence[nn.Module], optimizer: Optimizer, out: str, rank: int) -> None:
-    """Write ``preflight-RANK.json`` to ``out``: text and plain values of each model that has run."""
+def look(
+    models: Sequence[nn.Module], optimizer: Optimizer, out: str, rank: int, sample: Sequence[torch.Tensor]
+) -> None:
+    """Write ``preflight-RANK.json`` to ``out``: text and plain values of each model that has run.
+
+    ``sample``: what the latest forward got. Of several models it is not said whose it is, so that they get none.
+    """
     preflight = importlib.import_module("fsdp_compat").preflight
     # Gradients would keep torch from filling in the optimizer's state for the trial of a save.
     optimizer.zero_grad(set_to_none=True)
@@ -20,7 +26,7 @@ def look(models: Sequence[nn.Module], optimizer: Optimizer, out: str, rank: int)
     found = []
     for model in models:
         stepped = any(id(param) in own for param in model.parameters()) or len(models) == 1
-        report = preflight(model, optimizer if stepped else None)
+        report = preflight(model, optimizer if stepped else None, sample=sample if len(models) == 1 else None)
         found.append({"text": str(report), **report.as_dict()})
     Path(out).mkdir(parents=True, exist_ok=True)
     Path(out, f"preflight-{rank}.json").write_text(json.dumps(found), encoding="utf-8")

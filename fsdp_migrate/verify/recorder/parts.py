@@ -45,10 +45,9 @@ class Part:
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of ``tensor`` on this rank, without communication."""
-    with torch.no_grad():
-        while hasattr(tensor, "_local_tensor"):
-            tensor = tensor._local_tensor
-        return tensor.detach()
+    while hasattr(tensor, "_local_tensor"):
+        tensor = tensor._local_tensor
+    return tensor.detach()
 
 
 def clean(name: str) -> str:

@@ -72,6 +72,7 @@ class Session:
         self._last = time.perf_counter()
         self._pending: dict[str, Any] = {}
         self._grads: dict[str, Any] = {}
+        self._sample: list[torch.Tensor] = []
         self.spent = 0.0
         self.is_on = True
         self._clear()
@@ -131,6 +132,7 @@ class Session:
         number = self._roots.index(root)
         self._pending["inputs"].append({"root": number, "grad": torch.is_grad_enabled(), "tensors": entry})
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        self._sample = leaves if self._orders.preflight else []
         for position, leaf in enumerate(leaves):
             local = local_of(leaf)
             self._values.put(entry, str(position), local, Range(0, local.numel(), local.numel()))
@@ -175,7 +177,7 @@ class Session:
         trace = self._optimizers.trace(optimizer)
         if self._orders.preflight:
             self.is_on = False
-            look(self._roots, optimizer, self._orders.out, rank())
+            look(self._roots, optimizer, self._orders.out, rank(), self._sample)
             leave()
         if trace.depth == 0 and trace.step == 0:
             self._begin(optimizer)

@@ -64,22 +64,24 @@ class Trace:
 
     def tell(self, grads: dict[str, Any]) -> None:
         """Digest every gradient. A parameter without one is in ``grads`` with None."""
-        for parameter, key, part in self._each():
-            put_gradient(self._values, grads, key, part, parameter)
+        with self._values.together():
+            for parameter, key, part in self._each():
+                put_gradient(self._values, grads, key, part, parameter)
 
     def tell_after(self, weights: dict[str, Any], state: dict[str, Any]) -> None:
         """Digest every parameter and its state."""
-        for parameter, key, part in self._each():
-            put(self._values, weights, key, part, parameter)
-            own = self.optimizer.state.get(parameter, {})
-            found: dict[str, Any] = {}
-            for name, value in own.items():
-                self._put_state(found, str(name), value, parameter, part)
-            if found:
-                state[key] = found
+        with self._values.together():
+            for parameter, key, part in self._each():
+                put(self._values, weights, key, part, parameter)
+                own = self.optimizer.state.get(parameter, {})
+                found: dict[str, Any] = {}
+                for name, value in own.items():
+                    self._put_state(found, str(name), value, parameter, part)
+                if found:
+                    state[key] = found
 
     def _put_state(self, found: dict[str, Any], name: str, value: Any, parameter: torch.Tensor, part: Part) -> None:
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or (not value.dim() and value.device.type == "cpu"):
             if (plain := _plain(value)) is not None:
                 found[name] = plain
         elif value.is_complex():
@@ -116,14 +118,16 @@ class Optimizers:
 
     def weights(self, named: Sequence[Named], into: dict[str, Any]) -> None:
         """Digest all parameters of all models, trained or not."""
-        for each in named:
-            put(self._values, into, each.key, each.part, each.tensor)
+        with self._values.together():
+            for each in named:
+                put(self._values, into, each.key, each.part, each.tensor)
 
     def gradients(self, named: Sequence[Named], into: dict[str, Any], wanted: set[int] | None) -> None:
         """Digest the gradients of these tensors, by identity; None: of all."""
-        for each in named:
-            if wanted is None or id(each.tensor) in wanted:
-                put_gradient(self._values, into, each.key, each.part, each.tensor)
+        with self._values.together():
+            for each in named:
+                if wanted is None or id(each.tensor) in wanted:
+                    put_gradient(self._values, into, each.key, each.part, each.tensor)
 
     def nudge(self, named: Sequence[Named], by: float, every: int) -> None:
         """Scale every so-manieth element of each gradient on this rank by ``1 + by``."""

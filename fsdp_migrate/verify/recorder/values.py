@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from .digest import Digested, Place, digest
+from .batch import digest_together, is_small
+from .digest import Digested, Place, Range, digest
 
 #: How a value is written: digest, dtype, elements on this rank, sum of squares, sum, greatest magnitude, non-finite
 #: elements, and the bits of the sampled elements by their position among the samples.
@@ -18,6 +21,22 @@ class Values:
 
     def __init__(self) -> None:
         self._found: list[tuple[dict[str, Any], str, Digested]] = []
+        self._waiting: list[tuple[dict[str, Any], str, torch.Tensor, Range, bool]] | None = None
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Digest what is put inside at the end, small tensors in one go; nothing may change them until then."""
+        self._waiting = []
+        try:
+            yield
+        finally:
+            waiting, self._waiting = self._waiting, None
+        alike: dict[tuple[torch.dtype, torch.device], list[tuple[dict[str, Any], str, torch.Tensor, Range, bool]]] = {}
+        for entry in waiting:
+            alike.setdefault((entry[2].dtype, entry[2].device), []).append(entry)
+        for entries in alike.values():
+            intos, keys, locals_, places, samples = zip(*entries, strict=True)
+            self._found += zip(intos, keys, digest_together(locals_, places, samples), strict=True)
 
     def put(self, into: dict[str, Any], key: str, local: torch.Tensor, place: Place, samples: bool = True) -> None:
         """Digest ``local`` now; :meth:`write` puts the result into ``into[key]``, whose place in the order it keeps."""
@@ -26,7 +45,10 @@ class Values:
             return
         if local.is_complex():
             raise TypeError("a complex tensor is digested through torch.view_as_real")
-        self._found.append((into, key, digest(local, place, samples)))
+        if self._waiting is not None and isinstance(place, Range) and is_small(local, place):
+            self._waiting.append((into, key, local, place, samples))
+        else:
+            self._found.append((into, key, digest(local, place, samples)))
 
     def write(self) -> None:
         """Wait for the devices, and fill in everything that was put."""

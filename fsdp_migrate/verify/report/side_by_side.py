@@ -27,8 +27,8 @@ def lines(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Iterator
 
 
 def _gathers(unit: dict[str, Any]) -> int:
-    # FSDP2's root stays gathered between its forward and its backward whatever reshard_after_forward says.
-    again = unit["reshard"] and not (unit["kind"] == "FSDP2" and not unit["name"])
+    # FSDP1's root stays gathered between its forward and its backward whatever its strategy says.
+    again = unit["reshard"] and not (unit["kind"] == "FSDP1" and not unit["name"])
     return (2 if again else 1) if unit["shards"] > 1 else 0
 
 

@@ -9,7 +9,11 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat.preflight.facts import Facts, local
 from fsdp_compat.preflight.report import Suspicion
+from fsdp_compat.preflight.structure import ONE_UNIT
+from fsdp_compat.units import clean_name
 
+#: Layers whose weight is a subclass of Parameter, which fully_shard replaces by one of torch's.
+_PACKED_LAYERS = ("Linear4bit", "Linear8bitLt", "LinearNF4")
 _LOW = (torch.bfloat16, torch.float16)
 
 
@@ -40,6 +44,10 @@ def _uninitialised(name: str, message: str) -> Suspicion:
 def same_layers(facts: Facts) -> Iterator[Suspicion]:
     """Matrices of different layers are equal element by element, as after an initialisation with a restored seed."""
     seen: dict[tuple[object, ...], str] = {}
+    classes = {
+        clean_name(f"{name}.").rstrip("."): type(module).__name__.removeprefix("FSDP")
+        for name, module in facts.model.named_modules()
+    }
     for name, param in facts.parameters.items():
         mine = local(param)
         if param.dim() < 2 or mine.numel() < 8 or mine.is_meta or not mine.is_floating_point():
@@ -50,10 +58,18 @@ def same_layers(facts: Facts) -> Iterator[Suspicion]:
         key = (tuple(param.shape), str(mine.dtype), float(mine.double().sum()), float(mine.double().square().sum()))
         other = seen.setdefault(key, name)
         if other != name and torch.equal(local(facts.parameters[other]), mine):
+            if classes.get(_owner(name)) != classes.get(_owner(other)):
+                message = f"is equal to {other}, of a module of another class, and the two are separate parameters"
+                yield Suspicion("untied", "manual", name, message, ONE_UNIT)
+                return
             message = f"is equal to {other}: layers that start equal remain equal"
             cure = "Initialise before fully_shard; with CPU offload the generator is put back after each parameter."
             yield Suspicion("same-layers", "manual", name, message, cure)
             return
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def optimizer_parameters(facts: Facts) -> Iterator[Suspicion]:
@@ -103,6 +119,18 @@ def promoting_buffers(facts: Facts) -> Iterator[Suspicion]:
             return
 
 
+def mixed_dtypes(facts: Facts) -> Iterator[Suspicion]:
+    """Trained parameters of one unit in several dtypes: their gradients are reduced in one buffer of one dtype."""
+    for unit in facts.units:
+        own = [facts.parameters[name] for name in unit.parameters if name in facts.parameters]
+        dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in own if param.requires_grad})
+        if len(dtypes) > 1 and unit.param_dtype is None:
+            message = f"trains parameters in {' and '.join(dtypes)}: their gradients cannot be reduced together"
+            cure = "Cast the model to one dtype, or give the parameters of the other dtype a separate unit."
+            yield Suspicion("mixed-dtypes", "manual", unit.name or "(root)", message, cure)
+            return
+
+
 def quantised(facts: Facts) -> Iterator[Suspicion]:
     """Parameters of packed integers, and optimizers whose kernels read whole tensors, cannot be sharded by rows."""
     for name, param in facts.parameters.items():
@@ -111,6 +139,13 @@ def quantised(facts: Facts) -> Iterator[Suspicion]:
             message = f"holds {str(param.dtype).removeprefix('torch.')}: its scales do not move with the shards"
             cure = "Store it in a floating-point dtype (bnb_4bit_quant_storage), or leave it out of the units."
             yield Suspicion("quantised", "manual", name, message, cure)
+            break
+    for owner, module in facts.model.named_modules():
+        weight = module._parameters.get("weight")
+        if type(module).__name__ in _PACKED_LAYERS and isinstance(weight, DTensor):
+            message = f"is the weight of a {type(module).__name__} and has lost its class: its scales are not sharded"
+            cure = "Leave 4-bit layers out of the units, or take a release of the library that shards its scales."
+            yield Suspicion("quantised", "review", clean_name(f"{owner}.weight"), message, cure)
             break
     optimizer = facts.optimizer
     if optimizer is not None and type(optimizer).__module__.startswith("bitsandbytes"):

@@ -82,10 +82,16 @@ def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:
     for module in model.modules():
         for group in param_groups(module) if isinstance(module, FSDPModule) else ():
             for param in group.fsdp_params:
-                prefix = names.get(id(param._module_info.module), "")
-                name = param._module_info.param_name
-                found[clean_name(f"{prefix}.{name}" if prefix else name)] = param.sharded_param
+                info = param._module_info
+                shared = zip(info.shared_modules, info.shared_param_names, strict=True)
+                places = ((info.module, info.param_name), *shared)
+                known = [_join(names.get(id(owner), ""), name) for owner, name in places]
+                found[next((name for name in known if name in found), known[0])] = param.sharded_param
     return found
+
+
+def _join(prefix: str, name: str) -> str:
+    return clean_name(f"{prefix}.{name}" if prefix else name)
 
 
 def _units(model: nn.Module) -> Iterator[UnitFacts]:
@@ -130,7 +136,10 @@ def _fsdp1(name: str, module: Any) -> UnitFacts:
     flat, mp = module._handle.flat_param, module.mixed_precision
     numel, strategy = sum(flat._numels), module.sharding_strategy.name
     size = mp.param_dtype.itemsize if mp.param_dtype is not None else flat.element_size()
-    replicas = getattr(module, "_inter_node_pg", None)
+    groups = [module.process_group, getattr(module, "_inter_node_pg", None)]
+    shards, replicas = [group.size() if group is not None else 1 for group in groups]
+    if strategy == "NO_SHARD":
+        shards, replicas = 1, shards
     return UnitFacts(
         name,
         "FSDP1",
@@ -143,8 +152,8 @@ def _fsdp1(name: str, module: Any) -> UnitFacts:
         mp.param_dtype,
         mp.reduce_dtype or mp.param_dtype,
         None,
-        module.process_group.size() if strategy != "NO_SHARD" else 1,
-        replicas.size() if replicas is not None else 1,
+        shards,
+        replicas,
         strategy in ("FULL_SHARD", "HYBRID_SHARD"),
         tuple(f"{name}.{fqn}" if name else fqn for fqn in flat._fqns),
     )

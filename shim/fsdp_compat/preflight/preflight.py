@@ -25,12 +25,15 @@ ALONE: tuple[Check, ...] = (
     structure.frozen_with_trained,
     structure.checkpoint_inside_out,
     structure.output_casts,
+    structure.adapters_alone,
+    structure.root_resharded,
     structure.entry_points,
     contents.uninitialised,
     contents.same_layers,
     contents.optimizer_parameters,
     contents.low_master_weights,
     contents.promoting_buffers,
+    contents.mixed_dtypes,
     contents.quantised,
 )
 TOGETHER: tuple[Check, ...] = (together.apart, together.same_data, together.save_and_load)

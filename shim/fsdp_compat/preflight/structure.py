@@ -11,10 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat.preflight.facts import Facts
 from fsdp_compat.preflight.report import Suspicion
+from fsdp_compat.torch_.param_groups import has_run
 from fsdp_compat.units import clean_name
 
 #: A unit with a larger share than this of the elements leaves little to shard by layers.
 _MOST = 0.8
+#: The cure for weights that one unit each has of a tied one.
+ONE_UNIT = "Put both modules into one unit: fully_shard([embedding, head]); torch <= 2.11 unties them silently."
 #: Methods that run a model past its forward, by the names that libraries give them.
 _ENTRY_POINTS = ("generate", "encode", "decode", "sample", "compute_loss")
 
@@ -91,8 +94,7 @@ def untied(facts: Facts) -> Iterator[Suspicion]:
     first, second = get_input(), get_output()
     if first is not None and second is not None and first.weight is not second.weight:
         message = "the configuration ties it to the embedding, and the two are separate parameters"
-        cure = "Put both modules into one unit: fully_shard([embedding, head]); torch <= 2.11 unties them silently."
-        yield Suspicion("untied", "manual", "output embedding", message, cure)
+        yield Suspicion("untied", "manual", "output embedding", message, ONE_UNIT)
 
 
 def frozen_with_trained(facts: Facts) -> Iterator[Suspicion]:
@@ -114,6 +116,28 @@ def checkpoint_inside_out(facts: Facts) -> Iterator[Suspicion]:
             cure = "Apply activation checkpointing first, and shard the checkpointed module."
             yield Suspicion("checkpoint-inside-out", "review", clean_name(f"{name}.").rstrip("."), message, cure)
             return
+
+
+def adapters_alone(facts: Facts) -> Iterator[Suspicion]:
+    """Low-rank adapters are units: kernels that fuse an adapter with its layer read its weight past its forward."""
+    alone = [unit for unit in facts.units if unit.name and all("lora_" in name for name in unit.parameters)]
+    if alone:
+        message = (
+            f"{len(alone)} units hold an adapter alone: each has its own gather, and fused kernels read its shards"
+        )
+        cure = "Shard the layers that have the adapters, and not the adapters."
+        yield Suspicion("adapters-alone", "review", alone[0].name, message, cure)
+
+
+def root_resharded(facts: Facts) -> Iterator[Suspicion]:
+    """The root gives its parameters back after its forward, and gathers them at once for the backward."""
+    root = facts.root
+    # Before its first forward a root that was told nothing does not know yet that it is one.
+    told = root is not None and root.kind == "FSDP2" and has_run(facts.model)
+    if told and root is not None and root.reshard and root.shards > 1 and root.numel and len(facts.units) > 1:
+        message = "is resharded after its forward, and gathered again at once for the backward"
+        cure = "Leave reshard_after_forward of the model itself to fully_shard, or pass False."
+        yield Suspicion("root-resharded", "review", "(root)", message, cure)
 
 
 def output_casts(facts: Facts) -> Iterator[Suspicion]:

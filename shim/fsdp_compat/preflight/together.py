@@ -67,7 +67,7 @@ def _of_rank(param: Any) -> tuple[Any, str, bool, int]:
     mine = local(param)
     if mine.is_meta or not mine.numel():
         return tuple(sharded), "", True, 0
-    raw = mine.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    raw = mine.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return tuple(sharded), hashlib.sha256(raw).hexdigest(), bool((mine == mine.flatten()[0]).all()), mine.numel()
 
 
@@ -75,7 +75,9 @@ def same_data(facts: Facts) -> Iterator[Suspicion]:
     """All ranks got the same sample, so that more ranks bring nothing."""
     if not facts.sample or facts.world == 1:
         return
-    digests = [hashlib.sha256(local(t).cpu().contiguous().view(torch.uint8).numpy().tobytes()) for t in facts.sample]
+    digests = [
+        hashlib.sha256(local(t).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()) for t in facts.sample
+    ]
     everyone = gathered([digest.hexdigest() for digest in digests])
     if all(other == everyone[0] for other in everyone):
         message = f"all {facts.world} ranks got the same sample"
@@ -89,11 +91,14 @@ def save_and_load(facts: Facts) -> Iterator[Suspicion]:
     optimizer = facts.optimizer
     fresh = optimizer is not None and not optimizer.state
     reason = ""
+    kinds: tuple[str, str] | None = None
     # It reaches torch's ShardedTensor, which a coming torch may lack; the shim has to be importable without.
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     try:
         model_state, state = get_state_dict(facts.model, optimizer if optimizer is not None else ())
+        # Loading casts the state to the parameter's dtype.
+        kinds = state_kinds(facts)
         set_state_dict(
             facts.model,
             optimizer if optimizer is not None else (),
@@ -113,10 +118,29 @@ def save_and_load(facts: Facts) -> Iterator[Suspicion]:
     if fresh and optimizer is not None:
         # Taking the state of an optimizer that has not stepped makes torch step it once, with gradients of zeros.
         optimizer.state.clear()
+    told = next((found for found in gathered(kinds) if found is not None), None)
+    if told is not None:
+        message = f"the optimizer keeps {told[1]}: what a parameter gets depends on the number of ranks"
+        cure = "Set the optimizer's threshold so that all parameters get the same, or keep the number of ranks."
+        yield Suspicion("state-dtypes", "review", told[0], message, cure)
     if reason:
         message = f"cannot be saved and loaded: {reason}"
         cure = "Take the optimizer and the parameters that torch.distributed.checkpoint.state_dict knows."
         yield Suspicion("save-and-load", "manual", "state", message, cure)
+
+
+def state_kinds(facts: Facts) -> tuple[str, str] | None:
+    """A parameter, and what its optimizer state is beside that of others, where one state has several dtypes."""
+    first: dict[str, tuple[torch.dtype, str]] = {}
+    for name, param in facts.parameters.items():
+        own = facts.optimizer.state.get(param, {}) if facts.optimizer is not None else {}
+        for key, value in own.items():
+            if isinstance(value, torch.Tensor) and value.numel() > 1:
+                dtype, other = first.setdefault(key, (value.dtype, name))
+                if dtype != value.dtype:
+                    plain = [str(each).removeprefix("torch.") for each in (value.dtype, dtype)]
+                    return name, f"its {key} in {plain[0]}, and that of {other} in {plain[1]}"
+    return None
 
 
 def gathered(own: Any) -> list[Any]:

@@ -1,0 +1,83 @@
+"""Digests of many small tensors in a few operations: what a step costs is the number of operations, not of elements."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .digest import BITS, BLOCK, Digested, Place, Range, of_block, samples_in_range, within
+
+
+def is_small(local: torch.Tensor, place: Place) -> bool:
+    """Whether the elements have their weights from one block, as :func:`digest_together` needs it."""
+    if not isinstance(place, Range) or local.numel() != place.length or not place.length:
+        return False
+    return place.start // BLOCK == (place.start + place.length - 1) // BLOCK
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What only depends on the places: lengths and last indices of the tensors, int64, and their samples."""
+
+    lengths: torch.Tensor
+    ends: torch.Tensor
+    blocks: torch.Tensor
+    which: tuple[tuple[int, ...], ...]
+    sampled: torch.Tensor
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(places: tuple[Range, ...], samples: tuple[bool, ...], device: torch.device) -> _Plan:
+    lengths = torch.tensor([place.length for place in places])
+    ends = lengths.cumsum(0)
+    which, sampled = [], [torch.zeros(0, dtype=torch.int64)]
+    for place, wanted, end in zip(places, samples, ends.tolist(), strict=True):
+        positions, at = samples_in_range(place) if wanted else ((), sampled[0])
+        which.append(positions)
+        sampled.append(at + (end - place.length))
+    blocks = torch.tensor([of_block(place.start // BLOCK) for place in places])
+    found = (lengths, ends - 1, blocks, torch.cat(sampled))
+    lengths, ends, blocks, indices = (tensor.to(device) for tensor in found)
+    return _Plan(lengths, ends, blocks, tuple(which), indices)
+
+
+def digest_together(
+    locals_: Sequence[torch.Tensor], places: Sequence[Range], samples: Sequence[bool]
+) -> list[Digested]:
+    """As ``digest`` for each of the tensors, which are small, and of one dtype on one device."""
+    with torch.no_grad():
+        flat = torch.cat([local.detach().reshape(-1) for local in locals_])
+        plan = _plan(tuple(places), tuple(samples), flat.device)
+        table = within(flat.device)
+        starts = [place.start % BLOCK for place in places]
+        weights = torch.cat([table[s : s + place.length] for s, place in zip(starts, places, strict=True)])
+        bits = flat.view(BITS[flat.element_size()]).to(torch.int64)
+        # Sums wrap, so that the difference of two of them is that of the elements in between.
+        running = ((bits + 1) * weights).cumsum(0)[plan.ends]
+        digests = torch.diff(running, prepend=running.new_zeros(1)) * plan.blocks
+        numbers = _numbers(flat, plan.lengths)
+        taken = bits[plan.sampled]
+        counts = [len(which) for which in plan.which]
+        parts = taken.split(counts)  # type: ignore[no-untyped-call]
+    dtype = str(flat.dtype).removeprefix("torch.")
+    rows = zip(digests.unbind(), numbers.unbind(), parts, plan.which, places, strict=True)
+    return [
+        Digested(digest, four, part if which else None, which, place.length, dtype)
+        for digest, four, part, which, place in rows
+    ]
+
+
+def _numbers(flat: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """One row for each tensor, float64, as in :class:`Digested`."""
+    whole = flat.double()
+    columns = ((whole.square(), "sum"), (whole, "sum"), (whole.abs(), "max"))
+    found = [torch.segment_reduce(data, how, lengths=lengths) for data, how in columns]
+    if flat.device.type == "cpu" and bool(torch.isfinite(found[0]).all()):
+        # Another device would have to be waited for to know it.
+        wrong = torch.zeros_like(found[0])
+    else:
+        wrong = torch.segment_reduce((~torch.isfinite(flat)).double(), "sum", lengths=lengths)
+    return torch.stack([*found, wrong], 1)
