@@ -155,6 +155,8 @@ CLASHES = (
     "torch_ = __import__('torch')",
     "from .helpers import get_optimizer_state_dict as set_optimizer_state_dict",
     "MixedPrecisionPolicy = OffloadPolicy = object",
+    "def isinstance(value, kind): return False",
+    "sum = len = list = 0",
 )
 NEUTRAL = (
     "@N = 1  # note @N",

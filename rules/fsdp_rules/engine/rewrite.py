@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.apply import apply_edits
+from fsdp_rules.engine.builtin_names import misunderstood
 from fsdp_rules.engine.fitting import fitted
 from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.inserted import is_made
@@ -103,6 +104,10 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         if before is not None:
             return Failed(f"does not compile: {before}")
         return Failed(f"internal error: the rewritten file does not compile ({problem})")
+    if own := misunderstood(tree, output):
+        return Failed(
+            f"is unchanged: it has its own {own[0]}, and the output needs Python's; rename that and run again"
+        )
     return Changed(source.encode(output), findings)
 
 

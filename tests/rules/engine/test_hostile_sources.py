@@ -176,3 +176,39 @@ def test_a_name_that_the_program_sets_to_none_is_not_what_the_output_calls(tmp_p
     assert code == 0
     (found,) = (node for node in ast.walk(ast.parse(output)) if isinstance(node, ast.FunctionDef))
     assert name not in {node.id for node in ast.walk(found) if isinstance(node, ast.Name)}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "def isinstance(value, kind):\n    return False\n",
+        "isinstance = print\n",
+        "from mine import isinstance\n",
+        "try:\n    x\nexcept ValueError as isinstance:\n    pass\n",
+        "for isinstance in ():\n    pass\n",
+    ],
+)
+def test_a_builtin_that_the_output_needs_is_not_the_program_s_own(
+    tmp_path: Path, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = f"{WRAP}{own}\ndef f(model):\n    model = FSDP(model)\n    return type(model) is FSDP\n".encode()
+    code, output = _rewritten(tmp_path, source)
+    assert (code, output) == (2, source)
+    assert "its own isinstance" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "def g(isinstance):\n    return isinstance\n",
+        "class C:\n    isinstance = None\n",
+        "x = [isinstance for isinstance in ()]\n",
+        "y = lambda isinstance: isinstance\n",
+        "x.isinstance = 1\n",
+    ],
+)
+def test_another_meaning_elsewhere_is_no_clash(tmp_path: Path, own: str) -> None:
+    source = f"{WRAP}{own}\ndef f(model):\n    model = FSDP(model)\n    return type(model) is FSDP\n".encode()
+    code, output = _rewritten(tmp_path, source)
+    assert code == 0
+    assert b"isinstance(model, FSDPModule)" in output
