@@ -57,14 +57,21 @@ class _Touched:
                 inner.update(range(own.stop, (node.end_lineno or 0) + 1))
                 text = "\n".join(source.split("\n")[own.start - 1 : own.stop - 1])
                 words.update(_WORD.findall(text))
-        for node in statements:
-            # An import that nothing needs any more goes, and so does a value that only a wrap has read.
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            names = {target.id for target in targets if isinstance(target, ast.Name)}
-            is_import = isinstance(node, ast.Import | ast.ImportFrom)
-            if is_import or not names.isdisjoint(words) or _loads(node):
+        # An import that nothing needs any more goes, and so does a value that only a wrap has read, through any names.
+        pending = statements
+        while pending:
+            gone = [node for node in pending if _may_go(node, words)]
+            for node in gone:
                 touched.lines.update(_own_lines(node))
+                words.update(_WORD.findall(ast.unparse(node)) if isinstance(node, ast.Assign | ast.AnnAssign) else ())
+            pending = [node for node in pending if node not in gone] if gone else []
         return touched
+
+
+def _may_go(node: ast.stmt, words: set[str]) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    return isinstance(node, ast.Import | ast.ImportFrom) or not names.isdisjoint(words) or _loads(node)
 
 
 def _loads(node: ast.stmt) -> bool:
