@@ -17,6 +17,7 @@ from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
+from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.file import File
@@ -135,7 +136,11 @@ def build(model):
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
             message = sentence("sharded in place by fully_shard", *plan.assumptions)
-            checks = {NO_BATCHNORM: CHECK_BATCHNORM, BUFFERS_CAST: CHECK_BUFFERS}
+            checks = {
+                NO_BATCHNORM: CHECK_BATCHNORM,
+                ONE_BACKWARD: CHECK_ACCUMULATED,
+                BUFFERS_CAST: CHECK_BUFFERS,
+            }
             advice = next((check for assumed, check in checks.items() if assumed in plan.assumptions), "")
             edits, consumed = (*native, *plan.edits), tuple(plan.consumed)
             # Its guard comes above what shards, which may be statements in front of this one.
@@ -180,7 +185,8 @@ def _passed(verdict: Diagnosis, name: str, assumptions: list[str]) -> Diagnosis:
     """The verdict about an argument that ``fsdp_compat.shard`` reads at run time: nothing was written for it here."""
     assumed = [text for text in assumptions if text.startswith("assumes ")]
     message = sentence(f"{name} is passed to fsdp_compat.shard", *assumed)
-    return replace(verdict, message=message, advice="", edits=())
+    level = Level.REVIEW if assumed and verdict.level is Level.SAFE else verdict.level
+    return replace(verdict, level=level, message=message, advice="", edits=())
 
 
 def _claiming(verdict: Diagnosis, node: cst.CSTNode) -> Diagnosis:

@@ -77,6 +77,8 @@ def build(model):
             yield from self._certain(kinds.pop(), value, plan)
             return
         plan.strategy = choices
+        if "NO_SHARD" in kinds:
+            plan.assumptions.append(ONE_BACKWARD)
         yield Diagnosis(value, Level.SAFE, f"the arguments of fully_shard take the place of {', '.join(sorted(kinds))}")
 
     def _is_looked_up(self, value: cst.BaseExpression, choices: Strategies, plan: ShardPlan, file: File) -> bool:
@@ -102,6 +104,7 @@ def build(model):
             # With a hybrid strategy FSDP1 takes two groups, or none.
             plan.mesh = "hybrid" if plan.mesh is None else "groups"
         if known == "NO_SHARD":
+            plan.assumptions.append(ONE_BACKWARD)
             if not is_none(plan.arguments.get("device_mesh", NONE)):
                 plan.helper.append("NO_SHARD on a custom mesh")
             plan.mesh = "replicated" if plan.mesh == "group" else "no_shard"
@@ -109,6 +112,8 @@ def build(model):
 
 
 NONE = cst.Name("None")
+ONE_BACKWARD = "assumes one backward per step (FSDP1 rounds accumulated gradients twice under NO_SHARD)"
+CHECK_ACCUMULATED = "compare the losses of the first steps where gradients are accumulated"
 MEANING = {
     "FULL_SHARD": "FULL_SHARD is fully_shard's default",
     "SHARD_GRAD_OP": "SHARD_GRAD_OP is reshard_after_forward=False",

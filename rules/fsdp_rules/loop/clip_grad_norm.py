@@ -21,6 +21,9 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 from fsdp_rules.verdict.what_to_test import CLIPPING
 
+#: FSDP1 adds up the squares of flat shards, FSDP2 those of each parameter's shard.
+NORM = "the global norm (FSDP1's to 1e-6)"
+
 
 @dataclass(frozen=True)
 class _Need:
@@ -132,7 +135,7 @@ def train(model, batches, optimizer):
             yield Diagnosis(
                 call,
                 Level.REVIEW if assumptions else Level.SAFE,
-                sentence(f"clipped by fsdp_compat, since {need.reason}", *assumptions),
+                sentence(f"fsdp_compat clips by {NORM}, since {need.reason}", *assumptions),
                 need.cure,
                 edits=(Replace(call, lambda code: call_with(helper, code(receiver), call, code, file)),),
             )
@@ -149,9 +152,7 @@ def train(model, batches, optimizer):
         yield Diagnosis(
             call,
             Level.REVIEW if assumptions else Level.SAFE,
-            sentence(
-                "torch's clip_grad_norm_ returns the global norm, since all parameters share a mesh", *assumptions
-            ),
+            sentence(f"torch's clip_grad_norm_ clips by {NORM}, since all parameters share a mesh", *assumptions),
             edits=(Replace(call, build),),
         )
 
