@@ -120,7 +120,7 @@ class Callbacks:
 
     def _pass_on(self, place: Place, value: Value, way: Way) -> None:
         for target, sure in self.edges.get(place, ()):
-            self._step(place, target, sure, value, way)
+            self._step(place, target, bool(sure), value, way)
         if place.kind == "var":
             for scope in self._inner.get((place.path, place.name), ()):
                 if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from fsdp_rules.fsdp1.names import expand
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.places import SEED, Flow, Place
+from fsdp_rules.project.places import SEED, Flow, Place, Sure, joint
 
-#: From each place to those that its value reaches, each with whether no guess was made.
-Edges = dict[Place, list[tuple[Place, bool]]]
+#: From each place to those that its value reaches, each with how sure that is.
+Edges = dict[Place, list[tuple[Place, Sure]]]
 #: What is called somewhere: the file, the scope, and the name, as in the places of its arguments.
 Call = tuple[str, str, str]
 
@@ -26,7 +26,7 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
                     edges[source].append((target, False))
             for source, source_sure in _sources(flow, functions):
                 for target, target_sure in targets_of(flow, functions):
-                    edges[source].append((target, source_sure and target_sure))
+                    edges[source].append((target, joint(source_sure, target_sure)))
     _imported_values(files, functions, edges)
     return edges
 
@@ -64,7 +64,7 @@ def _by_keyword(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Place
             yield flow.source._replace(kind="item", part=name), Place("param", file.path, qualified, name)
 
 
-def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
+def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Sure]]:
     source = flow.source
     if source.kind == "call":
         if not source.part and functions.wraps(source):
@@ -72,24 +72,24 @@ def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
         elif not source.part and functions.extends(source):
             yield Place("kept", source.path, source.scope), flow.sure
         for place, sure in functions.returns(source):
-            yield place, sure and flow.sure
+            yield place, joint(sure, flow.sure)
     elif source.kind.startswith("call."):
         field = source.kind.partition(".")[2]
         made = source._replace(kind="call")
         for place, sure in functions.returns(made):
-            yield place._replace(kind=f"ret.{field}"), sure and flow.sure
+            yield place._replace(kind=f"ret.{field}"), joint(sure, flow.sure)
         for file, qualified in functions.bases(functions.made_by(made)):
             yield Place("var", file.path, qualified, f"self.{field}"), False
     elif source.kind == "made":
         for file, qualified, sure in functions.of(source):
             if qualified in file.makers:
-                yield SEED, sure and flow.sure
+                yield SEED, joint(sure, flow.sure)
     else:
         yield source, flow.sure
 
 
-def targets_of(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]:
-    """Where ``flow`` leads, parameters included, each with whether no guess was made."""
+def targets_of(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Sure]]:
+    """Where ``flow`` leads, parameters included, each with how sure that is."""
     if flow.target.kind == "put":
         module, _, name = functions.exports.resolve(flow.target.name).rpartition(".")
         for path in functions.paths(module):
@@ -97,7 +97,7 @@ def targets_of(flow: Flow, functions: Functions) -> Iterator[tuple[Place, bool]]
     elif flow.target.kind == "arg":
         yield flow.target, flow.sure
         for place, sure in functions.parameters(flow.target):
-            yield place, sure and flow.sure
+            yield place, joint(sure, flow.sure)
     else:
         yield flow.target, flow.sure
 

@@ -13,7 +13,7 @@ from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
 from fsdp_rules.project.places import Flow, module_name
-from fsdp_rules.project.subgroups import subgroup_values
+from fsdp_rules.project.subgroups import MAKES, subgroup_values
 from fsdp_rules.project.taking import takes_state
 from fsdp_rules.project.wraps import Wraps
 
@@ -89,7 +89,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
     aliases = _aliases(path, tree)
     wraps = Wraps(tree, aliases)
     indexer = Indexer(path, aliases, wraps, gated)
-    indexer.run(tree, subgroup_values(tree) if b"process_group" in data else frozenset())
+    indexer.run(tree, subgroup_values(tree) if MAKES.search(data) else frozenset())
     return FileFacts(
         path=path,
         module=module,

@@ -6,7 +6,8 @@ import re
 
 FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
-    "own_batchnorm": re.compile(rb"\bBatchNorm"),
+    # A frozen one has no statistics that a step changes.
+    "own_batchnorm": re.compile(rb"(?<!Frozen)BatchNorm"),
     # A policy that FSDP1 gives the number of parameters: torch's by size, or one with its signature.
     "counting_policy": re.compile(
         rb"nonwrapped_numel|unwrapped_params|CustomPolicy|[(=]\s*size_based_auto_wrap_policy"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fsdp_rules.project.edges import Edges, enclosed
+from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.instances import Instances
-from fsdp_rules.project.places import Place, field_of
+from fsdp_rules.project.places import Place, Sure, field_of
+
+#: How many objects, one in another or one behind another, a model is followed through.
+OBJECTS = 2
 
 
 class Certainty(enum.IntEnum):
@@ -25,17 +29,18 @@ class Held(NamedTuple):
     """That a place may hold a wrapped model: how sure that is, and the wrap (a ``seed``) that it comes from.
 
     ``by_name``: nothing but the name of an attribute, of some object, led here. Such a guess is not built on: of it
-    only what is sure follows.
+    only what is sure follows. ``objects``: as an attribute of how many objects, of classes of the tree, it came.
     """
 
     certainty: Certainty
     origin: Place
     by_name: bool = False
+    objects: int = 0
 
     @property
-    def rank(self) -> tuple[Certainty, bool]:
+    def rank(self) -> tuple[Certainty, bool, int]:
         """What makes one reason better than another."""
-        return self.certainty, not self.by_name
+        return self.certainty, not self.by_name, -self.objects
 
 
 def seeds(edges: Edges, kind: str) -> dict[Place, Held]:
@@ -45,7 +50,12 @@ def seeds(edges: Edges, kind: str) -> dict[Place, Held]:
 
 def parts(held: Mapping[Place, Held], kind: str) -> dict[Place, Held]:
     """Where the ``kind`` ("parameters", "gradients") of what is ``held`` is taken."""
-    return {place._replace(kind=kind): found for place, found in held.items() if place[::4] == ("of", kind)}
+    # As far from the wrap as what an object has: whatever has a method of some name is not followed into.
+    return {
+        place._replace(kind=kind): found._replace(objects=max(found.objects, 1))
+        for place, found in held.items()
+        if place[::4] == ("of", kind)
+    }
 
 
 def spread(edges: Edges, instances: Instances, start: Mapping[Place, Held]) -> dict[Place, Held]:
@@ -69,12 +79,16 @@ def spread(edges: Edges, instances: Instances, start: Mapping[Place, Held]) -> d
         for target, sure in edges.get(place, ()):
             if place.kind == "attr":
                 queue.append((target, maybe._replace(by_name=True)))
-            elif sure or not found.by_name:
+            elif sure or not (found.by_name or (found.objects and sure is None)):
                 queue.append((target, found if sure else maybe))
         for target, sure in _of_field(place, edges):
-            queue.append((target, found if sure else maybe))
+            # Objects are too many to be followed to whatever has a method of some name.
+            if sure is not None or not found.objects:
+                queue.append((target, found if sure else maybe))
         # Which of a class's objects has the model is not known.
-        queue.extend((target, maybe) for target in instances.fields(place) if not found.by_name)
+        if not found.by_name and found.objects < min(place.name.count("."), OBJECTS):
+            given = maybe._replace(objects=found.objects + 1)
+            queue.extend((target, given) for target in instances.fields(place))
         if place.kind == "var" and not found.by_name:
             for scope in inner[place.path, place.name]:
                 if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
@@ -82,7 +96,7 @@ def spread(edges: Edges, instances: Instances, start: Mapping[Place, Held]) -> d
     return held
 
 
-def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, bool]]:
+def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, Sure]]:
     """Where the attribute ``place`` of an object is when the object has moved on."""
     if place.kind == "var":
         owner, _, field = place.name.rpartition(".")
@@ -98,13 +112,22 @@ def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, bool]]:
 
 def wrapped_later(edges: Edges, functions: Functions) -> frozenset[Place]:
     """The places whose value reaches the model of an ``FSDP(...)`` call, whole or in part, along ``edges``."""
+    start = {place for targets in edges.values() for place, _ in targets if place.part in ("0", "module")}
+    return _sources(edges, (place for place in sorted(start) if place.kind == "arg" and functions.wraps(place)))
+
+
+def given_groups(files: Iterable[FileFacts], edges: Edges, functions: Functions) -> frozenset[Place]:
+    """The places whose value reaches the process group of an ``FSDP(...)`` call along ``edges``."""
+    given = (flow.target for file in files for flow in file.flows if flow.target.part in ("process_group", "1"))
+    return _sources(edges, (place for place in given if place.kind == "arg" and functions.wraps(place)))
+
+
+def _sources(edges: Edges, targets: Iterable[Place]) -> frozenset[Place]:
     back: dict[Place, list[Place]] = defaultdict(list)
-    for source, targets in edges.items():
-        for target, _ in targets:
+    for source, reached in edges.items():
+        for target, _ in reached:
             back[target].append(source)
-    pending = [
-        place for place in back if place.kind == "arg" and place.part in ("0", "module") and functions.wraps(place)
-    ]
+    pending = list(targets)
     found: set[Place] = set()
     while pending:
         place = pending.pop()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
-from fsdp_rules.project.places import Place, module_name, scopes
+from fsdp_rules.project.places import Place, Sure, module_name, scopes
 
 Found = tuple[FileFacts, str]
 
@@ -64,12 +64,12 @@ class Functions:
                 pending += self._above(file, qualified)
         return list(found.values())
 
-    def returns(self, place: Place) -> Iterator[tuple[Place, bool]]:
+    def returns(self, place: Place) -> Iterator[tuple[Place, Sure]]:
         """What the ``call`` at ``place`` may give, each with whether no guess was made."""
         for file, qualified, sure in self.of(place):
             yield Place("ret", file.path, qualified, part=place.part), sure
 
-    def parameters(self, place: Place) -> Iterator[tuple[Place, bool]]:
+    def parameters(self, place: Place) -> Iterator[tuple[Place, Sure]]:
         """The parameters that the ``arg`` at ``place`` may be, each with whether no guess was made."""
         for file, qualified, sure in self.of(place):
             for parameter in parameters_of(file, qualified, place.part):
@@ -126,8 +126,8 @@ class Functions:
         """Whether what is called at ``place`` starts with a name that its file imports."""
         return place.name.partition(".")[0] in self._imports.get(place.path, ())
 
-    def of(self, place: Place) -> list[tuple[FileFacts, str, bool]]:
-        """The functions that the call at ``place`` may run, each with whether no guess was made."""
+    def of(self, place: Place) -> list[tuple[FileFacts, str, Sure]]:
+        """The functions that the call at ``place`` may run, each with how sure that is."""
         exact = self.exact(place)
         if exact:
             return [(file, qualified, len(exact) == 1) for file, qualified in exact]
@@ -136,7 +136,7 @@ class Functions:
             return [(file, qualified, False) for file, qualified in self.anywhere(name)]
         if not head or self.is_imported(place):
             return []
-        return [(file, qualified, False) for file, qualified in self._by_name.get(name, ()) if "." in qualified]
+        return [(file, qualified, None) for file, qualified in self._by_name.get(name, ()) if "." in qualified]
 
     def _exact(self, path: str, scope: str, callee: str) -> list[Found]:
         head, _, name = callee.rpartition(".")

@@ -171,7 +171,9 @@ class Indexer(Calls):
     def _passed_on(self, call: ast.Call, position: int, place: Place, scope: str) -> None:
         """What the ``position``-th name of a loop over ``enumerate``, ``zip`` or named parameters runs over."""
         callee = call.func.attr if isinstance(call.func, ast.Attribute) else text_of(call.func)
-        if callee in PARAMETERS and position == 1 and isinstance(call.func, ast.Attribute):
+        if (call.lineno, call.col_offset) in self.subgroups:
+            self.flow(Place("subgroup", self.path), place)
+        elif callee in PARAMETERS and position == 1 and isinstance(call.func, ast.Attribute):
             self.taken("parameters", call.func.value, place, scope)
         elif callee == "zip" and position < len(call.args):
             self.value(call.args[position], place, scope, sure=False)

@@ -27,7 +27,8 @@ class Instances:
                 else:
                     continue
                 for owner, qualified in functions.bases(owners):
-                    self._found[owner.path, qualified] += [place for place, _ in targets_of(flow, functions)]
+                    reached = targets_of(flow, functions)
+                    self._found[owner.path, qualified] += [place for place, sure in reached if sure is not None]
 
     def fields(self, place: Place) -> Iterator[Place]:
         """Where ``self.x``, at ``place`` in its class, is an attribute of an object of the class."""

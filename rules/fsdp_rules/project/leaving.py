@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
@@ -12,11 +12,16 @@ from fsdp_rules.project.places import Place
 
 
 def exits(
-    files: Iterable[FileFacts], held: Iterable[Place], unwrapped: Iterable[Place], functions: Functions
+    files: Iterable[FileFacts],
+    held: Iterable[Place],
+    unwrapped: Iterable[Place],
+    groups: frozenset[Place],
+    functions: Functions,
 ) -> frozenset[Exit]:
     """The ways to files that are not among ``files``.
 
-    On them a model that is at one of the places ``held`` may reach one, or one at ``unwrapped`` may come from there.
+    On them a model that is at one of the places ``held`` may reach one, or one at ``unwrapped``, or a process group at
+    ``groups``, may come from there.
     """
     known = {file.path: file for file in files}
     found = {exit_ for file in known.values() for exit_ in _given_names(file)}
@@ -25,6 +30,13 @@ def exits(
     for place in unwrapped:
         if place.kind == "call":
             found.update(_called(place, known[place.path], functions))
+    for place in groups:
+        if place.kind == "var" and place.name.partition(".")[0] in known[place.path].aliases:
+            found.add(Exit(Way.IMPORTED, functions.exports.resolve(expand(place.name, known[place.path].aliases))))
+    for file in known.values() if groups else ():
+        for flow in file.flows:
+            if flow.target in groups and flow.source.kind.partition(".")[0] == "call":
+                found.update(_called(flow.source._replace(kind="call"), file, functions))
     return frozenset(found)
 
 

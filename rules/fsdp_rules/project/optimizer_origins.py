@@ -21,16 +21,23 @@ class Follows(Protocol):
     def is_wrapped_elsewhere(self, path: str, scope: str, text: str) -> bool:
         """Whether what the name holds is given to some wrap."""
 
+    def touches(self, path: str) -> bool:
+        """Whether some name in the file may hold a wrapped model."""
+
     def resolve(self, dotted: str) -> str:
         """The dotted name with re-exports followed."""
 
 
 @dataclass(frozen=True)
 class Optimizers:
-    """The optimizers of all files, each with its path, and the dotted names of all functions and classes."""
+    """The optimizers of all files, each with its path, and the dotted names of all functions and classes.
+
+    ``ddp`` are the paths of the files that name DDP and nothing of FSDP: what no sharded model reaches there is DDP's.
+    """
 
     found: tuple[tuple[str, Optimizer], ...] = ()
     functions: frozenset[str] = frozenset()
+    ddp: frozenset[str] = frozenset()
 
     @classmethod
     def build(cls, files: Iterable[FileFacts]) -> Optimizers:
@@ -39,12 +46,14 @@ class Optimizers:
         return cls(
             tuple((file.path, entry) for file in files for entry in file.optimizers),
             frozenset(f"{file.module}.{name}" for file in files for name in (*file.functions, *file.classes)),
+            frozenset(file.path for file in files if "ddp" in file.flags and not file.source),
         )
 
     def has_unseen(self, project: Follows) -> bool:
         """Whether some optimizer is not known to be built from a model that is followed, or none is built at all."""
-        built = [(path, entry) for path, entry in self.found if not entry.used]
-        return not all(self._is_followed(path, entry, project) for path, entry in built) if built else bool(self.found)
+        found = [(path, entry) for path, entry in self.found if path not in self.ddp or project.touches(path)]
+        built = [(path, entry) for path, entry in found if not entry.used]
+        return not all(self._is_followed(path, entry, project) for path, entry in built) if built else bool(found)
 
     def _is_followed(self, path: str, optimizer: Optimizer, project: Follows) -> bool:
         for model in optimizer.models:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
-from fsdp_rules.project.places import Place
+from fsdp_rules.project.places import Place, Sure
 
 #: Where a model is wrapped: the file and the qualified name of the function.
 Site = tuple[str, str]
@@ -19,7 +19,7 @@ def is_wrapped_model(place: Place) -> bool:
     return place.kind == "arg" and place.part in ("0", "module") and canonical(place.name) == FSDP
 
 
-def model_origins(edges: Mapping[Place, Iterable[tuple[Place, bool]]]) -> dict[Site, frozenset[Site]]:
+def model_origins(edges: Mapping[Place, Iterable[tuple[Place, Sure]]]) -> dict[Site, frozenset[Site]]:
     """For each function that wraps: the functions, in which files, that its models come through.
 
     ``edges`` are the flows of values, source to targets.
@@ -31,7 +31,7 @@ def model_origins(edges: Mapping[Place, Iterable[tuple[Place, bool]]]) -> dict[S
 
 
 def model_makers(
-    edges: Mapping[Place, Iterable[tuple[Place, bool]]], files: Iterable[FileFacts]
+    edges: Mapping[Place, Iterable[tuple[Place, Sure]]], files: Iterable[FileFacts]
 ) -> dict[Site, frozenset[Site]]:
     """For each function that wraps: what is called to make its models, as the file that calls and the name there."""
     called: dict[Place, set[Site]] = defaultdict(set)
@@ -43,7 +43,7 @@ def model_makers(
     return dict(found)
 
 
-def _ways(edges: Mapping[Place, Iterable[tuple[Place, bool]]]) -> Iterator[tuple[Place, set[Place]]]:
+def _ways(edges: Mapping[Place, Iterable[tuple[Place, Sure]]]) -> Iterator[tuple[Place, set[Place]]]:
     """Each model that is wrapped, and the places that it comes through."""
     sources: dict[Place, list[Place]] = defaultdict(list)
     for source, targets in edges.items():

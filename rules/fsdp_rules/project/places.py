@@ -27,6 +27,7 @@ class Place(NamedTuple):
     - ``on``: what a method ``name`` that groups parameters is called on;
     - ``of``: what ``part`` ("parameters", "gradients") is taken of at ``name``, a line and a column; of this kind
       itself: what is taken there;
+    - ``subgroup``: a process group of some of the ranks;
     - ``seed``: an ``FSDP(...)`` call; ``kept``: the same of a subclass of FSDP1's class.
     """
 
@@ -38,6 +39,13 @@ class Place(NamedTuple):
 
 
 SEED = Place("seed")
+#: Whether a step is sure; None where nothing but the name of a method, of some object, says that it is taken.
+Sure = bool | None
+
+
+def joint(first: Sure, second: Sure) -> Sure:
+    """How sure two steps are together."""
+    return None if first is None or second is None else first and second
 
 
 class Flow(NamedTuple):

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from fsdp_rules.project.edges import Call, joined, waiting_calls
 from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, parts, seeds, spread, wrapped_later
+from fsdp_rules.project.flow import Certainty, Held, given_groups, parts, seeds, spread, wrapped_later
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.kept import Kept
@@ -97,8 +97,12 @@ class Project:
         parameters = spread(edges, instances, parts(held, "parameters"))
         gradients = spread(edges, instances, parts(parameters, "gradients"))
         unwrapped = wrapped_later(edges, functions)
+        reached = [*held, *_named(parameters), *_named(gradients)]
         unseen, owners = Unseen(callbacks, held), Owners.build(files)
         flags = flags.union(*(file.flags for file in files))
+        groups = given_groups(files, edges, functions) if "own_group" in flags else frozenset()
+        if any(place in groups for place in spread(edges, instances, seeds(edges, "subgroup"))):
+            flags |= {"subgroup"}
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
         return cls(
@@ -107,7 +111,7 @@ class Project:
             held=held,
             parameters=Lookup(parameters, owners),
             gradients=Lookup(gradients, owners),
-            exits=exits(files, [*held, *parameters, *gradients], unwrapped, functions).union(unseen.exits()),
+            exits=exits(files, reached, unwrapped, groups, functions).union(unseen.exits()),
             unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
             methods=frozenset(
@@ -258,3 +262,8 @@ class Project:
             for starred, importer, reads in self.stars
             if starred.endswith(tail) and not starred.startswith("torch.")
         )
+
+
+def _named(held: Iterable[Place]) -> Iterator[Place]:
+    """Those of ``held`` that are no attributes of any object."""
+    return (place for place in held if place.kind != "attr")

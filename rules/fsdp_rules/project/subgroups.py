@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.walking import children, walk
 
+#: What a file has that makes a group.
+MAKES = re.compile(rb"\bnew_(sub)?group")
 #: Functions of torch.distributed that only make parts of a group.
 _PARTS = frozenset({"new_subgroups", "new_subgroups_by_enumeration"})
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def subgroup_values(tree: ast.Module) -> frozenset[tuple[int, int]]:
-    """The lines and columns of the values of ``process_group=`` that certainly are subgroups.
+    """The lines and columns of the calls that make subgroups, and of the values of ``process_group=`` that are some.
 
     A group is one where its ranks are written as a list, a comprehension or a range that does not begin at 0, and
     where no other value is given to its name. Ranks that are only known at run time may be all ranks. A file without
-    the word ``process_group`` need not be asked.
+    ``MAKES`` need not be asked.
     """
     scopes: list[ast.AST] = [tree, *(node for node in walk(tree) if isinstance(node, _Function))]
     return frozenset(place for scope in scopes for place in _in_scope(list(_own(scope))))
@@ -40,6 +43,8 @@ def _in_scope(nodes: list[ast.AST]) -> Iterator[tuple[int, int]]:
                 for name in target.elts if isinstance(target, ast.Tuple) else [target]:
                     given.setdefault(text_of(name) or "", []).append(node.value)
     for node in nodes:
+        if isinstance(node, ast.Call) and _is_subgroup(node, given):
+            yield node.lineno, node.col_offset
         for keyword in node.keywords if isinstance(node, ast.Call) else ():
             if keyword.arg == "process_group" and _is_subgroup(keyword.value, given):
                 yield keyword.value.lineno, keyword.value.col_offset

@@ -207,6 +207,8 @@ class Values:
             self.found(node)
             self.flow(self.seed(node), place, sure)
             return
+        if (node.lineno, node.col_offset) in self.subgroups:
+            self.flow(Place("subgroup", self.path), place, sure)
         callee = self.aliases.dotted(node.func)
         if callee is None:
             self._made(node, place, scope, sure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -12,6 +13,9 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
+#: Code that reads files, and code that takes or loads the states of models and optimizers.
+READS = re.compile(r"\btorch\.load\(|\b(Unp|p)ickler?\b|\bFileSystemReader\b|\bload_file\(")
+TAKES = re.compile(r"\.state_dict\(|state_dict_type|\boptim_state_dict")
 SHARDED = "torch.distributed._shard.sharded_tensor"
 
 
@@ -58,6 +62,14 @@ def local_parts(net):
         full = file.resolved(node) or ""
         if not full.startswith(f"{SHARDED}.") or not full.endswith(".ShardedTensor") or _is_import(node, file):
             return
+        if _is_annotation(node, file) or _only_reads(node, file):
+            yield Diagnosis(
+                node,
+                Level.INFO,
+                "files that FSDP1 wrote still have ShardedTensors",
+                "no change needed while such files are read",
+            )
+            return
         if _knows_dtensor(node, file):
             yield Diagnosis(
                 node,
@@ -72,6 +84,26 @@ def local_parts(net):
             "FSDP2's states have DTensors, so no value is a ShardedTensor",
             "test isinstance(value, DTensor): value.to_local() is this rank's part, value.full_tensor() the whole",
         )
+
+
+def _is_annotation(node: cst.CSTNode, file: File) -> bool:
+    return any(isinstance(ancestor, cst.Annotation) for ancestor in file.ancestors(node))
+
+
+def _only_reads(node: cst.CSTNode, file: File) -> bool:
+    """Whether the function around ``node``, or what calls it, reads files, and none of them takes a state."""
+    function = file.function(node)
+    if function is None:
+        return False
+    texts = {entry: file.code(entry) for entry in file.nodes(cst.FunctionDef)}
+    found: set[cst.FunctionDef] = set()
+    pending = [function]
+    while pending:
+        entry = pending.pop()
+        if entry not in found:
+            found.add(entry)
+            pending += [one for one, text in texts.items() if re.search(rf"\b{entry.name.value}\b(?=\(|,)", text)]
+    return any(READS.search(texts[one]) for one in found) and not any(TAKES.search(texts[one]) for one in found)
 
 
 def _is_import(node: cst.CSTNode, file: File) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
@@ -348,3 +350,35 @@ def other(model):
     text = "import torch\n" + source
     assert "FSDP117" not in {found.rule for found in findings(text.format("model = FSDP(model)"))}
     assert "FSDP117" in {found.rule for found in findings(text.format("pass"))}
+
+
+@pytest.mark.parametrize("settings", ["self.config", "cfg", "args", "run.hparams"])
+def test_settings_that_come_beside_a_model_are_no_model(settings: str) -> None:
+    source = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(config):
+    return FSDP(make(config), use_orig_params=True)
+
+def main(self, cfg, args, run, teacher):
+    optimizer = build_optimizer(teacher, {settings})
+    model = build({settings})
+    return model, optimizer
+"""
+    assert "FSDP117" not in {found.rule for found in findings(source)}
+
+
+def test_what_a_name_gets_further_down_is_not_what_its_optimizer_trains() -> None:
+    source = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def main(model, averagers, k):
+    model = FSDP(model)
+    named = list(model.named_parameters())
+    params = [p for n, p in named]
+    optimizer = torch.optim.AdamW([{"params": params}])
+    model = averagers.found[k].model
+    return optimizer
+"""
+    assert "FSDP117" not in {found.rule for found in findings(source)}

@@ -59,3 +59,26 @@ def test_one_that_can_is_not(source: str) -> None:
 
 def test_without_helpers_it_is_left_to_the_reader() -> None:
     assert _said(UNSEEN["a container"], Settings(helpers="never")) == ["manual"]
+
+
+DDP = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+def train(net, registry, batches):
+    optimizer = registry["sgd"](net)
+    net = DistributedDataParallel(net)
+    for batch in batches:
+        net(batch).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        net.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("program", "told"), [(DDP, []), (DDP.replace("DistributedData", "My"), ["review"])])
+def test_the_optimizers_of_a_program_beside_it_that_has_ddp_alone_are_not_counted(
+    program: str, told: list[str]
+) -> None:
+    said = findings(HEAD + SEEN["built from the wrapped model"], None, other=program)
+    assert [found.level.value for found in said if found.rule == "FSDP125"] == told

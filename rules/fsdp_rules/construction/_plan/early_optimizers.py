@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 WRAPPERS = (FSDP, "wrap")
 #: The rule that rewrites such a call.
 CALL = "FSDP101"
+#: Ends of the names of settings, which functions are given beside a model.
+SETTINGS = re.compile(r"(args|cfg|conf|config|configuration|hparams|options|opts|settings)$", re.IGNORECASE)
 NOT_TRAINED = " (FSDP1 without use_orig_params=True trained nothing this way)"
 
 
@@ -86,7 +89,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
 
 @once
 def _models(parameters: cst.BaseExpression, file: File) -> dict[str, None]:
-    return dict.fromkeys(models_read(parameters, file))
+    return dict.fromkeys(one for one in models_read(parameters, file) if not SETTINGS.search(one))
 
 
 @once
@@ -239,11 +242,13 @@ def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterato
 
 
 def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """Each name that ``node`` reads, with each value that its scope assigns to it."""
+    """Each name that ``node`` reads, with each value that its scope assigns to it above."""
     for name in names_in(node):
         for binding in file.bindings.found.get((file.scope(name), name.value), []):
-            if binding.value is not None and binding.value is not node:
-                yield name.value, binding.value
+            value = binding.value
+            # What a name gets further down is nothing that this reads.
+            if value is not None and value is not node and file.span(value).line <= file.span(name).line:
+                yield name.value, value
 
 
 def _is_held_by_name(parameters: cst.BaseExpression, model: str, file: File) -> bool:
