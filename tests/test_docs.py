@@ -83,5 +83,5 @@ def test_commands_on_pages_have_the_options_that_they_use(page: str) -> None:
             command = command.commands[words.pop(0)]
         known = {name for parameter in command.params for name in (*parameter.opts, "--help", "--version")}
         assert command is not cli or words[0].startswith("-"), line
-        assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known, line
+        assert {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"} <= known, line
     assert told or page != "README.md"

@@ -17,12 +17,14 @@ class Told:
 
     ``fails``: it is at or above the level that was asked for. ``in_checkpoint``: it is about a checkpoint as a whole,
     so that its line and column mean nothing. ``fingerprint`` stays the same where the code around it moves.
+    ``source`` is the line that it is about.
     """
 
     finding: Finding
     fails: bool
     in_checkpoint: bool
     fingerprint: str
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from fsdp_migrate.pipeline.outcome import FileOutcome
 from fsdp_rules.verdict.finding import Finding, Level
 
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]?")
 _TODO = re.compile(r"#\s*TODO\(fsdp-migrate (?P<rule>\w+)\):\s*(?P<text>.*)")
+#: How a further line of such a comment begins, in a file or in a cell of a notebook.
+_FURTHER = re.compile(r'[\s"]*#     (?=\S)')
 #: How a line of a cell ends in the JSON of a notebook.
 _CELL_END = re.compile(r'(\\n)?",?$')
 
@@ -31,7 +33,7 @@ def todos(file: FileOutcome, is_python: bool, names: Mapping[str, str]) -> Itera
     ``names`` are the names of the rules by id; other TODOs are not ours.
     """
     said = {(finding.rule, " ".join(finding.message.split())) for finding in file.findings}
-    for line, column, text in _comments(file.before) if is_python else _lines(file.before):
+    for line, column, text in _joined(_comments(file.before) if is_python else _lines(file.before)):
         found = _TODO.search(text)
         if found is None or found["rule"] not in names or (found["rule"], found["text"].strip()) in said:
             continue
@@ -48,6 +50,23 @@ def todos(file: FileOutcome, is_python: bool, names: Mapping[str, str]) -> Itera
             message=f"left to do by hand: {found['text'].strip()}",
             advice="fix it, then remove the comment",
         )
+
+
+def _joined(comments: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+    """``comments`` with the further lines of a TODO in its own text."""
+    last: tuple[int, int, str] | None = None
+    lines = 0
+    for line, column, text in comments:
+        further = _FURTHER.match(text)
+        if last is not None and further is not None and _TODO.search(last[2]) and line == last[0] + lines:
+            last = (last[0], last[1], f"{last[2].rstrip()} {text[further.end() :]}")
+            lines += 1
+            continue
+        if last is not None:
+            yield last
+        last, lines = (line, column, text), 1
+    if last is not None:
+        yield last
 
 
 def _comments(source: bytes) -> Iterator[tuple[int, int, str]]:

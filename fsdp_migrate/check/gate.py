@@ -17,6 +17,7 @@ from fsdp_migrate.checkpoints.entries import BadCheckpoint
 from fsdp_migrate.checkpoints.read.find import Found
 from fsdp_migrate.pipeline import run
 from fsdp_migrate.pipeline.engine import Engine
+from fsdp_migrate.pipeline.lines import source_line
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.pipeline.run import Progress
 from fsdp_migrate.pipeline.work import contained
@@ -35,7 +36,10 @@ _WOULD = {
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What the user asked for. ``settings`` are those of a rewrite; ``baseline`` is a file of known findings."""
+    """What the user asked for. ``settings`` are those of a rewrite; ``baseline`` is a file of known findings.
+
+    ``stdin`` is a text that is read in place of the one path, which names it.
+    """
 
     paths: tuple[str, ...]
     settings: Settings
@@ -43,6 +47,7 @@ class CheckRequest:
     baseline: Path | None = None
     jobs: int | None = None
     selection: Selection = ALL_FILES
+    stdin: bytes | None = None
 
 
 def check(
@@ -55,7 +60,10 @@ def check(
     is read. Whatever goes wrong with one path is in the result.
     """
     known = baselines.read(request.baseline) if request.baseline else set()
-    sorted_paths = targets.sort(request.paths, request.selection)
+    if request.stdin is None:
+        sorted_paths = targets.sort(request.paths, request.selection)
+    else:
+        sorted_paths = targets.Targets(request.paths, (), (), ())
     rewritten = _sources(request, sorted_paths.sources, engine, progress)
     in_checkpoints, errors = _checkpoints(sorted_paths.checkpoints, progress)
     in_comments, comment_errors = _comments(rewritten, rule_names)
@@ -71,7 +79,8 @@ def check(
     told, below, counted = [], 0, 0
     for finding, fingerprint in zip(wanted, fingerprints(wanted, sources), strict=True):
         fails = at_least(finding.level, request.min_level)
-        one = Told(finding, fails, finding.path not in sources, fingerprint)
+        line = source_line(sources.get(finding.path, b""), finding.line)
+        one = Told(finding, fails, finding.path not in sources, fingerprint, line)
         if request.baseline and baselines.entry_of(one, request.baseline) in known:
             counted += 1
         elif fails or finding.level is Level.INFO:
@@ -96,7 +105,9 @@ def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, prog
         return RunResult((), True, 0, ())
     # Which rules are asked for is decided afterwards: what one rule says may depend on what another one did.
     settings = dataclasses.replace(request.settings, select=(), ignore=(), traps=True)
-    asked = run.Request(paths, settings, diff=True, jobs=request.jobs, selection=request.selection.all_rules())
+    asked = run.Request(
+        paths, settings, diff=True, jobs=request.jobs, selection=request.selection.all_rules(), stdin=request.stdin
+    )
     return run.rewrite(asked, engine, progress)
 
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import JOBS, QUIET, VERBOSE, rule_options, rule_settings, say_settings, writable
+from fsdp_migrate.commands.options import (
+    JOBS,
+    QUIET,
+    STDIN_FILENAME,
+    VERBOSE,
+    rule_options,
+    rule_settings,
+    say_settings,
+    standard_input,
+    writable,
+)
 from fsdp_migrate.tree.settings import LEVELS
 
 if TYPE_CHECKING:
@@ -29,6 +39,7 @@ more than its metadata, however large it is: no tensor is read, and no pickle is
   fsdp-migrate check --write-baseline known.json .  record what is there now,
   fsdp-migrate check --baseline known.json .        and fail on what is new
   fsdp-migrate check --ignore FSDP2,FSDP404 .       leave some rules out
+  fsdp-migrate check --stdin-filename a.py - < a.py check a text by itself, for editors
   fsdp-migrate check --format sarif --output out.sarif src/ checkpoints/step_1000
 
 \b
@@ -76,6 +87,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option("--baseline", metavar="FILE", help="Ignore the findings that are in FILE.")
 @click.option("--write-baseline", metavar="FILE", help="Write all findings to FILE, and exit 0.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
+@STDIN_FILENAME
 @JOBS
 @QUIET
 @VERBOSE
@@ -91,6 +103,7 @@ def check(
     to: str | None,
     helpers: str | None,
     torch: TorchRelease | None,
+    stdin_filename: str | None,
     jobs: int | None,
     verbosity: str | None,
 ) -> int:
@@ -108,7 +121,7 @@ def check(
         raise click.UsageError("--baseline and --write-baseline exclude each other: choose one")
     target = writable(output, "--output") if output else None
     kept = writable(write_baseline, "--write-baseline") if write_baseline else None
-    paths = paths or (".",)
+    paths, stdin = standard_input(paths, stdin_filename)
     try:
         defaults = settings.load_first(map(Path, paths))
         known = Path(baseline) if baseline else defaults.baseline
@@ -122,6 +135,7 @@ def check(
             None if write_baseline else known,
             jobs or defaults.jobs,
             defaults.files,
+            stdin,
         )
         with shown() as progress:
             result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)

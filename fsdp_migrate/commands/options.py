@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,26 @@ QUIET = click.option("-q", "--quiet", "verbosity", flag_value="quiet", help="Pri
 VERBOSE = click.option(
     "-v", "--verbose", "verbosity", flag_value="verbose", help="Print every finding by itself, and the settings."
 )
+
+
+STDIN_FILENAME = click.option(
+    "--stdin-filename", metavar="FILE", help="With the PATH -: the name of the file that standard input has."
+)
+
+
+def standard_input(paths: tuple[str, ...], name: str | None) -> tuple[tuple[str, ...], bytes | None]:
+    """The paths to work on, the current directory if there are none, and standard input where the path is ``-``.
+
+    Raises :class:`click.UsageError` where ``-`` is not the only path, or is missing beside ``--stdin-filename``.
+    """
+    if "-" not in paths:
+        if name is not None:
+            raise click.UsageError("--stdin-filename names standard input: give - as the only PATH")
+        return paths or (".",), None
+    if len(paths) > 1:
+        raise click.UsageError("- is standard input: give it as the only PATH")
+    content: bytes = sys.stdin.buffer.read()
+    return (name or "-",), content
 
 
 def _release(context: click.Context, option: click.Parameter, value: str | None) -> TorchRelease | None:

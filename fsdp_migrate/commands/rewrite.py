@@ -5,11 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from fsdp_migrate.commands.options import JOBS, QUIET, VERBOSE, rule_options, rule_settings, say_settings, writable
+from fsdp_migrate.commands.options import (
+    JOBS,
+    QUIET,
+    STDIN_FILENAME,
+    VERBOSE,
+    rule_options,
+    rule_settings,
+    say_settings,
+    standard_input,
+    writable,
+)
 
 if TYPE_CHECKING:
     from fsdp_migrate.pipeline.outcome import RunResult
@@ -31,6 +41,7 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
   fsdp-migrate rewrite --to shim train.py       keep FSDP1 code, run it on FSDP2 through fsdp_compat
   fsdp-migrate rewrite --from shim .            move code that runs on fsdp_compat on to FSDP2
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
+  fsdp-migrate rewrite --stdin-filename a.py - < a.py print the rewritten text, for editors
   fsdp-migrate rewrite --report left.html src/  write what changed, and why, as a page
 
 \b
@@ -60,6 +71,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 )
 @rule_options
 @click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
+@STDIN_FILENAME
 @JOBS
 @click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted changes.")
 @QUIET
@@ -74,6 +86,7 @@ def rewrite(
     helpers: str | None,
     torch: TorchRelease | None,
     report: tuple[str, ...],
+    stdin_filename: str | None,
     jobs: int | None,
     allow_dirty: bool,
     verbosity: str | None,
@@ -88,7 +101,7 @@ def rewrite(
 
     if of == to == "shim":
         raise click.UsageError("--from shim moves code on to FSDP2: leave out --to shim")
-    paths = paths or (".",)
+    paths, stdin = standard_input(paths, stdin_filename)
     reports = [_report_file(name) for name in report]
     try:
         defaults = settings.load(Path(paths[0]))
@@ -96,7 +109,9 @@ def rewrite(
         wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults)
         if verbosity == "verbose":
             say_settings(wanted, release, defaults)
-        request = run.Request(paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files)
+        request = run.Request(
+            paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin
+        )
         with shown() as progress:
             result = run.rewrite(request, RulesEngine(), progress)
     except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
@@ -108,7 +123,9 @@ def rewrite(
             f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each completely", err=True
         )
         return _INTERRUPTED
-    _show(result, verbosity or "")
+    if stdin is not None and not diff:
+        _print_source(result, stdin)
+    _show(result, verbosity or "", sys.stdout if stdin is None and not diff else sys.stderr)
     _write_reports(result, reports)
     return outcome.exit_code(result)
 
@@ -120,8 +137,19 @@ def _report_file(name: str) -> Path:
     return writable(name, "--report")
 
 
-def _show(result: RunResult, verbosity: str) -> None:
-    """Print the result; with --diff the patch alone goes to standard output, so that it can be piped.
+def _print_source(result: RunResult, stdin: bytes) -> None:
+    """Print what became of standard input, as bytes in its own encoding; nothing where it could not be processed."""
+    if not result.errors:
+        from fsdp_rules.verdict.result import Changed
+
+        sources = [file.result.source for file in result.changed if isinstance(file.result, Changed)]
+        sys.stdout.flush()
+        sys.stdout.buffer.write(sources[0] if sources else stdin)
+        sys.stdout.buffer.flush()
+
+
+def _show(result: RunResult, verbosity: str, stream: TextIO) -> None:
+    """Print the result to ``stream``; with --diff the patch alone is printed to standard output, for a pipe.
 
     A refusal is raised, not shown: then there is no report either.
     """
@@ -132,7 +160,6 @@ def _show(result: RunResult, verbosity: str) -> None:
         raise click.ClickException(summary.refusal(result))
     if result.diff:
         _show_diff(result)
-    stream = sys.stderr if result.diff else sys.stdout
     if stream.isatty() and verbosity != "quiet":
         from rich.console import Console
 

@@ -8,6 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 
+def source_line(source: bytes, line: int) -> str:
+    """Line ``line`` of a file, from 1, without its indent; empty where the file has no such line."""
+    lines = source.splitlines()
+    return lines[line - 1].decode("utf-8", errors="replace").strip() if 0 < line <= len(lines) else ""
+
+
 class LineMatcher(difflib.SequenceMatcher[bytes]):
     """As :class:`difflib.SequenceMatcher`, for lines of files that changed in many places.
 

@@ -43,7 +43,8 @@ class Request:
     """What the user asked for. ``jobs`` None means as many processes as there are processors.
 
     ``torch`` is the release that the settings have, with its reason. ``of`` is what the code runs on: ``fsdp1``, or
-    ``shim`` where it goes on from ``fsdp_compat``.
+    ``shim`` where it goes on from ``fsdp_compat``. ``stdin`` is a text that is read in place of the one path, which
+    names it; then nothing is written.
     """
 
     paths: tuple[str, ...]
@@ -54,6 +55,7 @@ class Request:
     torch: TorchRelease = FIRST
     of: str = "fsdp1"
     selection: Selection = ALL_FILES
+    stdin: bytes | None = None
 
 
 class Interrupted(KeyboardInterrupt):
@@ -82,8 +84,13 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     Raises :class:`fsdp_migrate.tree.files.NoSuchPath` and :class:`fsdp_migrate.tree.git.GitError` before anything is
     written, :class:`Interrupted` between two files. Whatever goes wrong with one file is in its outcome.
     """
-    sources = discover(request.paths, request.selection)
-    files, rest = _read(sources, engine, progress)
+    text = request.stdin
+    if text is None:
+        sources, read = discover(request.paths, request.selection), read_regular
+    else:
+        sources = [Source(Path(name).as_posix(), Path(name).resolve()) for name in request.paths]
+        read = partial(_given, text)
+    files, rest = _read(sources, read, engine, progress)
     if request.of == "shim":
         _as_fsdp1(files, engine)
     files += _analyse([file for file in files if not file.source.is_config], rest, request, engine, progress)
@@ -94,7 +101,9 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     _leave_what_is_outside(files, request.paths)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []
-    if changed and not request.diff:
+    if text is not None and not request.diff:
+        _follow(changed)
+    elif changed and not request.diff:
         if not request.allow_dirty:
             dirty = gitstate.uncommitted(file.source.path for file in changed)
             refused = [file.source.shown for file in changed if file.source.path in dirty]
@@ -104,7 +113,9 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
     return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch)
 
 
-def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> tuple[list[_File], list[Source]]:
+def _read(
+    sources: Sequence[Source], read: Callable[[Path], bytes], engine: Engine, progress: Progress
+) -> tuple[list[_File], list[Source]]:
     """The files with a marker and those that could not be read, and all others."""
     progress.start("Reading", len(sources))
     files: list[_File] = []
@@ -112,7 +123,7 @@ def _read(sources: Sequence[Source], engine: Engine, progress: Progress) -> tupl
     for source in sources:
         has_marker = partial(configs.has_marker, name=source.path.name) if source.is_config else engine.has_marker
         try:
-            data, result = read_regular(source.path), PENDING
+            data, result = read(source.path), PENDING
         except OSError as error:
             data, result = b"", Failed(f"could not read: {error.strerror or error}")
         except MemoryError:
@@ -226,6 +237,18 @@ def _map(
 
 def _died(candidate: Candidate) -> Failed:
     return Failed("the process that worked on this file ended without an answer (out of memory, or a crash)")
+
+
+def _given(text: bytes, path: Path) -> bytes:
+    return text
+
+
+def _follow(changed: Sequence[_File]) -> None:
+    """Give findings the lines of the results, as if those were written."""
+    for file in changed:
+        if isinstance(file.result, Changed):
+            after = file.result.source
+            file.result = Changed(after, follow(file.result.findings, file.data, after))
 
 
 def _write(changed: Sequence[_File], progress: Progress) -> None:

@@ -118,7 +118,7 @@ def test_a_terminal_shows_user_code_as_it_is() -> None:
     shown = stream.getvalue()
     assert "x[red]y[/red] \\x1b[31m | `a`" in shown
     assert "do [bold]this[/bold]" in shown
-    assert shown.index("constructor-call") < shown.index("Left to do by hand") < shown.index("10 files read")
+    assert shown.index("FSDP101 manual") < shown.index("1 safe") < shown.index("10 files read")
 
 
 def test_a_coloured_diff_keeps_one_line_a_line() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.report.by_file import elided
 
 SOURCE = """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -17,10 +22,10 @@ WRAPPERS = {"fsdp": FSDP, "text": "[bold]"}
 """
 
 
-def on_terminal(*arguments: str, cwd: Path, code: int) -> str:
+def on_terminal(*arguments: str, cwd: Path, code: int, columns: int = 100) -> str:
     """What a person sees, without the escape sequences."""
     leader, follower = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "fsdp_migrate", *arguments]
     process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
@@ -40,11 +45,19 @@ def on_terminal(*arguments: str, cwd: Path, code: int) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).replace("\r\n", "\n")
 
 
-def test_progress_then_table_then_what_is_left_then_the_summary(tmp_path: Path) -> None:
+def test_progress_then_each_file_then_the_summary(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SOURCE)
     seen = on_terminal("rewrite", "train.py", cwd=tmp_path, code=1)
-    places = [seen.index(text) for text in ("Reading", "Rewriting", "Writing", "File ", "FSDP901  unknown-fsdp1-use")]
-    places += [seen.rindex(text) for text in ("Left to do by hand", "train.py:", "Next: grep -rn 'TODO(fsdp-migrate'")]
+    expected = [
+        "Reading",
+        "Rewriting",
+        "Writing",
+        "train.py  rewritten",
+        "FSDP901 manual",
+        ' WRAPPERS = {"fsdp": FSDP,',
+    ]
+    expected += ["3 safe", "1 file read, ", "\nNext: grep -rn 'TODO(fsdp-migrate' train.py\n"]
+    places = [seen.index(text) for text in expected]
     assert places == sorted(places)
 
 
@@ -60,11 +73,50 @@ def test_a_rule_with_its_example(tmp_path: Path) -> None:
     assert seen.index("FSDP901 unknown-fsdp1-use") < seen.index("Before") < seen.index("After")
 
 
-def test_check_says_the_same_as_to_a_pipe_but_in_colour(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SOURCE)
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_findings_fit_the_terminal_file_by_file(columns: int, tmp_path: Path) -> None:
+    deep = tmp_path / "a_directory_with_a_long_name" / "and_another_one_inside_of_it" / "and_a_third_below_that"
+    deep.mkdir(parents=True)
+    for file in (tmp_path / "train.py", deep / "train_the_model.py"):
+        file.write_text(SOURCE)
     (tmp_path / "bad.py").write_text("FSDP(\n")
-    seen = on_terminal("check", ".", cwd=tmp_path, code=2)
-    command = [sys.executable, "-m", "fsdp_migrate", "check", "."]
-    piped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
-    assert "FSDP901 manual" in piped
-    assert seen.endswith(piped)
+    seen = on_terminal("check", ".", cwd=tmp_path, code=2, columns=columns)
+    lines = seen[seen.rindex("\r") + 1 :].splitlines()
+    assert max(map(len, lines)) <= columns
+    whole = (deep / "train_the_model.py").relative_to(tmp_path).as_posix()
+    assert (whole in lines) is (columns > len(whole))
+    assert columns > len(whole) or "a_directory_with_a_long_name/.../and_a_third_below_that/train_the_model.py" in lines
+    assert any(line.startswith("bad.py: error: could not parse as ") for line in lines)
+    answer = subprocess.run(
+        [sys.executable, "-m", "fsdp_migrate", "check", "--format", "json", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    first = lines.index("train.py")
+    at = lines[first + 1].index("this use of")
+    assert lines[first + 1].lstrip().startswith("4:21  FSDP901 manual  ")
+    under = [line for line in lines[first + 1 :] if line.startswith(" " * at)]
+    assert 'WRAPPERS = {"fsdp": FSDP, "text": "[bold]"}' in [line.strip() for line in under]
+    shown = " ".join(" ".join(lines).split())
+    for finding in json.loads(answer.stdout)["findings"]:
+        # A message is found with its words whole and in order, whichever lines they are on.
+        assert (finding["message"] in shown) is (finding["level"] != "safe")
+    assert shown.count("3 safe FSDP101, FSDP110, FSDP121") == 2
+    assert lines[-1] == "Next: fsdp-migrate rewrite --diff ."
+    listed = on_terminal("check", "--verbose", ".", cwd=tmp_path, code=2, columns=columns)
+    assert listed.count("FSDP110 safe") == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "width", "shown"),
+    [
+        ("a/b.py", 6, "a/b.py"),
+        ("src/one/two/three.py", 16, "src/.../three.py"),
+        ("src/one/two/three.py", 19, "src/.../three.py"),
+        ("a_name_that_is_far_too_long.py", 12, "a_n...ong.py"),
+    ],
+)
+def test_paths_are_cut_in_the_middle(path: str, width: int, shown: str) -> None:
+    assert elided(path, width) == shown

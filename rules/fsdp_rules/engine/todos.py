@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -17,6 +18,10 @@ from fsdp_rules.verdict.rule import Rule
 TODO = re.compile(r"# TODO\(fsdp-migrate (FSDP\d+)\): (.*)")
 #: What a comment leaves out: the rewrite that adds it moves the lines that a message names.
 _LINE = re.compile(r" (?:in|on) line \d+")
+#: What the further lines of such a comment begin with.
+CONTINUED = "#     "
+#: Narrower comments would be a word a line.
+_NARROWEST = 40
 ADVICE = "do what the comment says, then remove the comment"
 Found = list[tuple[Rule, Diagnosis]]
 
@@ -34,7 +39,19 @@ def new_todos(file: File, diagnoses: Found) -> dict[cst.CSTNode, list[str]]:
         text = _text(rule, diagnosis)
         if text not in _comments(line, file) and text not in todos[statement]:
             todos[statement].append(text)
-    return {statement: texts for statement, texts in todos.items() if texts}
+    return {
+        statement: [line for text in texts for line in _wrapped(text, statement, file)]
+        for statement, texts in todos.items()
+        if texts
+    }
+
+
+def _wrapped(text: str, statement: cst.CSTNode, file: File) -> list[str]:
+    """A comment as lines of the length that the project allows; one line where it says nothing."""
+    if file.settings.line_length is None:
+        return [text]
+    width = max(file.settings.line_length - file.span(statement).column, _NARROWEST)
+    return textwrap.wrap(text, width, subsequent_indent=CONTINUED, break_long_words=False, break_on_hyphens=False)
 
 
 def with_standing_todos(file: File, diagnoses: Found) -> Found:
@@ -85,7 +102,15 @@ def _comments(statement: cst.CSTNode, file: File) -> list[str]:
     lines = list(getattr(statement, "leading_lines", ()))
     if file.module.body and statement is file.module.body[0]:
         lines += file.module.header
-    return [line.comment.value for line in lines if line.comment is not None]
+    found: list[str] = []
+    for line in lines:
+        if line.comment is None:
+            continue
+        if found and TODO.match(found[-1]) and line.comment.value.startswith(CONTINUED):
+            found[-1] += f" {line.comment.value.removeprefix(CONTINUED)}"
+        else:
+            found.append(line.comment.value)
+    return found
 
 
 def _is_in(node: cst.CSTNode, statement: cst.CSTNode, file: File) -> bool:
