@@ -8,6 +8,7 @@ from functools import cached_property
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.tree import element_text
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.project.project import Certainty
@@ -66,7 +67,9 @@ class Receiver:
     def _seen(self) -> tuple[bool, tuple[str, ...]]:
         """Whether it is an FSDP1 model, or a part of one, and what has to be true for that."""
         model, file = self.state.model, self.file
-        element = isinstance(model, cst.Subscript) and dotted(model.value) is not None and not _is_replaced(model, file)
+        element = dotted(model) is None and element_text(model) is not None
+        if isinstance(model, cst.Subscript) and _is_replaced(model, file):
+            return False, ()
         name = file.code(model) if element else dotted(model)
         if name is None or name in ("self", "cls"):
             return False, ()
