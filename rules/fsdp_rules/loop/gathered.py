@@ -145,8 +145,8 @@ def _places(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, bool]
     return iter(sorted(found, key=lambda entry: file.span(entry[0])))
 
 
-#: What gets and sets states works on shards, whatever ran before.
-STATES = "torch.distributed.checkpoint.state_dict."
+#: What gets and sets states works on shards, whatever ran before, and so do the helpers.
+STATES = ("torch.distributed.checkpoint.state_dict.", "fsdp_compat.")
 
 
 def _is_plain(func: cst.BaseExpression) -> bool:

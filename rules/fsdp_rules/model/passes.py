@@ -18,7 +18,7 @@ from fsdp_rules.project.project import Certainty
 #: Functions and methods that run a model without a backward, by what people call them.
 EVALUATES = re.compile(r"(^|_)(eval\w*|valid\w*|test|tests|infer\w*|predict\w*|sample|generate|rollout|forward)(_|$)")
 #: Names that only look like such functions.
-NO_PASS = frozenset({"eval"})
+NO_PASS = frozenset({"eval", "register_fsdp_forward_method"})
 #: Functions that are given a model and do not run it, by what people call them.
 RUNS_NOTHING = re.compile(
     r"clip|save|load|state|print|log|wrap|optim|sched|param|count|ema|average|checkpoint|compile|shard|DistributedData|"
