@@ -153,7 +153,8 @@ def wraps(call: cst.Call, file: File) -> bool:
     A call of FSDP1's class that is left as it is keeps the parameters that an optimizer has.
     """
     if file.fsdp1(call.func) in WRAPPERS:
-        return file.settings.enabled(CALL) and not file.suppressions.ignored(CALL, call)
+        is_silenced = not file.settings.enabled(CALL) or file.suppressions.ignored(CALL, call)
+        return not is_silenced and file.suppressions.gated(call) is None
     if not isinstance(file.parent(call), cst.Assign) or not call.args:
         return False
     name = dotted(call.func)
