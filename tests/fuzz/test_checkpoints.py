@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import checkpoint_properties, checkpoints
 
+ROOT = Path(__file__).parents[2]
 _SAME = settings(
     derandomize=True,
     deadline=None,
@@ -34,3 +39,16 @@ def test_broken_files(seed: int) -> None:
 @settings(_SAME, max_examples=200)
 def test_bytes(name: str, data: bytes) -> None:
     checkpoint_properties.hold(checkpoints.packed({name: data}))
+
+
+def test_any_hash_seed_gives_the_same() -> None:
+    """Checkpoint commands have no jobs; order in sets is what could change from run to run."""
+    command = [sys.executable, "-m", "tests.fuzz.hashed", "0", "20"]
+    runs = [
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}
+        ).stdout.splitlines()
+        for seed in ("0", "1", "4294967295")
+    ]
+    assert len(runs[0]) == 100
+    assert runs[0] == runs[1] == runs[2]

@@ -22,7 +22,9 @@ def leaves_of(files: Sequence[Path]) -> Iterator[tuple[Name, Leaf | Spread]]:
             names = dict(told["planner_data"].held) if isinstance(told.get("planner_data"), Pairs) else {}
             places = dict(_places(file.parent, told["storage_data"]))
             for fqn, entry in told["state_dict_metadata"].held:
-                name = names.get(fqn) or (str(fqn),)
+                path = names.get(fqn)
+                is_path = isinstance(path, tuple) and path and all(isinstance(part, str | int) for part in path)
+                name: Name = path if is_path else (str(fqn),)
                 if entry.function.name == "TensorStorageMetadata":
                     before = tensors.get(name)
                     tensors[name] = _tensor(fqn, fields(entry), places, before.parts if before else ())

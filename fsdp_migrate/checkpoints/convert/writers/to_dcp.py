@@ -68,6 +68,9 @@ def _reason(error: BaseException) -> BaseException:
 class _Writer(FileSystemWriter):
     """One file. torch's own way of writing it keeps every tensor until the last is written."""
 
+    def storage_meta(self) -> None:
+        """Nothing: torch notes the path, which is a hidden one here, and a random id, so that no two runs are alike."""
+
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         results = []
         with (Path(self.path) / _FILE).open("wb") as file:
