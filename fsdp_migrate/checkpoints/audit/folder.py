@@ -22,9 +22,7 @@ def leaves_of(files: Sequence[Path]) -> Iterator[tuple[Name, Leaf | Spread]]:
             names = dict(told["planner_data"].held) if isinstance(told.get("planner_data"), Pairs) else {}
             places = dict(_places(file.parent, told["storage_data"]))
             for fqn, entry in told["state_dict_metadata"].held:
-                path = names.get(fqn)
-                is_path = isinstance(path, tuple) and path and all(isinstance(part, str | int) for part in path)
-                name: Name = path if is_path else (str(fqn),)
+                name = _name(fqn, names)
                 if entry.function.name == "TensorStorageMetadata":
                     before = tensors.get(name)
                     tensors[name] = _tensor(fqn, fields(entry), places, before.parts if before else ())
@@ -34,6 +32,13 @@ def leaves_of(files: Sequence[Path]) -> Iterator[tuple[Name, Leaf | Spread]]:
         except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise Disagrees(f"{file}: metadata that a second reader cannot follow: {error!r}") from error
     yield from tensors.items()
+
+
+def _name(fqn: Any, names: dict[Any, Any]) -> Name:
+    path = names.get(fqn)
+    if isinstance(path, tuple) and path and all(isinstance(part, str | int) for part in path):
+        return path
+    return (str(fqn),)
 
 
 def _places(folder: Path, stored: Any) -> Iterator[tuple[tuple[str, tuple[int, ...] | None], tuple[Path, int, int]]]:
