@@ -85,3 +85,14 @@ def _at(value: Any, key: tuple[Any, ...]) -> Any:
     for part in key:
         value = value[part]
     return value
+
+
+def test_states_that_are_one_tensor(tmp_path: Path) -> None:
+    """As FSDP1 saves both moments on the CPU, where a copy to the CPU is none."""
+    moment = torch.ones(2, 2)
+    states = {"w": {"exp_avg": moment, "exp_avg_sq": moment, "step": torch.tensor(1.0)}}
+    group = {"params": ["w"], "lr": 0.1}
+    torch.save({"state": states, "param_groups": [group]}, tmp_path / "optimizer.pt")
+    (found,) = open_all(tmp_path / "optimizer.pt")
+    assert "shared-moments" in [trap.name for trap in traps(found)]
+    assert "shared-step" not in [trap.name for trap in traps(found)]

@@ -158,3 +158,31 @@ def test_in_a_tensor_chunk_of_a_folder(name: str, tmp_path: Path) -> None:
     hostile.in_tensor_chunk(payload, tmp_path / "step")
     assert findings(tmp_path / "step")[0].rule == "FSDP406"
     assert not (tmp_path / "sentinel").exists()
+
+
+def test_optimizers_and_schedulers_of_torch_are_no_alarm(tmp_path: Path) -> None:
+    """All that plain torch, verl's extra states and Trainer save of them, in both formats of torch.save."""
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    held: dict[str, Any] = {}
+    for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"):
+        weight.grad = torch.ones(2, 2)
+        optimizer = getattr(torch.optim, name)([weight], lr=0.1)
+        optimizer.step()
+        held[name] = optimizer.state_dict()
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    of = torch.optim.lr_scheduler
+    for made in (
+        of.OneCycleLR(optimizer, 0.1, total_steps=5),
+        of.CyclicLR(optimizer, 0.1, 0.2),
+        of.LambdaLR(optimizer, lambda step: 0.5),
+        of.MultiStepLR(optimizer, [1, 2, 2]),
+        of.ReduceLROnPlateau(optimizer),
+        of.CosineAnnealingWarmRestarts(optimizer, 3),
+        of.SequentialLR(optimizer, [of.LinearLR(optimizer), of.ExponentialLR(optimizer, 0.9)], [2]),
+    ):
+        held[type(made).__name__] = made.state_dict()
+    held["scaler"] = torch.amp.GradScaler("cpu").state_dict()
+    held["sampler"] = {"epoch": 1, "generator": torch.Generator().get_state()}
+    for archive in (True, False):
+        torch.save(held, tmp_path / "model.pt", _use_new_zipfile_serialization=archive)
+        assert "FSDP406" not in [one.rule for one in findings(tmp_path / "model.pt")]
