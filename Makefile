@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs bench-shim clean help
+.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs picture bench-shim bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
@@ -19,6 +19,8 @@ help:
 	@echo "make parity      run the whole differential matrix and write docs/parity.md"
 	@echo "make lint        ruff and mypy --strict"
 	@echo "make docs        regenerate the pages under docs/ that come from the rules"
+	@echo "make picture     draw the README's picture from what verify prints now"
+	@echo "make bench-verify  time a training step with and without the recorder of verify"
 	@echo "make bench-shim  time a step under the shim, under fully_shard by hand and under FSDP1"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -70,6 +72,12 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python scripts/docs.py
+
+picture: $(STAMP)
+	$(BIN)/python scripts/picture.py
+
+bench-verify: $(STAMP)
+	$(BIN)/python benchmarks/verify_overhead.py --output benchmarks/verify_overhead.json
 
 bench-shim: $(STAMP)
 	$(BIN)/python benchmarks/shim_overhead.py --output benchmarks/shim_overhead.json

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from fsdp_migrate.verify.verdict import EQUAL
-from tests.pool import Pool
+from fsdp_migrate.verify.verdict import EQUAL, Verdict
+from scripts.picture import PICTURE, picture, words
+from tests.pool import ROOT, Pool
 from tests.verify.defects import DEFECTS, Defect, Programs
 from tests.verify.expected import misses
 
@@ -18,10 +21,22 @@ def programs(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Programs:
     return Programs(pool, tmp_path_factory.mktemp("defects"))
 
 
-def test_the_migrated_program_is_equal_bit_for_bit(programs: Programs) -> None:
-    verdict = programs.verdict(None)
-    assert (verdict.exit_code, verdict.firsts, verdict.noise) == (EQUAL, (), "")
-    assert verdict.compared > 1000
+@pytest.fixture(scope="module")
+def whole(programs: Programs) -> Verdict:
+    """Of the migrated program as it is."""
+    return programs.verdict(None)
+
+
+def test_the_migrated_program_is_equal_bit_for_bit(whole: Verdict) -> None:
+    assert (whole.exit_code, whole.firsts, whole.noise) == (EQUAL, (), "")
+    assert whole.compared > 1000
+
+
+def test_the_picture_of_the_readme_is_what_verify_says(whole: Verdict) -> None:
+    drawn = PICTURE.read_text(encoding="utf-8")
+    assert words(drawn) == words(picture(whole)), "run make picture"
+    assert f"{whole.compared} of {whole.compared} values" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"href=|src=|url\((?!#)", drawn) == [], "it loads nothing"
 
 
 @pytest.mark.parametrize("defect", [d for d in DEFECTS if d.name in CHOSEN], ids=lambda defect: defect.name)

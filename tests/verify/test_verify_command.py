@@ -61,10 +61,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project minigpt, as somebody has it in git."""
     root = tmp_path_factory.mktemp("repository")
     shutil.copy(MINIGPT, root)
+    commit(root)
+    return root
+
+
+def commit(root: Path) -> None:
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "all")):
         subprocess.run(["git", *arguments], cwd=root, check=True)
-    return root
 
 
 def test_a_repository_against_what_rewrite_makes_of_it(
@@ -84,6 +88,42 @@ def test_a_repository_against_what_rewrite_makes_of_it(
     assert list(repository.iterdir()) in ([repository / ".git", repository / "train.py"],
                                           [repository / "train.py", repository / ".git"])  # fmt: skip
     assert (repository / "train.py").read_bytes() == MINIGPT.read_bytes()
+
+
+SHARDED = """
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{Path.cwd()}/store", rank=0, world_size=1)
+torch.manual_seed(0)
+model = FSDP(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)), device_id=torch.device("cpu"))
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(2):
+    model(torch.randn(5, 3)).square().mean().backward()
+    model.clip_grad_norm_(100.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_to_shim_compares_with_fsdp_compat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("train.py").write_text(SHARDED, encoding="utf-8")
+    commit(Path.cwd())
+    kept = tmp_path / "kept"
+    options = ("--to", "shim", "--no-repeat", "--steps", "2", "--keep", str(kept))
+    code, text = told(capsys, *options, "--", sys.executable, "train.py")
+    assert code == 0, text
+    assert text.rstrip().endswith("values over 2 steps on 1 rank, bit for bit")
+    assert "from fsdp_compat import FullyShardedDataParallel as FSDP" in (kept / "tree-after" / "train.py").read_text()
+    assert "torch.distributed.fsdp import" in (kept / "tree-before" / "train.py").read_text()
 
 
 def test_a_program_that_only_the_repository_has(tmp_path: Path) -> None:
@@ -118,6 +158,16 @@ def test_the_second_run_resumes_from_the_first(program: Path, capsys: pytest.Cap
     code, text = told(capsys, "--no-repeat", *both("train.py 2 1", "train.py 2 1"))
     assert code == 2
     assert f"the run after read {program.parent / 'saved'}, which an earlier run of this comparison has written" in text
+
+
+def test_packages_that_are_installed_between_two_runs_are_no_state(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = "saved = Path('site-packages/x.txt'); saved.read_text() if saved.exists() else saved.write_text('x')"
+    write(program, body=body)
+    (program.parent / "site-packages").mkdir()
+    code, text = told(capsys, "--no-repeat", "--steps", "2", *both("train.py 2 1", "train.py 2 1"))
+    assert code == 0, text
 
 
 def test_a_run_that_ends_early(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from .orders import from_environment
 
-#: Code and caches: what one run leaves there is no state of its training.
+#: Code, caches and installed packages: what is written there between two runs is no state of the training.
 _CODE = (".py", ".pyc", ".so", ".pyd", ".lock")
+_NO_STATE = (f"{os.sep}.cache{os.sep}", f"{os.sep}site-packages{os.sep}")
 _MOST = 20
 _began = 0.0
 _found: dict[str, None] = {}
@@ -32,7 +33,7 @@ def watch() -> None:
         if not isinstance(path, str) or not isinstance(mode, str) or not mode.startswith("r") or path.endswith(_CODE):
             return
         full = str(Path(path).absolute())
-        if full.startswith((ours, "/proc/", "/sys/", "/dev/")) or f"{os.sep}.cache{os.sep}" in full:
+        if full.startswith((ours, "/proc/", "/sys/", "/dev/")) or any(part in full for part in _NO_STATE):
             return
         with contextlib.suppress(OSError):
             if since <= Path(full).stat().st_mtime < _began:
