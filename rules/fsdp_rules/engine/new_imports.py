@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import libcst as cst
+from libcst import matchers
 
 from fsdp_rules.engine.apply import settle
 from fsdp_rules.engine.guarded_imports import into_guard
@@ -58,7 +59,7 @@ class Adder:
             node = line.body[0]
             if not isinstance(node, cst.ImportFrom) or node.module is None or isinstance(node.names, cst.ImportStar):
                 continue
-            if node.relative:
+            if node.relative or position < self._floor(body):
                 continue
             name = dotted(node.module)
             mine = [entry for entry in self.needed if entry.startswith(f"from {name} import ")]
@@ -86,7 +87,7 @@ class Adder:
         froms = [from_import(module, sorted(names, key=_import_key)) for module, names in sorted(grouped.items())]
         body = self._place_plain(body, plain)
         for node in froms:
-            at = self._position(body, node)
+            at = max(self._position(body, node), self._floor(body))
             line = cst.SimpleStatementLine([node])
             if at < len(body) and is_removed(body[at], FSDP1_IMPORT):
                 body[at] = line.with_changes(leading_lines=getattr(body[at], "leading_lines", ()))
@@ -99,10 +100,11 @@ class Adder:
             target = statement.split()[1]
             line: cst.BaseStatement = cst.SimpleStatementLine([plain_import(statement)])
             standard = target.partition(".")[0] in _STANDARD
+            floor = self._floor(body)
             candidates = [
                 (position, plain_name(entry))
                 for position, entry in enumerate(body)
-                if plain_name(entry) and (_root(plain_name(entry)) in _STANDARD) == standard
+                if position >= floor and plain_name(entry) and (_root(plain_name(entry)) in _STANDARD) == standard
             ]
             later = [position for position, name in candidates if name > target]
             if candidates and later:
@@ -112,6 +114,8 @@ class Adder:
                 body[at] = first.with_changes(leading_lines=())
             elif candidates:
                 at = candidates[-1][0] + 1
+            elif floor:
+                at = floor
             else:
                 at = _first_import(body)
                 while not standard and at < len(body) and _is_standard(small(body[at])):
@@ -125,6 +129,12 @@ class Adder:
                     body[at] = first.with_changes(leading_lines=gap)
             body.insert(at, line)
         return body
+
+    def _floor(self, body: list[cst.BaseStatement]) -> int:
+        """Where the first import is that no star import of an unknown module gives another meaning."""
+        if not self.before.references.has_unseen_star:
+            return 0
+        return max((at for at, entry in enumerate(body, start=1) if _has_star(entry)), default=0)
 
     def _position(self, body: list[cst.BaseStatement], new: cst.ImportFrom) -> int:
         """Where a sorted import block has ``new``; in place of a removed import where there is one."""
@@ -148,6 +158,14 @@ class Adder:
         return (torch or imports or [_first_import(body) - 1])[-1] + 1
 
 
+def _has_star(statement: cst.BaseStatement) -> bool:
+    """Whether ``statement`` is a star import or has one in a block of its own."""
+    node = small(statement)
+    if isinstance(node, cst.ImportFrom):
+        return isinstance(node.names, cst.ImportStar)
+    return not isinstance(statement, cst.SimpleStatementLine) and bool(matchers.findall(statement, _STAR))
+
+
 def _text(statements: Sequence[cst.BaseStatement]) -> str:
     return cst.Module(cast("Sequence[cst.SimpleStatementLine]", statements)).code
 
@@ -157,6 +175,7 @@ def _is_standard(node: cst.CSTNode | None) -> bool:
     return _root(name) in _STANDARD
 
 
+_STAR = matchers.ImportFrom(names=matchers.ImportStar())
 _STANDARD = sys.stdlib_module_names
 
 

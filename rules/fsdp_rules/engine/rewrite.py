@@ -104,7 +104,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
         if before is not None:
             return Failed(f"does not compile: {before}")
         return Failed(f"internal error: the rewritten file does not compile ({problem})")
-    if own := misunderstood(tree, output):
+    if own := misunderstood(tree, output, file.references.starred):
         return Failed(
             f"is unchanged: it has its own {own[0]}, and the output needs Python's; rename that and run again"
         )

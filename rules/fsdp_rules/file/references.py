@@ -12,7 +12,9 @@ from fsdp_rules.file.bindings import Bindings
 from fsdp_rules.file.shadowed import shadowed
 from fsdp_rules.file.tree import Layout, dotted
 from fsdp_rules.fsdp1.names import canonical, expand
+from fsdp_rules.project.exports import Given
 from fsdp_rules.project.gates import statements
+from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.walking import children, walk
 
@@ -83,7 +85,7 @@ class References:
         for local, target in self.aliases.items():
             rest = full[len(target) :]
             if (
-                local in self._shadowed
+                self._means_another(local, target)
                 or (everywhere and local not in self.imported_above)
                 or not (rest == "" or rest.startswith("."))
                 or not full.startswith(target)
@@ -118,7 +120,41 @@ class References:
         return local
 
     def _means_another(self, local: str, full: str) -> bool:
-        return local in self._shadowed or self.aliases.get(local, full) != full
+        return local in self._shadowed or self.aliases.get(local, full) != full or self._overridden(local, full)
+
+    def _overridden(self, local: str, full: str) -> bool:
+        """Whether a star import gives ``local`` another meaning, or may be what gives it the one that is read."""
+        if local in self._imported_below_stars:
+            return False
+        if self.starred.get(local, frozenset()) - {full}:
+            return True
+        return self.has_unseen_star and local not in self._module_names and local in self._read
+
+    @property
+    def starred(self) -> dict[str, frozenset[str]]:
+        """The names that star imports of the project's modules give, with all that each may stand for."""
+        return self._given.names
+
+    @property
+    def has_unseen_star(self) -> bool:
+        """Whether a star import gives names that are not known, since its module is none of the project."""
+        return self._given.unseen
+
+    @cached_property
+    def _given(self) -> Given:
+        return self._project.names.given(module_name(self._path))
+
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        return _identifiers(self._tree)
+
+    @cached_property
+    def _imported_below_stars(self) -> frozenset[str]:
+        """The names that the module imports one by one below its last star import, so that this import is read."""
+        imports = [entry for entry in statements(self._tree) if isinstance(entry, ast.Import | ast.ImportFrom)]
+        last = max((entry.lineno for entry in imports if entry.names[0].name == "*"), default=0)
+        below = [entry for entry in imports if entry.lineno > last and not entry.col_offset]
+        return frozenset(alias.asname or alias.name.partition(".")[0] for entry in below for alias in entry.names)
 
     @cached_property
     def imported_above(self) -> frozenset[str]:
@@ -160,6 +196,7 @@ class References:
     def _module_names(self) -> frozenset[str]:
         names = {name for scope, name in self._bindings.found if not scope}
         names.update(self.aliases)
+        names.update(self.starred)
         for entry in statements(self._tree):
             if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(entry.name)

@@ -20,19 +20,34 @@ def shadowed(tree: ast.Module, aliases: Mapping[str, str]) -> frozenset[str]:
     output puts inside them would call them, and not torch.
     """
     nodes = [node for node in walk(tree) if isinstance(node, _BINDING)]
+    imported = _last_imports(nodes)
+    sure = {id(statement) for statement in tree.body}
     missing = {
         id(target)
         for node in nodes
         for target in _set_to_none(node)
-        if isinstance(target, ast.Name) and target.id in aliases
+        if isinstance(target, ast.Name)
+        and target.id in aliases
+        and (id(node) not in sure or target.lineno < imported.get(target.id, 0))
     }
     return frozenset(
         name for name, target in _bound(nodes, missing) if target is None or aliases.get(name, target) != target
     )
 
 
+def _last_imports(nodes: Iterable[ast.AST]) -> dict[str, int]:
+    """The line of the last import of each name."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                found[name] = max(found.get(name, 0), node.lineno)
+    return found
+
+
 def _set_to_none(node: ast.AST) -> list[ast.expr]:
-    """The targets of ``name = None``, as a file has it beside an import that may fail."""
+    """The targets of ``name = None``, as a file has it above or beside an import that may fail."""
     is_none = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
     return node.targets if isinstance(node, ast.Assign) and is_none else []
 

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import elements, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.loop._unwrapping import is_passed_to_itself, test_around
 from fsdp_rules.model.guards import Guard, tested
@@ -60,7 +61,7 @@ def unwrap(model):
         if not recursive and not _is_looped(node, file):
             return
         test = test_around(node, file)
-        if test is None or not _may_meet_fsdp(file):
+        if test is None or not _may_meet_fsdp(test, file):
             return
         if file.settings.to == "shim":
             yield from self._shim(node, test, file)
@@ -76,8 +77,8 @@ def unwrap(model):
             return
         either = isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or)
 
-        def build(code: object) -> str:
-            text = f"({file.code(test)})" if either else file.code(test)
+        def build(code: Code) -> str:
+            text = f"({code(test)})" if either else code(test)
             return f"{text} and {subject}.module is not {subject}"
 
         yield Diagnosis(
@@ -130,5 +131,7 @@ def _is_looped(node: cst.Attribute, file: File) -> bool:
     return own and any(isinstance(entry, cst.While) for entry in file.ancestors(node))
 
 
-def _may_meet_fsdp(file: File) -> bool:
+def _may_meet_fsdp(test: cst.BaseExpression, file: File) -> bool:
+    if any(file.fsdp1(name) == FSDP for name in file.inside(test, cst.Attribute)):
+        return True
     return "fsdp1" in file.project.flags or any(canonical(target) == FSDP for target in file.aliases.values())

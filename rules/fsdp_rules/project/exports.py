@@ -6,6 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from fsdp_rules.project.public_names import Public
+
+
+@dataclass(frozen=True)
+class Given:
+    """What star imports give: each name with all that it may stand for.
+
+    ``unseen`` says that one of the modules is none of the tree, so that its names are not known.
+    """
+
+    names: dict[str, frozenset[str]]
+    unseen: bool
+
 
 @dataclass(frozen=True)
 class Exports:
@@ -13,17 +26,20 @@ class Exports:
 
     ``names`` are what each module binds to something else, by module; ``modules`` the modules that an import path may
     mean, by that path: an import need not start where the tree does. ``stars`` are the modules that a module
-    star-imports.
+    star-imports, ``public`` what such an import of a module gives.
     """
 
     names: dict[str, dict[str, str]]
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stars: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    public: dict[str, Public] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, names: dict[str, dict[str, str]], stars: dict[str, tuple[str, ...]]) -> Exports:
+    def build(
+        cls, names: dict[str, dict[str, str]], stars: dict[str, tuple[str, ...]], public: dict[str, Public]
+    ) -> Exports:
         """The table for modules with these names."""
-        return cls(names, by_suffix(names), stars)
+        return cls(names, by_suffix(names), stars, public)
 
     def resolve(self, dotted: str) -> str:
         """``dotted`` with re-exports of this tree followed to where they come from."""
@@ -62,6 +78,29 @@ class Exports:
                     seen.add(found)
                     pending += self.stars.get(found, ())
                     yield found
+
+    def given(self, module: str) -> Given:
+        """What the star imports of ``module`` give, those of the starred modules included."""
+        reached = list(self.starred(module))
+        table: dict[str, dict[str, set[str]]] = {one: defaultdict(set) for one in (module, *reached)}
+        for one in reached:
+            for name, target in self.public.get(one, Public()).names.items():
+                table[one][name].add(target if target == f"{one}.{name}" else self.resolve(target))
+        # Modules may star-import each other: what they pass on grows until no name is new.
+        pending = list(table)
+        while pending:
+            one = pending.pop()
+            before = sum(map(len, table[one].values()))
+            for found in (found for star in self.stars.get(one, ()) for found in self.modules.get(star, ())):
+                public = self.public.get(found, Public())
+                for name, targets in list(table[found].items()):
+                    if public.gives(name):
+                        table[one][name] |= targets
+            if sum(map(len, table[one].values())) > before:
+                pending += [other for other in table if other != one]
+        names = {name: frozenset(targets) for name, targets in table[module].items()}
+        unseen = any(star not in self.modules for one in table for star in self.stars.get(one, ()))
+        return Given(names, unseen)
 
     def _exported(self, module: str, name: str) -> str | None:
         for candidate in self.modules.get(module, ()):

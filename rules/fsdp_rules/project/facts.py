@@ -13,6 +13,7 @@ from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
 from fsdp_rules.project.places import Flow, module_name
+from fsdp_rules.project.public_names import Public, public
 from fsdp_rules.project.subgroups import MAKES, subgroup_values
 from fsdp_rules.project.taking import takes_state
 from fsdp_rules.project.wraps import Wraps
@@ -41,6 +42,8 @@ class FileFacts:
     keywords: dict[str, str] = field(default_factory=dict)
     #: The names that the module itself assigns.
     assigned: frozenset[str] = field(default=frozenset())
+    #: What a star import of the file gives.
+    public: Public = field(default_factory=Public)
     #: What the names of the module itself are made by, where a call of a class makes them.
     instances: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The functions that return a ``functools.partial(FSDP, ...)``.
@@ -104,6 +107,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         supers=indexer.supers,
         keywords=indexer.keywords,
         assigned=frozenset(name for scope, name in indexer.assigned if not scope),
+        public=public(tree, module, aliases.names),
         instances={name: frozenset(made) for (scope, name), made in wraps.instances.items() if not scope},
         makers=frozenset(indexer.makers),
         wrappers=frozenset(indexer.wrappers),

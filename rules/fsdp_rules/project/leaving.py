@@ -25,6 +25,8 @@ def exits(
     """
     known = {file.path: file for file in files}
     found = {exit_ for file in known.values() for exit_ in _given_names(file)}
+    # What a star import gives decides which names the output may take.
+    found.update(Exit(Way.IMPORTED, module) for file in known.values() for module in file.starred)
     for place in held:
         found.update(_of_place(place, known, functions))
     for place in unwrapped:

@@ -87,6 +87,7 @@ class Project:
         names = Exports.build(
             {file.module: dict(file.aliases) for file in files},
             {file.module: tuple(sorted(file.starred)) for file in files if file.starred},
+            {file.module: file.public for file in files},
         )
         functions = Functions(files, names)
         edges = joined(files, functions)

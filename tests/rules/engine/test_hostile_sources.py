@@ -179,6 +179,23 @@ def test_a_name_that_the_program_sets_to_none_is_not_what_the_output_calls(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("imports", "own"),
+    [
+        ("import fsdp_compat\n\nfsdp_compat = None\n", True),
+        ("try:\n    import fsdp_compat\nexcept ImportError:\n    pass\nfsdp_compat = None\n", True),
+        ("try:\n    import fsdp_compat\nexcept ImportError:\n    fsdp_compat = None\n", False),
+        ("fsdp_compat = None\ntry:\n    import fsdp_compat\nexcept ImportError:\n    pass\n", False),
+        ("fsdp_compat = None\nif True:\n    import fsdp_compat\n", False),
+        ("import os\nif os.environ:\n    import fsdp_compat\nelse:\n    fsdp_compat = None\n", False),
+    ],
+)
+def test_a_name_set_to_none_below_its_import_is_the_program_s_own(tmp_path: Path, imports: str, own: bool) -> None:
+    code, output = _rewritten(tmp_path, f"{WRAP}{imports}\ndef build(m, **kw):\n    return FSDP(m, **kw)\n".encode())
+    assert code == 0
+    assert ("fsdp_compat.shard" not in _calls_in("build", output)) is own
+
+
+@pytest.mark.parametrize(
     "own",
     [
         "def isinstance(value, kind):\n    return False\n",

@@ -68,6 +68,40 @@ def test_under_the_shim_any_loop_that_ends_by_an_attribute_asks_too() -> None:
     assert "while hasattr(m, 'module') and m.module is not m:" in result.source.decode()
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        "isinstance(m, @)",
+        "isinstance(m, (DDP, @)) or type(m) is @",
+        "type(m) in (DDP, @) or isinstance(m, @)",
+        "(isinstance(m, @)  # why\n           or isinstance(m, DDP))",
+    ],
+)
+def test_what_is_asked_too_leaves_no_class_of_torch_in_the_test(test: str) -> None:
+    name = "pkg.FullyShardedDataParallel"
+    source = (
+        f"import torch.distributed.fsdp as pkg\n{DDP}def f(m):\n    while @:\n        m = m.module\n    return @(m)\n"
+    )
+    source = source.replace("while @", f"while {test}").replace("@", name)
+    result = rewrite(source, Settings(to="shim"))
+    assert isinstance(result, Changed)
+    assert "and m.module is not m" in result.source.decode()
+    assert name not in result.source.decode()
+    assert not isinstance(rewrite(result.source, Settings(to="shim")), Changed)
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+def test_a_recursion_that_names_the_class_with_its_module(to: str) -> None:
+    test = "isinstance(m, pkg.FullyShardedDataParallel)"
+    source = f"import torch.distributed.fsdp as pkg\n\ndef f(m):\n    return f(m.module) if {test} else m\n"
+    result = rewrite(source, Settings(to=to))
+    assert isinstance(result, Changed)
+    if to == "shim":
+        assert "and m.module is not m" in result.source.decode()
+    else:
+        assert "FSDP221" in {found.rule for found in result.findings} or "m.module" not in result.source.decode()
+
+
 def test_other_wrappers_stay() -> None:
     source = DDP + IMPORT + "def f(m):\n    while isinstance(m, DDP):\n        m = m.module\n    return FSDP(m)\n"
     result = rewrite(source, Settings(to="shim"))
