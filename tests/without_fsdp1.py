@@ -70,15 +70,15 @@ def _import(
     original: Callable[..., ModuleType],
     whole: Mapping[str, ModuleType],
     name: str,
-    importer: Mapping[str, Any] | None = None,
-    local: Mapping[str, Any] | None = None,
-    wanted: Sequence[str] | None = (),
+    globals: Mapping[str, Any] | None = None,  # noqa: A002 - as __import__ names it
+    locals: Mapping[str, Any] | None = None,  # noqa: A002 - as __import__ names it
+    fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
     """``__import__``, which gives ``whole``'s modules to torch; nothing that another thread may read is changed."""
-    package = str((importer or {}).get("__package__"))
-    if wanted and package.partition(".")[0] == "torch":
+    package = str((globals or {}).get("__package__"))
+    if fromlist and package.partition(".")[0] == "torch":
         found = whole.get(importlib.util.resolve_name("." * level + name, package))
         if found is not None:
             return found
-    return original(name, importer, local, wanted, level)
+    return original(name, globals, locals, fromlist, level)
