@@ -23,7 +23,11 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         return sharded_parameter(_root(func.value), file)
     given = [argument.value for argument in call.args if argument.keyword is None]
     if isinstance(func, cst.Attribute) and func.attr.value == "copy_" and given:
-        return Certainty.NO if _may_be_sharded(given[0], file) else sharded_parameter(func.value, file)
+        target = sharded_parameter(func.value, file)
+        # What is kept in an object by name is an average, as a rule: copies, of full parameters if it was careful.
+        if target is Certainty.MAYBE and not isinstance(_root(func.value), cst.Name):
+            return Certainty.NO
+        return Certainty.NO if _may_be_sharded(given[0], file) else target
     if file.resolved(func) in COMPARES and len(given) > 1:
         held = [sharded_parameter(_root(one), file) for one in given[:2]]
         if file.resolved(func) == "torch.allclose":
