@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.exports import Exports
@@ -41,6 +42,33 @@ def model_makers(
     for argument, seen in _ways(edges):
         found[argument.path, argument.scope] |= {made for place in seen for made in called.get(place, ())}
     return dict(found)
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """Where a model may be wrapped of which a part is wrapped by then."""
+
+    sites: frozenset[Site] = frozenset()
+    everywhere: bool = False
+
+    @classmethod
+    def build(cls, edges: Mapping[Place, Iterable[tuple[Place, Sure]]]) -> Nesting:
+        """Of ``edges``, the flows of values: functions that wrap what several places, or unseen ones, give them."""
+        given: dict[Place, set[Place]] = defaultdict(set)
+        for source, targets in edges.items():
+            for target, _ in targets:
+                if target.kind == "param" or is_wrapped_model(target):
+                    given[target].add(source)
+        sites = (
+            (argument.path, argument.scope)
+            for argument, seen in _ways(edges)
+            if any(len(given[place]) != 1 for place in seen if place.kind == "param" or place == argument)
+        )
+        return cls(frozenset(sites), everywhere=sum(place.kind == "seed" for place in edges) > 1)
+
+    def may_be_at(self, path: str, scope: str) -> bool:
+        """Whether the function ``scope`` of the file at ``path`` may wrap such a model."""
+        return self.everywhere or (path, scope) in self.sites
 
 
 def _ways(edges: Mapping[Place, Iterable[tuple[Place, Sure]]]) -> Iterator[tuple[Place, set[Place]]]:

@@ -26,7 +26,7 @@ from fsdp_rules.project.kept import Kept
 from fsdp_rules.project.leaving import exits
 from fsdp_rules.project.lookup import Lookup
 from fsdp_rules.project.optimizer_origins import Optimizers
-from fsdp_rules.project.origins import Site, importing, model_makers, model_origins
+from fsdp_rules.project.origins import Nesting, Site, importing, model_makers, model_origins
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 from fsdp_rules.project.unseen_calls import Unseen
 
@@ -61,6 +61,7 @@ class Project:
     switchers: frozenset[str] = field(default=frozenset())
     origins: dict[Site, frozenset[Site]] = field(default_factory=dict)
     makers: dict[Site, frozenset[Site]] = field(default_factory=dict)
+    nesting: Nesting = field(default_factory=Nesting)
     meta: frozenset[Site] = field(default=frozenset())
     batchnorm: frozenset[str] = field(default=frozenset())
     own_batchnorm: frozenset[str] = field(default=frozenset())
@@ -123,6 +124,7 @@ class Project:
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
             origins=model_origins(edges),
             makers=model_makers(edges, files),
+            nesting=Nesting.build(edges),
             own_batchnorm=frozenset(file.path for file in files if "own_batchnorm" in file.flags),
             meta=frozenset((file.path, scope) for file in files for scope in file.meta),
             batchnorm=batchnorm | importing([file for file in files if "own_batchnorm" in file.flags], files, names),

@@ -7,7 +7,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.meshes import device_type
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_text import at_margin
-from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 
@@ -36,6 +36,23 @@ def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     return [f'if {device_type(device, file, code)} == "cuda" and {index} is not None:', f"    {call}"]
 
 
+def may_have_units(module: cst.BaseExpression, file: File) -> bool:
+    """Whether parts of ``module`` may be sharded by then, by another wrap or an earlier turn of this one."""
+    if file.project.nesting.may_be_at(file.path, file.scope(module)):
+        return True
+    if any(isinstance(node, cst.For | cst.While) for node in file.ancestors(module)):
+        return True
+    function = file.function(module)
+    return function is not None and any(
+        last_name(call.func) == function.name.value for call in file.inside(function, cst.Call)
+    )
+
+
+def _skipping_shards(tensor: str, file: File) -> list[str]:
+    # FSDP1 sends the values of a unit when it makes it: those of an inner unit have been sent.
+    return [f"    if isinstance({tensor}, {file.ref('torch.distributed.tensor.DTensor')}):", "        continue"]
+
+
 def sync_lines(
     plan: ShardPlan, tensors: str, mesh: str | None, file: File, code: Code, ignored: str | None = None
 ) -> list[str]:
@@ -49,6 +66,7 @@ def sync_lines(
     lines = [
         f"for {tensor} in {tensors}:",
         *([f"    if {tensor} in {ignored}:", "        continue"] if ignored is not None else []),
+        *(_skipping_shards(tensor, file) if not plan.on_meta and may_have_units(plan.module, file) else []),
         f"    {source} = {tensor}.detach().to({place})",
     ]
     group = plan.mesh_value
