@@ -92,7 +92,8 @@ class SyncModuleStates(ArgumentRule):
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-def build(model):
+def build():
+    model = Transformer()
     model = FSDP(model, device_id=torch.cuda.current_device(), sync_module_states=True)
     return model
 """
@@ -102,7 +103,8 @@ import itertools
 import torch
 from torch.distributed.fsdp import fully_shard
 
-def build(model):
+def build():
+    model = Transformer()
     for tensor in itertools.chain(model.parameters(), model.buffers()):
         synced = tensor.detach().to(torch.cuda.current_device())
         torch.distributed.broadcast(synced, src=0)
