@@ -6,6 +6,7 @@ of the tests for what the wheels require.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import click
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "tests", "fixtures", "benchmarks", "dist", "docs")
@@ -60,19 +62,33 @@ def test_the_descriptions_render(dist: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "packages"),
-    [("fsdp_migrate", {"fsdp_migrate", "fsdp_rules", "fsdp_compat"}), ("fsdp_compat", {"fsdp_compat"})],
+    ("name", "required"),
+    [
+        ("fsdp_migrate", {"click", "libcst", "rich", "safetensors"}),
+        ("fsdp_compat", {"packaging", "torch"}),
+    ],
 )
-def test_a_wheel_has_its_packages_alone(name: str, packages: set[str], dist: Path) -> None:
+def test_a_wheel_has_one_name_and_requires_little(name: str, required: set[str], dist: Path) -> None:
     with zipfile.ZipFile(next(dist.glob(f"{name}-*.whl"))) as wheel:
         names = wheel.namelist()
         (metadata,) = (wheel.read(entry).decode() for entry in names if entry.endswith("/METADATA"))
-    assert {entry.split("/")[0] for entry in names if ".dist-info/" not in entry} == packages
-    assert all(f"{package}/py.typed" in names for package in packages)
+    assert {entry.split("/")[0] for entry in names if ".dist-info/" not in entry} == {name}
+    assert f"{name}/py.typed" in names
+    lines = [line.removeprefix("Requires-Dist: ") for line in metadata.splitlines() if line.startswith("Requires-Dist")]
+    needed = {Requirement(line).name for line in lines if "extra ==" not in line}
+    assert needed >= required
+    assert not needed & {"numpy", "torch"} - required
     assert "](docs/" not in metadata
     assert "Classifier: Programming Language :: Python :: 3.10" in metadata
     with tarfile.open(next(dist.glob(f"{name}-*.tar.gz"))) as sdist:
         assert any(entry.name.endswith("/pyproject.toml") for entry in sdist)
+
+
+def test_the_wheel_imports_nothing_by_a_name_that_others_could_have(dist: Path) -> None:
+    with zipfile.ZipFile(next(dist.glob("fsdp_migrate-*.whl"))) as wheel:
+        sources = {name: wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py")}
+    assert any("from fsdp_migrate.fsdp_rules." in source for source in sources.values())
+    assert [name for name, source in sources.items() if re.search(r"(import|from|\") ?fsdp_rules", source)] == []
 
 
 def commands(group: click.Group, before: Sequence[str] = ()) -> list[tuple[str, ...]]:
@@ -87,8 +103,10 @@ def test_every_command_runs_from_the_wheel(installed: Path, tmp_path: Path) -> N
     from fsdp_migrate.cli import cli
 
     command = installed / "fsdp-migrate"
-    where = "import fsdp_migrate, fsdp_rules; print(fsdp_migrate.__file__, fsdp_rules.__file__)"
+    where = "import fsdp_migrate.fsdp_rules; print(fsdp_migrate.__file__, fsdp_migrate.fsdp_rules.__file__)"
     assert run(installed / "python", "-c", where, cwd=tmp_path).count(str(installed.parent)) == 2
+    absent = "from importlib.util import find_spec; print([*map(find_spec, ('fsdp_rules', 'fsdp_compat'))])"
+    assert run(installed / "python", "-c", absent, cwd=tmp_path).strip() == "[None, None]"
     for words in commands(cli):
         assert f"Usage: fsdp-migrate {' '.join(words)}" in run(command, *words, "--help", cwd=tmp_path)
     (tmp_path / "train.py").write_text(
@@ -100,3 +118,10 @@ def test_every_command_runs_from_the_wheel(installed: Path, tmp_path: Path) -> N
     assert "fully_shard" in (tmp_path / "out.html").read_text()
     assert "fully_shard(model)" in (tmp_path / "train.py").read_text()
     run(command, "check", cwd=tmp_path)
+
+
+def test_verify_lends_the_helpers_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    asked = "from fsdp_migrate.verify.runs.launch import _helpers; print(_helpers())"
+    folder = Path(run(installed / "python", "-c", asked, cwd=tmp_path).strip())
+    assert folder.is_relative_to(installed.parent)
+    assert [entry.name for entry in folder.iterdir()] == ["fsdp_compat"]

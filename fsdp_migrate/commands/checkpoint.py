@@ -143,7 +143,10 @@ def convert(
     shard_size: int,
     dry_run: bool,
 ) -> int:
-    from fsdp_migrate.checkpoints.convert import convert as run
+    try:
+        from fsdp_migrate.checkpoints.convert import convert as run
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"convert needs {error.name}: {_installed_with('convert')}") from error
     from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
     from fsdp_migrate.checkpoints.convert.state import CannotConvert
     from fsdp_migrate.checkpoints.entries import BadCheckpoint
@@ -161,11 +164,15 @@ def convert(
     except (BadCheckpoint, CannotConvert) as error:
         raise click.ClickException(printable(str(error))) from error
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"--to {to} needs {error.name}: pip install 'fsdp-migrate[torch]'") from error
+        raise click.ClickException(f"--to {to} needs {error.name}: {_installed_with('torch')}") from error
     except OSError as error:
         raise click.ClickException(printable(f"{error.filename or target}: {error.strerror or error}")) from error
     click.echo(converted(done))
     return 0
+
+
+def _installed_with(extra: str) -> str:
+    return f"install fsdp-migrate with its extra [{extra}]"
 
 
 @contextlib.contextmanager

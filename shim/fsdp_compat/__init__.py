@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError("fsdp_compat needs torch: pip install 'fsdp-migrate[torch]'") from error
+    raise ImportError("fsdp_compat needs torch: pip install 'torch>=2.6'") from error
 
 from fsdp_compat.torch_.versions import FLOOR as _FLOOR
 from fsdp_compat.torch_.versions import TORCH as _TORCH

@@ -39,7 +39,7 @@ def test_all_names_exist() -> None:
 @pytest.mark.parametrize(
     ("torch_module", "message"),
     [
-        ("None", "ImportError: fsdp_compat needs torch: pip install 'fsdp-migrate[torch]'"),
+        ("None", "ImportError: fsdp_compat needs torch: pip install 'torch>=2.6'"),
         (
             "types.SimpleNamespace(__version__='2.5.1+cpu')",
             "ImportError: fsdp_compat needs torch 2.6 or newer, where fully_shard is public; this is 2.5.1",

@@ -104,7 +104,11 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        # Windows opens no folder, and writes their entries by itself.
+        return
     try:
         os.fsync(descriptor)
     finally:

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
@@ -86,7 +86,11 @@ def _notification(level: str, path: str, reason: str) -> dict[str, Any]:
 
 
 def _artifact(path: str) -> dict[str, str]:
-    real = Path(os.path.normpath(Path.cwd() / path))
-    if real.is_relative_to(Path.cwd()):
-        return {"uri": quote(os.fsencode(real.relative_to(Path.cwd()).as_posix())), "uriBaseId": "%SRCROOT%"}
-    return {"uri": f"file://{quote(os.fsencode(real.as_posix()))}"}
+    return artifact(Path(os.path.normpath(Path.cwd() / path)), Path.cwd())
+
+
+def artifact(file: PurePath, base: PurePath) -> dict[str, str]:
+    """How SARIF names a file: from ``base`` where it is below it, else as a whole."""
+    if file.is_relative_to(base):
+        return {"uri": quote(os.fsencode(file.relative_to(base).as_posix())), "uriBaseId": "%SRCROOT%"}
+    return {"uri": file.as_uri()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import sys
 from typing import Any
 
@@ -143,4 +142,9 @@ def peak() -> dict[str, int]:
     """Most bytes that this rank has had: by the allocator of its GPU, else of the process in memory."""
     if torch.cuda.is_available():
         return {"cuda": torch.cuda.max_memory_allocated()}
+    try:
+        import resource
+    except ModuleNotFoundError:
+        # Windows has none, nor another count of it in the standard library.
+        return {"rss": 0}
     return {"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)}

@@ -16,6 +16,8 @@ from pathlib import Path
 from fsdp_migrate.verify.recorder.orders import Orders
 
 INJECTED = Path(__file__).resolve().parents[1] / "recorder" / "inject"
+#: Only the wheel has it, where scripts/wheel_names.py puts it.
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 _SECONDS_BETWEEN_LOOKS = 0.2
 _RANK = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)
 #: What is called while a run goes: seconds, steps so far, and the last line that it printed.
@@ -81,7 +83,11 @@ def _wait(process: subprocess.Popen[bytes], wanted: Run, began: float, timeout: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The launcher and all ranks: they are a session of their own."""
+    """The launcher and all ranks: they are one session. Windows has none, there it is the launcher alone."""
+    if not hasattr(os, "killpg"):
+        process.kill()
+        process.wait()
+        return
     for sign, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
@@ -106,6 +112,9 @@ def _remapped(entry: str, original: Path, copy: Path) -> str:
 
 
 def _helpers() -> str:
+    """The folder of ``fsdp_compat``: in the wheel one that no other program imports from."""
+    if HELPERS.is_dir():
+        return str(HELPERS)
     spec = importlib.util.find_spec("fsdp_compat")
     return str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else ""
 

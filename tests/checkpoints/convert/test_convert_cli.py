@@ -137,8 +137,14 @@ def test_safetensors_need_no_torch(source: Path, tmp_path: Path) -> None:
 def test_the_others_say_that_they_do(to: str, source: Path, tmp_path: Path) -> None:
     done = _run(_WITHOUT_TORCH, source, tmp_path / "new", "--to", to)
     assert done.returncode == 2
-    assert done.stderr == f"Error: --to {to} needs torch: pip install 'fsdp-migrate[torch]'\n"
+    assert done.stderr == f"Error: --to {to} needs torch: install fsdp-migrate with its extra [torch]\n"
     assert sorted(tmp_path.iterdir()) == [source]
+
+
+def test_it_names_the_extra_that_it_needs(source: Path, tmp_path: Path) -> None:
+    done = _run(_WITHOUT_TORCH.replace('"torch"', '"numpy"'), source, tmp_path / "new", "--to", "safetensors")
+    assert done.stderr == "Error: convert needs numpy: install fsdp-migrate with its extra [convert]\n"
+    assert done.returncode == 2
 
 
 def test_a_file_where_a_folder_belongs(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
