@@ -64,7 +64,7 @@ def test_a_dry_run_changes_nothing(repository: Path) -> None:
     [
         ("0.0.9", LOG, "0.0.9 is not newer than 0.1.0"),
         ("two", LOG, "two is not a version: use for example 0.2.0"),
-        ("0.2.0", "# Changelog\n\n## Unreleased\n\n## 0.1.0\n- Old.\n", 'CHANGELOG.md has nothing under "## Unreleased"'),
+        ("0.2.0", "## Unreleased\n\n## 0.1.0\n- Old.\n", 'CHANGELOG.md has nothing under "## Unreleased"'),
     ],
 )
 def test_what_is_no_release_is_refused(version: str, log: str, why: str, repository: Path) -> None:
