@@ -37,6 +37,7 @@ CASES = (
     "fsdp_state_dict_type: LOCAL_STATE_DICT",
     "fsdp_offload_params: false",
     "fsdp_version: 2\n  fsdp_sharding_strategy: SHARD_GRAD_OP",
+    "fsdp_auto_wrap_policy: SIZE_BASED_WRAP",
     "fsdp_backward_prefetch_policy: BACKWARD_PRE",
     "fsdp_limit_all_gathers: true",
     "fsdp_use_orig_params: true  # a comment",
@@ -93,6 +94,18 @@ def _tables() -> Iterator[str]:
         yield from ("", f"## {one.title}", "", f"Compared with the installed code of {', '.join(one.proved)}.", "")
         yield from ("| key | default | FSDP1 | FSDP2 | trap | shown by |", "|---|---|---|---|---|---|")
         yield from map(_key, one.keys.values())
+        if one.arguments:
+            yield from ("", "Arguments that `FullyShardedDataParallelPlugin` has in Python alone:", "")
+            yield from ("| argument | default | FSDP1 | FSDP2 | trap | shown by |", "|---|---|---|---|---|---|")
+            yield from map(_key, one.arguments.values())
+            named = [f"`{key.argument}` for `{key.name}`" for key in one.keys.values() if _is_other(key)]
+            bare = [f"`{key.argument}` is {key.bare}" for key in one.keys.values() if key.bare]
+            yield from ("", f"The others are the keys without `fsdp_`, but for {', '.join(named)}.")
+            yield f"Where no launcher sets a variable, {', '.join(bare)}."
+
+
+def _is_other(key: Key) -> bool:
+    return bool(key.argument) and key.argument not in (key.name, key.name.removeprefix("fsdp_"))
 
 
 def _key(key: Key) -> str:

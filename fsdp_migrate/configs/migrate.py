@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from fsdp_migrate.configs.block import Block, Change, Verdict, merged
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.dialect import Dialect
 from fsdp_migrate.configs.dialects.others import Others
@@ -14,12 +13,12 @@ from fsdp_migrate.configs.dialects.shell import shell_blocks
 from fsdp_migrate.configs.dialects.trainer import Trainer
 from fsdp_migrate.configs.dialects.verl import Verl
 from fsdp_migrate.configs.editing import json_nodes, yaml_nodes
-from fsdp_migrate.configs.nodes import Node, Text, TextEdit, Unreadable, apply
-from fsdp_migrate.configs.rules.config_registry import config_rules
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.config_unreadable import UNREADABLE, template_or_broken
-from fsdp_migrate.configs.rules.config_version import ConfigVersion
+from fsdp_migrate.configs.nodes import Node, Text, Unreadable, apply
 from fsdp_migrate.tree.files import SHELL_SUFFIXES
+from fsdp_rules.configuration.block import Block, TextEdit, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.config_unreadable import UNREADABLE, template_or_broken
+from fsdp_rules.configuration.judge import judge
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
@@ -28,7 +27,6 @@ from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchange
 LARGEST = 1_000_000
 DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl())
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]")
-_KEPT = "these settings are kept as they are, because of {}"
 
 
 def migrate(data: bytes, path: str, settings: Settings) -> Result:
@@ -47,7 +45,7 @@ def migrate(data: bytes, path: str, settings: Settings) -> Result:
     findings: list[Finding] = []
     edits: list[TextEdit] = []
     for block in blocks:
-        told, changes = _judge(block, text, settings)
+        told, changes = judge(block, _heard(block, text, settings))
         findings += [_finding(rule, verdict, block, text, path) for rule, verdict in told]
         edits += block.editor.edits(changes)
     findings.sort(key=lambda finding: (finding.line, finding.column, finding.rule))
@@ -73,44 +71,8 @@ def _blocks(text: Text, path: str) -> Iterator[Block]:
         yield from known or Others().blocks(text, root, path, is_json)
 
 
-def _judge(block: Block, text: Text, settings: Settings) -> tuple[list[tuple[ConfigRule, Verdict]], Change]:
-    """What is said about a block, and the change of it: all of it, or none where a part has to stay."""
-    every = [
-        (rule, verdict)
-        for rule in config_rules()
-        if block.dialect in rule.dialects
-        for verdict in map(_editable, rule.visit(block))
-    ]
-    told = [
-        (rule, verdict)
-        for rule, verdict in every
-        if settings.enabled(rule.id) and not _is_ignored(rule.id, text, _place(verdict, block))
-    ]
-    # Half of a block means something else than the whole: what a user leaves out keeps the rest.
-    left_out = [one for one in every if one not in told and (one[1].keeps or one[1].change != Change())]
-    stays = [verdict.setting.written if verdict.setting else rule.id for rule, verdict in told if verdict.keeps]
-    stays += [rule.id for rule, _ in left_out]
-    if not stays:
-        return told, merged(verdict.change for _, verdict in told)
-    left = [(rule, verdict) for rule, verdict in told if verdict.level in (Level.MANUAL, Level.INFO)]
-    if any(verdict.change != Change() for _, verdict in told):
-        whole = Verdict(None, Level.MANUAL, _KEPT.format(", ".join(dict.fromkeys(stays))))
-        left.append((ConfigVersion(), whole))
-    return left, Change()
-
-
-def _editable(verdict: Verdict) -> Verdict:
-    """The verdict, or the reason why its setting cannot be edited."""
-    setting = verdict.setting
-    if setting is None or not setting.fixed or verdict.change == Change():
-        return verdict
-    return Verdict(
-        setting,
-        Level.MANUAL,
-        f"{setting.written} cannot be changed here: {setting.fixed}",
-        "Write the settings out in this place and run this tool again.",
-        keeps=True,
-    )
+def _heard(block: Block, text: Text, settings: Settings) -> Callable[[ConfigRule, Verdict], bool]:
+    return lambda rule, verdict: settings.enabled(rule.id) and not _is_ignored(rule.id, text, _place(verdict, block))
 
 
 def _place(verdict: Verdict, block: Block) -> tuple[int, int]:

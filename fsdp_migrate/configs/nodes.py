@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-#: What a scalar is for the framework that reads it.
-Plain = str | int | float | bool | None
+from fsdp_rules.configuration.block import Plain, TextEdit
 
 
 class LineSpan(NamedTuple):
@@ -94,15 +93,6 @@ class Entry:
     key_end: int
     node: Node
     is_merged: bool = False
-
-
-@dataclass(frozen=True)
-class TextEdit:
-    """Replace the characters from ``start`` to ``end`` by ``text``."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ _CELL = Page(
 
 def pages() -> list[Page]:
     """All rules, by id."""
-    from fsdp_migrate.configs.rules.config_registry import config_rules
     from fsdp_migrate.configs.versions import DOC, NAME, RULE
+    from fsdp_rules.configuration.config_registry import config_rules
     from fsdp_rules.engine.registry import all_rules
 
     own = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after) for rule in all_rules()]

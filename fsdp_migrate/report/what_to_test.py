@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fsdp_migrate.checkpoints.judge.checkpoint_rules import NAMES, WHAT_TO_TEST
-from fsdp_migrate.configs.rules.config_registry import config_rules
 from fsdp_migrate.tree.notebooks import CELL_RULE
+from fsdp_rules.configuration.config_registry import config_rules
 from fsdp_rules.engine import catalogue
 from fsdp_rules.verdict.what_to_test import HOSTED, UNCHECKED
 

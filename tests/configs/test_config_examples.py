@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_migrate.configs.rules.config_registry import config_rules
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_rules.configuration.config_registry import config_rules
+from fsdp_rules.configuration.config_rule import ConfigRule
 from tests.configs.helpers import check_migrates, migrated
 
 

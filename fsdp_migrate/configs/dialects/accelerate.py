@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fsdp_migrate.configs.block import Block, Setting
 from fsdp_migrate.configs.dialects.dialect import SHARED, DocumentEditor, setting
 from fsdp_migrate.configs.nodes import Node, Text
+from fsdp_rules.configuration.block import Block, Setting
 
 PREFIX = "fsdp_"
 #: What the rules want to know of the file around ``fsdp_config``.

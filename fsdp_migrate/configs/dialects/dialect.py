@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar, Protocol
 
-from fsdp_migrate.configs.block import Block, Change, Setting
 from fsdp_migrate.configs.editing.mapping_edits import MappingEditor
-from fsdp_migrate.configs.nodes import Entry, Node, Text, TextEdit
+from fsdp_migrate.configs.nodes import Entry, Node, Text
+from fsdp_rules.configuration.block import Block, Change, Setting, TextEdit
 
 SHARED = "it comes from an anchor or a merge, which other places use as well"
 

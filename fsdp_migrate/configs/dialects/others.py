@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fsdp_migrate.configs.block import Block, Setting
 from fsdp_migrate.configs.dialects.dialect import setting
-from fsdp_migrate.configs.dialects.shell import STRATEGIES, NoEditor
-from fsdp_migrate.configs.nodes import Entry, Node, Plain, Text
+from fsdp_migrate.configs.dialects.shell import STRATEGIES
+from fsdp_migrate.configs.nodes import Entry, Node, Text
+from fsdp_rules.configuration.block import Block, NoEditor, Plain, Setting
 from fsdp_rules.hosts.host_table import host_of
 
 _OWN = re.compile(r"(fsdp|sharding_strategy)[\w.]*$|^fsdp\w*$", re.IGNORECASE)

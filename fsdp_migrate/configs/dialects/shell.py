@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from fsdp_migrate.configs.block import Block, Change, Setting
 from fsdp_migrate.configs.editing.flag_edits import Flag, FlagEditor
 from fsdp_migrate.configs.editing.shell_words import Heredoc, Word, commands, flags
-from fsdp_migrate.configs.nodes import Plain, TextEdit
+from fsdp_rules.configuration.block import Block, Change, NoEditor, Plain, Setting, TextEdit
 from fsdp_rules.frameworks.table import table
 
 #: Names of strategies in flags of projects, in lower case.
@@ -22,13 +21,6 @@ _OVERRIDE = re.compile(
 )
 _AROUND = ("num_machines", "num_processes", "mixed_precision")
 _TRAINER = ("fsdp", "fsdp_config", "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
-
-
-class NoEditor:
-    """For what is only reported."""
-
-    def edits(self, change: Change) -> list[TextEdit]:
-        return []
 
 
 class _OverrideEditor:

@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fsdp_migrate.configs.block import Change
 from fsdp_migrate.configs.editing.shell_words import Word, gap
-from fsdp_migrate.configs.nodes import TextEdit
+from fsdp_rules.configuration.block import Change, TextEdit
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from fsdp_migrate.configs.nodes import Entry, Node, Plain, Text, TextEdit
+from fsdp_migrate.configs.nodes import Entry, Node, Text
+from fsdp_rules.configuration.block import Plain, TextEdit
 
 #: What is written: a scalar, or the entries of a new mapping inside.
 New = Plain | Mapping[str, Plain]

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from fsdp_migrate.configs.nodes import Entry, Node, Plain, Unreadable
+from fsdp_migrate.configs.nodes import Entry, Node, Unreadable
+from fsdp_rules.configuration.block import Plain
 
 #: YAML's words for truth values, in the spelling that PyYAML accepts.
 _TRUE = frozenset({"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})

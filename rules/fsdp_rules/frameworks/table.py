@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 #: What becomes of a key: it keeps its name and meaning, gets other values, is called otherwise, has no counterpart,
 #: was never read by the framework, or depends on more than the table can say.
@@ -20,7 +21,8 @@ class Key:
 
     ``default`` is the value under FSDP1 where the key is absent. ``new`` is the name of a renamed key. ``values`` are
     the accepted values in the framework's spelling, empty where anything goes. ``env`` is the environment variable
-    that carries the key, ``source`` the place in the framework's code that shows the row.
+    that carries the key, ``source`` the place in the framework's code that shows the row. ``argument`` is what the key
+    is called in Python, and ``bare`` the default there where no launcher has set the variable, if it is another one.
     """
 
     name: str
@@ -33,16 +35,22 @@ class Key:
     env: str = ""
     trap: str = ""
     source: str = ""
+    argument: str = ""
+    bare: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One framework. ``proved`` are the versions whose installed code the rows were compared with."""
+    """One framework. ``proved`` are the versions whose installed code the rows were compared with.
+
+    ``arguments`` are those that Python alone has.
+    """
 
     framework: str
     title: str
     proved: tuple[str, ...]
     keys: Mapping[str, Key]
+    arguments: Mapping[str, Key]
 
     def with_verdict(self, verdict: str) -> tuple[Key, ...]:
         """The keys that have this verdict, in the order of the table."""
@@ -54,8 +62,13 @@ def table(framework: str) -> Table:
     """The table of this name. Raises :class:`FileNotFoundError` if there is none."""
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     content = toml.loads(files("fsdp_rules.frameworks").joinpath(f"{framework}.toml").read_text(encoding="utf-8"))
-    keys = {name: Key(name, **{**row, "values": tuple(row.get("values", ()))}) for name, row in content["key"].items()}
-    return Table(framework, content["title"], tuple(content["proved"]), keys)
+    return Table(
+        framework, content["title"], tuple(content["proved"]), _keys(content["key"]), _keys(content.get("argument", {}))
+    )
+
+
+def _keys(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Key]:
+    return {name: Key(name, **{**row, "values": tuple(row.get("values", ()))}) for name, row in rows.items()}
 
 
 @cache

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import brief
+from fsdp_rules.configuration.block import Verdict
+from fsdp_rules.configuration.judge import judge
+from fsdp_rules.configuration.launched import is_fsdp2
+from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
-from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.hosts._plugin import Plugin
+from fsdp_rules.hosts._prepared import mixed_precision, prepared_alone
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
 
 PLUGIN = "FullyShardedDataParallelPlugin"
-#: What becomes of an argument where FSDP2 takes it differently.
-_ADVICE = {
-    "sharding_strategy": "sharding_strategy becomes reshard_after_forward=True (False for SHARD_GRAD_OP)",
-    "backward_prefetch": "drop backward_prefetch",
-    "forward_prefetch": "drop forward_prefetch, which raises",
-    "use_orig_params": "drop use_orig_params",
-    "sync_module_states": "drop sync_module_states, or use cpu_ram_efficient_loading=True",
-    "limit_all_gathers": "drop limit_all_gathers",
-    "param_init_fn": "param_init_fn is ignored",
-    "cpu_offload": "cpu_offload takes a bool or CPUOffloadPolicy()",
-    "mixed_precision_policy": "mixed_precision_policy takes MixedPrecisionPolicy with output_dtype, not buffer_dtype",
-}
-#: Arguments that accelerate refuses or ignores under version 2.
-_OLD = frozenset(_ADVICE) - {"cpu_offload", "mixed_precision_policy"}
+_ASSUMED = "assumes one prepare() call for model and optimizer, and no FSDP_ variable for what is absent here"
+_CASTS = "assumes buffers may keep their dtype and each unit may cast its inputs, as FSDP2's policy does"
 
 
 class AcceleratePlugin(Rule):
     """accelerate's `FullyShardedDataParallelPlugin`.
 
-    It runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` says 2. Under version 2 the arguments of FSDP1 are refused
-    (`forward_prefetch`, an enum as strategy) or ignored (`limit_all_gathers`, `param_init_fn`), and a callable
-    `auto_wrap_policy` is dropped silently, so that only the root is sharded. The default of `state_dict_type` becomes
-    SHARDED_STATE_DICT.
+    It runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` says 2. A call whose arguments the file says is moved as a
+    configuration file is, by the same table: `sharding_strategy` becomes `reshard_after_forward`, what FSDP2 does not
+    have is removed, and FULL_STATE_DICT, the old default, is written out. A policy made of classes becomes their names,
+    since a callable is dropped silently, so that only the root is sharded. The call moves as a whole: where one
+    argument has no counterpart or is known to the running program alone, none is changed.
+
+    accelerate's FSDP2 takes model and optimizer in one `prepare()` call. A file that prepares a model alone is kept.
     """
 
     id = "FSDP551"
@@ -53,8 +49,7 @@ accelerator = Accelerator(fsdp_plugin=plugin)
     after = """
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-# TODO(fsdp-migrate FSDP551): this plugin runs FSDP1: fsdp_version is 1 by default
-plugin = FullyShardedDataParallelPlugin(sharding_strategy="FULL_SHARD", use_orig_params=True)
+plugin = FullyShardedDataParallelPlugin(reshard_after_forward=True, fsdp_version=2, state_dict_type="FULL_STATE_DICT")
 accelerator = Accelerator(fsdp_plugin=plugin)
 """
 
@@ -65,36 +60,64 @@ accelerator = Accelerator(fsdp_plugin=plugin)
         full = file.resolved(node.func) or ""
         if not full.startswith("accelerate.") or not full.endswith(f".{PLUGIN}"):
             return
-        given = {argument.keyword.value: argument.value for argument in node.args if argument.keyword}
-        version = given.get("fsdp_version")
-        if isinstance(version, cst.Integer) and version.value == "2":
-            yield from self._second(node, given)
+        if any(argument.star or argument.keyword is None for argument in node.args):
+            told = "this plugin runs FSDP1 by default, and its arguments are not all named here"
+            yield Diagnosis(node, Level.MANUAL, told, "Write the arguments out by name and run this tool again.")
             return
-        steps = [text for name, text in _ADVICE.items() if name in given]
-        if any(argument.star for argument in node.args):
-            steps.append("look at the arguments that are unpacked here")
-        if "state_dict_type" not in given:
-            steps.append('write state_dict_type="FULL_STATE_DICT" to keep the form of checkpoints')
-        known = isinstance(version, cst.Integer) or version is None
-        yield Diagnosis(
-            node,
-            Level.MANUAL,
-            "this plugin runs FSDP1: fsdp_version is 1 by default"
-            if known
-            else f"this plugin runs FSDP1 where {brief(file.code(version), 30) if version else ''} is 1",
-            f"Set fsdp_version=2: {', '.join(steps)}.",
-        )
+        plugin = Plugin.read(node, {"mixed_precision": mixed_precision(file)}, file)
+        version = plugin.values.get("fsdp_version")
+        if version and not version.known:
+            told = "this plugin runs FSDP1 or FSDP2, which only the running program knows"
+            yield Diagnosis(node, Level.MANUAL, told, "Write fsdp_version=1 and run this tool again.")
+            return
+        yield from self._moved(plugin, file)
 
-    def _second(self, node: cst.Call, given: dict[str, cst.BaseExpression]) -> Iterable[Diagnosis]:
-        for name in sorted(_OLD & given.keys()):
-            if not (isinstance(given[name], cst.Name) and given[name].value == "None"):  # type: ignore[attr-defined]
-                told = f"{name} is an argument of FSDP1, and fsdp_version is 2 here"
-                yield Diagnosis(node, Level.MANUAL, told, f"For FSDP2: {_ADVICE[name]}.")
-        policy = given.get("auto_wrap_policy")
-        if policy is not None and not isinstance(policy, cst.SimpleString):
-            yield Diagnosis(
-                node,
-                Level.MANUAL,
-                "a callable auto_wrap_policy is dropped silently under FSDP2: only the root is sharded",
-                "Use a policy's name and transformer_cls_names_to_wrap.",
-            )
+    def _moved(self, plugin: Plugin, file: File) -> Iterable[Diagnosis]:
+        told, change = judge(plugin.block, lambda rule, verdict: True)
+        said = [verdict for _, verdict in told]
+        blocking = [*self._blocking(plugin, file)]
+        own = [] if is_fsdp2(plugin.block) and not blocking else [*self._own(plugin, file)]
+        stays = blocking or any(verdict.keeps for verdict in said)
+        if stays:
+            said = [one for one in said if one.level is Level.MANUAL and one.setting and not one.setting.fixed]
+            own = []
+        found = [*blocking, *own, *(self._diagnosis(verdict, plugin) for verdict in said)]
+        if not stays and (change.values or change.removed or change.added or change.names):
+            edit = Replace(plugin.call, lambda code: plugin.text(change, code, file))
+            first = found[0]
+            gone = plugin.consumed(file)
+            found[0] = Diagnosis(first.node, first.level, first.message, first.advice, (edit,), (plugin.call,), gone)
+        yield from found
+
+    def _diagnosis(self, verdict: Verdict, plugin: Plugin) -> Diagnosis:
+        node = plugin.given[verdict.setting.written] if verdict.setting else plugin.call
+        return Diagnosis(node, verdict.level, verdict.message, verdict.advice.rstrip("."))
+
+    def _blocking(self, plugin: Plugin, file: File) -> Iterator[Diagnosis]:
+        """What keeps the call as it is, beside what the rules about configuration say."""
+        for name in plugin.unknown:
+            told = f"accelerate's plugin has no argument {name}"
+            yield Diagnosis(plugin.given[name], Level.MANUAL, told, "Remove it, or use an argument that is read.")
+        for name, value in plugin.values.items():
+            if value.fixed:
+                told, advice = f"{name}: {value.fixed}", "Write FSDP2's form of it, with fsdp_version=2."
+                yield Diagnosis(plugin.given[name], Level.MANUAL, told, advice)
+        made = plugin.given.get("param_init_fn")
+        if made is not None and not is_none(made):
+            told = "accelerate's FSDP2 does not read param_init_fn: a model on the meta device gets no values"
+            yield Diagnosis(made, Level.MANUAL, told, "Give the model its values first, and remove the argument.")
+        for call, what in () if is_fsdp2(plugin.block) else prepared_alone(file):
+            told = f"this plugin runs FSDP1, and {what} on line {file.span(call).line} raises ValueError under FSDP2"
+            advice = "Pass model and optimizer to one prepare() call and run this tool again."
+            yield Diagnosis(plugin.call, Level.MANUAL, told, advice)
+
+    def _own(self, plugin: Plugin, file: File) -> Iterator[Diagnosis]:
+        """What is true of Python alone."""
+        advice = "Start it with torchrun, or look at what accelerate launch sets"
+        yield Diagnosis(plugin.call, Level.REVIEW, _ASSUMED, advice)
+        precision = plugin.given.get("mixed_precision_policy")
+        if precision is not None and not is_none(precision):
+            yield Diagnosis(precision, Level.REVIEW, _CASTS, "Compare the losses of a few steps")
+        if "limit_all_gathers" in plugin.given:
+            told = "limit_all_gathers is removed: FSDP2 always bounds its all-gathers"
+            yield Diagnosis(plugin.given["limit_all_gathers"], Level.SAFE, told)

@@ -60,8 +60,13 @@ def environment(path: str) -> dict[str, str]:
     return {name: value for name, value in made.items() if name.startswith(("FSDP_", "ACCELERATE_", "PARALLELISM_"))}
 
 
-def train(rank: int, world_size: int, variables: dict[str, str], dropout: float, by_rank: bool) -> dict[str, Any]:
-    """Losses, the class of the prepared model and the dtype of its loss. ``by_rank``: other weights on each rank."""
+def train(
+    rank: int, world_size: int, variables: dict[str, str], dropout: float, by_rank: bool, source: str = ""
+) -> dict[str, Any]:
+    """Losses, the class of the prepared model, its units and the dtype of its loss.
+
+    ``by_rank``: other weights on each rank. ``source`` is a program that makes ``plugin`` itself.
+    """
     os.environ.update(variables)
     os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)})
     os.environ.update({"LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
@@ -71,9 +76,11 @@ def train(rank: int, world_size: int, variables: dict[str, str], dropout: float,
 
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
-    del os.environ["ACCELERATE_USE_FSDP"]
-    synced = os.environ.pop("FSDP_SYNC_MODULE_STATES") == "true"
-    plugin = FullyShardedDataParallelPlugin()
+    os.environ.pop("ACCELERATE_USE_FSDP", None)
+    synced = os.environ.pop("FSDP_SYNC_MODULE_STATES", "") == "true"
+    made: dict[str, Any] = {"Block": Block}
+    exec(compile(source, "plugin.py", "exec"), made)
+    plugin = made["plugin"] if source else FullyShardedDataParallelPlugin()
     precision = variables["ACCELERATE_MIXED_PRECISION"]
     accelerator = Accelerator(cpu=True, mixed_precision=precision)
     for shared in (AcceleratorState._shared_state, PartialState._shared_state):
@@ -96,4 +103,6 @@ def train(rank: int, world_size: int, variables: dict[str, str], dropout: float,
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return {"losses": losses, "class": type(model).__name__, "dtype": str(loss.dtype)}
+    kinds = (type(model).__name__, *(type(one).__name__ for one in model.modules()))
+    units = sum(kind.startswith(("FSDP", "FullySharded")) for kind in kinds[1:])
+    return {"losses": losses, "class": kinds[0], "units": units, "dtype": str(loss.dtype)}

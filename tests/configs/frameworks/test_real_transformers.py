@@ -52,7 +52,7 @@ def test_refused_words(word: str, tmp_path: Any) -> None:
         ("full_shard auto_wrap", {}, {"reshard_after_forward": True}),
         ("shard_grad_op auto_wrap", {}, {"reshard_after_forward": False}),
         ("full_shard offload", {}, {"reshard_after_forward": True, "cpu_offload": True}),
-        ("full_shard", {"min_num_params": 2000}, {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 2000}),
+        ("full_shard", {"min_num_params": 2000}, {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}),
         ("full_shard", {"fsdp_transformer_layer_cls_to_wrap": "Block"}, {"transformer_cls_names_to_wrap": "Block"}),
     ],
 )

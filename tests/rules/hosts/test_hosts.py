@@ -34,10 +34,6 @@ def test_nothing_is_said(source: str) -> None:
             "from accelerate import FullyShardedDataParallelPlugin as P\nP(fsdp_version=2, auto_wrap_policy=mine)\n",
             "FSDP551",
         ),
-        (
-            "from accelerate import FullyShardedDataParallelPlugin as P\nP(fsdp_version=2, forward_prefetch=True)\n",
-            "FSDP551",
-        ),
         ("from trl import SFTConfig\nSFTConfig(fsdp='full_shard', fsdp_config=config)\n", "FSDP552"),
         ("from mine import MyTrainingArguments\nMyTrainingArguments(fsdp=['hybrid_shard'])\n", "FSDP552"),
         ("from pytorch_lightning.strategies import FSDPStrategy as S\nS(cpu_offload=True)\n", "FSDP553"),

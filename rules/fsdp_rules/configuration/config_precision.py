@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1, low_precision
+from fsdp_rules.configuration.block import Block, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.launched import ACCELERATE, is_fsdp1, low_precision
 from fsdp_rules.verdict.finding import Level
 
 

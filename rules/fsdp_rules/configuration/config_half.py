@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.config_strategy import RESHARD, RESHARDS, STRATEGY, strategy_name
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp2, is_read
+from fsdp_rules.configuration.block import Block, Change, Setting, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.config_strategy import RESHARD, RESHARDS, STRATEGY, strategy_name
+from fsdp_rules.configuration.launched import ACCELERATE, PYTHON, is_fsdp2, is_read, said
 from fsdp_rules.frameworks.table import table
 from fsdp_rules.verdict.finding import Level
 
@@ -49,7 +49,8 @@ mixed_precision: 'no'
         reshard, strategy = block.get(RESHARD), block.get(STRATEGY)
         if reshard and strategy_name(reshard.word) and reshard.word not in ("1", "TRUE"):
             name = strategy_name(reshard.word) or ""
-            told = f"{reshard.written}: {reshard.value} raises ValueError under FSDP2, which takes a truth value"
+            now = said(block, reshard.written, reshard.value)
+            told = f"{now} raises ValueError under FSDP2, which takes a truth value"
             if name in ("FULL_SHARD", "SHARD_GRAD_OP"):
                 yield Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: RESHARDS[name]}))
             else:
@@ -62,15 +63,24 @@ mixed_precision: 'no'
                 told = f"{strategy.written} is removed: FSDP2 does not read it"
                 yield Verdict(strategy, Level.SAFE, told, change=change)
             else:
-                yield Verdict(
-                    strategy,
-                    Level.MANUAL,
-                    f"FSDP2 silently ignores {strategy.written}: {strategy.value} and trains with full sharding",
-                    "Write fsdp_reshard_after_forward (false for SHARD_GRAD_OP), or remove the key to keep what runs.",
-                )
+                yield self._ignored(block, strategy)
         for key in table(ACCELERATE).with_verdict("removed"):
             setting = block.get(key.name)
             # The launcher looks at this one before it looks at the version.
             if setting and (setting.name != "fsdp_sync_module_states" or setting.is_true):
                 told = f"{setting.written} is removed: FSDP2 does not read it"
                 yield Verdict(setting, Level.SAFE, told, change=Change(removed=(setting.written,)))
+
+    def _ignored(self, block: Block, strategy: Setting) -> Verdict:
+        written = said(block, strategy.written, strategy.value)
+        if block.form == PYTHON:
+            told = f"{written} makes accelerate raise ValueError under FSDP2: reshard_after_forward is missing"
+            return Verdict(
+                strategy, Level.MANUAL, told, "Write reshard_after_forward (False for SHARD_GRAD_OP) instead."
+            )
+        return Verdict(
+            strategy,
+            Level.MANUAL,
+            f"FSDP2 silently ignores {written} and trains with full sharding",
+            "Write fsdp_reshard_after_forward (false for SHARD_GRAD_OP), or remove the key to keep what runs.",
+        )

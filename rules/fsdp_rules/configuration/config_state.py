@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp2, is_read
+from fsdp_rules.configuration.block import Block, Change, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.launched import ACCELERATE, is_fsdp2, is_read, named
 from fsdp_rules.frameworks.table import table
 from fsdp_rules.verdict.finding import Level
 
@@ -45,7 +45,7 @@ mixed_precision: 'no'
         setting, names = block.get(STATE), table(ACCELERATE).keys[STATE].values
         if setting is None:
             if not is_fsdp2(block):
-                told = "the default of fsdp_state_dict_type is written out, since FSDP2 has another"
+                told = f"the default of {named(block, STATE)} is written out, since FSDP2 has another"
                 yield Verdict(None, Level.SAFE, told, change=Change(added={STATE: "FULL_STATE_DICT"}))
             return
         name = names[int(setting.word) - 1] if setting.word in ("1", "2", "3") else setting.word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_rules.configuration.config_rule import ConfigRule
 
 _TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Z]")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.launched import ACCELERATE, VERSION, is_fsdp1, is_read
+from fsdp_rules.configuration.block import Block, Change, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.launched import ACCELERATE, VERSION, is_fsdp1, is_read
 from fsdp_rules.verdict.finding import Level
 
 

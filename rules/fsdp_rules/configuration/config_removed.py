@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, Setting, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.configuration.block import Block, Change, Setting, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.launched import ACCELERATE, PYTHON, is_fsdp1
 from fsdp_rules.frameworks.table import table
 from fsdp_rules.verdict.finding import Level
 
@@ -51,29 +51,30 @@ mixed_precision: 'no'
             if setting is not None:
                 yield self._removed(block, setting)
         loading = block.get(LOADING)
-        if block.get(SYNC) is None and loading is not None and not loading.is_true:
+        in_python = block.form == PYTHON
+        if block.get(SYNC) is None and loading is not None and not loading.is_true and not in_python:
             yield Verdict(loading, Level.REVIEW, *_NOT_BROADCAST)
+        if block.get(ORIGINAL) is None and in_python:
+            yield Verdict(None, Level.REVIEW, *_ELEMENTWISE)
 
     def _removed(self, block: Block, setting: Setting) -> Verdict:
         change = Change(removed=(setting.written,))
         loading = block.get(LOADING)
-        loads_once = loading is None or loading.is_true
+        loads_once = loading.is_true if loading else block.form != PYTHON
         if setting.name == SYNC and not setting.is_true and loads_once:
             told = "removed, which also ends accelerate's refusal of fsdp_cpu_ram_efficient_loading beside it"
             return Verdict(setting, Level.REVIEW, f"{setting.written} is {told}", change=change)
         if setting.name == SYNC and setting.is_true and not loads_once:
             return Verdict(setting, Level.REVIEW, *_NOT_BROADCAST, change=change)
         if setting.name == ORIGINAL and not setting.is_true:
-            return Verdict(
-                setting,
-                Level.REVIEW,
-                "assumes an elementwise optimizer (Adam, SGD): FSDP2 has no flat parameters for it",
-                "Pass model and optimizer to one prepare() call: FSDP1 made the optimizer after it.",
-                change,
-            )
+            return Verdict(setting, Level.REVIEW, *_ELEMENTWISE, change)
         return Verdict(setting, Level.SAFE, f"{setting.written} is removed: FSDP2 has no such setting", change=change)
 
 
+_ELEMENTWISE = (
+    "assumes an elementwise optimizer (Adam, SGD): FSDP2 has no flat parameters for it",
+    "Pass model and optimizer to one prepare() call: FSDP1 made the optimizer after it.",
+)
 _NOT_BROADCAST = (
     "assumes all ranks start from the same weights: FSDP2 does not broadcast those of rank 0",
     "Set fsdp_cpu_ram_efficient_loading: true to have them broadcast.",

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fsdp_migrate.configs.block import Block, Verdict
+from fsdp_rules.configuration.block import Block, Verdict
 
 
 class ConfigRule:

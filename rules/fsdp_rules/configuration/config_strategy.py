@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, New, Setting, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.configuration.block import Block, Change, New, Setting, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.launched import ACCELERATE, PYTHON, is_fsdp1, named, said
 from fsdp_rules.frameworks.table import table
 from fsdp_rules.verdict.finding import Level
 
 STRATEGY, RESHARD = "fsdp_sharding_strategy", "fsdp_reshard_after_forward"
 REPLICATE, SHARD = "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size"
 RESHARDS = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "HYBRID_SHARD_ZERO2": False}
-NO_SHARD = (
-    "NO_SHARD has no FSDP2 setting in accelerate, so this file is kept on FSDP1",
-    "Set distributed_type: MULTI_GPU and remove fsdp_config: DDP computes the same.",
-)
+_NO_SHARD = "NO_SHARD has no FSDP2 setting in accelerate, so this {} is kept on FSDP1"
+_DDP = "Set distributed_type: MULTI_GPU and remove fsdp_config: DDP computes the same."
+_DDP_IN_PYTHON = "Leave fsdp_plugin out: accelerate's DDP computes the same."
 
 
 def strategy_name(word: str) -> str | None:
@@ -76,21 +75,32 @@ parallelism_config:
             yield Verdict(
                 setting,
                 Level.MANUAL,
-                f"{setting.written}: {setting.value} is not a strategy that accelerate knows",
+                f"{said(block, setting.written, setting.value)} is not a strategy that accelerate knows",
                 "Use FULL_SHARD, SHARD_GRAD_OP or HYBRID_SHARD and run this tool again.",
                 keeps=True,
             )
         elif setting and name == "NO_SHARD":
-            yield Verdict(setting, Level.MANUAL, *NO_SHARD, keeps=True)
+            in_python = block.form == PYTHON
+            told = _NO_SHARD.format("plugin" if in_python else "file")
+            yield Verdict(setting, Level.MANUAL, told, _DDP_IN_PYTHON if in_python else _DDP, keeps=True)
         elif setting and name in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2"):
             yield self._hybrid(block, setting, reshard, name)
         elif setting and name:
-            told = f"{setting.written}: {setting.value} becomes {RESHARD}: {_word(RESHARDS[name])}"
+            new = said(block, named(block, RESHARD), RESHARDS[name])
+            told = f"{said(block, setting.written, setting.value)} becomes {new}"
             yield Verdict(setting, Level.SAFE, told, change=_renamed(setting, reshard, RESHARDS[name]))
         if reshard and not setting:
-            yield self._unread(reshard)
+            yield self._unread(block, reshard)
 
     def _hybrid(self, block: Block, setting: Setting, reshard: Setting | None, name: str) -> Verdict:
+        if block.form == PYTHON:
+            return Verdict(
+                setting,
+                Level.MANUAL,
+                f"{name} needs the number of machines and of GPUs on each, which a plugin does not have",
+                "Write fsdp_version=2, and ParallelismConfig(dp_replicate_size=MACHINES, dp_shard_size=GPUS).",
+                keeps=True,
+            )
         machines, processes = block.around.get("num_machines"), block.around.get("num_processes")
         if block.around.get("parallelism_config"):
             return Verdict(
@@ -120,15 +130,15 @@ parallelism_config:
             Change(change.values, change.names, change.removed, beside=sizes),
         )
 
-    def _unread(self, reshard: Setting) -> Verdict:
-        wished = strategy_name(reshard.word)
+    def _unread(self, block: Block, reshard: Setting) -> Verdict:
+        wished, now = strategy_name(reshard.word), said(block, reshard.written, reshard.value)
         if wished == "FULL_SHARD" or reshard.is_true:
-            told = f"{reshard.written}: {reshard.value} is the truth value true under FSDP2"
+            told = f"{now} is the truth value true under FSDP2"
             return Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: True}))
         return Verdict(
             reshard,
             Level.REVIEW,
-            f"{reshard.written}: {reshard.value} was never read under FSDP1, which ran FULL_SHARD: now true",
+            f"{now} was never read under FSDP1, which ran FULL_SHARD: now true",
             "Set it to false for SHARD_GRAD_OP, if that was meant.",
             Change({reshard.written: True}),
         )
@@ -138,7 +148,3 @@ def _renamed(setting: Setting, reshard: Setting | None, value: bool) -> Change:
     if reshard:
         return Change({reshard.written: value}, removed=(setting.written,))
     return Change({setting.written: value}, {setting.written: RESHARD})
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"

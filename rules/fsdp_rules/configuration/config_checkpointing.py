@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.config_units import POLICY
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.configuration.block import Block, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.config_units import POLICY
+from fsdp_rules.configuration.launched import ACCELERATE, is_fsdp1, named
 from fsdp_rules.verdict.finding import Level
 
 CHECKPOINTING = "fsdp_activation_checkpointing"
@@ -55,7 +55,7 @@ mixed_precision: 'no'
                 setting,
                 Level.MANUAL,
                 "activation checkpointing without a wrap policy fails under accelerate's FSDP2: it calls None",
-                "Set fsdp_auto_wrap_policy and the layer classes, and run this tool again.",
+                f"Set {named(block, POLICY)} and the layer classes, and run this tool again.",
                 keeps=True,
             )
         else:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1
+from fsdp_rules.configuration.block import Block, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.launched import ACCELERATE, is_fsdp1, named, said
 from fsdp_rules.frameworks.table import table
 from fsdp_rules.verdict.finding import Level
 
 POLICY, CLASSES = "fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap"
 
+SIZE_FAILS = "SIZE_BASED_WRAP fails under accelerate's FSDP2 where a ModuleList has more than min_num_params"
+
 
 class ConfigUnits(ConfigRule):
     """`fsdp_auto_wrap_policy` and the keys that belong to it.
 
-    The names are the same for both versions. SIZE_BASED_WRAP picks other units, since FSDP2 counts all parameters of a
-    module and FSDP1 those that its inner units leave; memory changes, numbers do not. Without
+    The names are the same for both versions. SIZE_BASED_WRAP is kept on FSDP1: accelerate's FSDP2 counts all parameters
+    of a module, lists of layers included, and `fully_shard` refuses a ModuleList with ValueError. Without
     `fsdp_transformer_layer_cls_to_wrap` the model's `_no_split_modules` decide, which under FSDP2 works from accelerate
     1.14 on: before, only the root was sharded.
     """
@@ -28,16 +30,14 @@ class ConfigUnits(ConfigRule):
     before = """
 distributed_type: FSDP
 fsdp_config:
-  fsdp_auto_wrap_policy: SIZE_BASED_WRAP
-  fsdp_min_num_params: 2000
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
   fsdp_state_dict_type: FULL_STATE_DICT
 mixed_precision: 'no'
 """
     after = """
 distributed_type: FSDP
 fsdp_config:
-  fsdp_auto_wrap_policy: SIZE_BASED_WRAP
-  fsdp_min_num_params: 2000
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
   fsdp_state_dict_type: FULL_STATE_DICT
   fsdp_version: 2
 mixed_precision: 'no'
@@ -52,21 +52,17 @@ mixed_precision: 'no'
             yield Verdict(
                 setting,
                 Level.MANUAL,
-                f"{setting.written}: {setting.value} is not a policy that accelerate knows",
+                f"{said(block, setting.written, setting.value)} is not a policy that accelerate knows",
                 "Use TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP and run this tool again.",
                 keeps=True,
             )
         elif setting.word == "SIZE_BASED_WRAP":
-            yield Verdict(
-                setting,
-                Level.REVIEW,
-                "SIZE_BASED_WRAP picks other units under FSDP2: assumes memory fits, the numbers are the same",
-                "Compare the peak memory of a few steps.",
-            )
+            advice = f"Use TRANSFORMER_BASED_WRAP with {named(block, CLASSES)} and run this tool again."
+            yield Verdict(setting, Level.MANUAL, SIZE_FAILS, advice, keeps=True)
         elif setting.word == "TRANSFORMER_BASED_WRAP" and not block.value(CLASSES):
             yield Verdict(
                 setting,
                 Level.REVIEW,
                 "assumes accelerate 1.14 or newer: before, the model's _no_split_modules gave FSDP2 no units",
-                "Write the layer classes into fsdp_transformer_layer_cls_to_wrap.",
+                f"Write the layer classes into {named(block, CLASSES)}.",
             )

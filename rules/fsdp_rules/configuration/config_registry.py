@@ -7,12 +7,12 @@ import pkgutil
 from collections.abc import Iterator
 from functools import cache
 
-from fsdp_migrate.configs import rules
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_rules import configuration
+from fsdp_rules.configuration.config_rule import ConfigRule
 
 
 def _classes() -> Iterator[type[ConfigRule]]:
-    for info in pkgutil.iter_modules(rules.__path__, rules.__name__ + "."):
+    for info in pkgutil.iter_modules(configuration.__path__, configuration.__name__ + "."):
         module = importlib.import_module(info.name)
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, ConfigRule) and value.__module__ == module.__name__:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.configs.block import Block
+from fsdp_rules.configuration.block import Block, Plain
+from fsdp_rules.frameworks.table import table
 
 ACCELERATE = "accelerate"
 VERSION = "fsdp_version"
+#: The form of a block that is a call in Python, where no launcher fills in what is absent.
+PYTHON = "python"
+
+
+def named(block: Block, key: str) -> str:
+    """What ``key`` is called where the block is written."""
+    return table(ACCELERATE).keys[key].argument if block.form == PYTHON else key
+
+
+def said(block: Block, name: str, value: Plain) -> str:
+    """A name and its value as the block's place writes them."""
+    if block.form == PYTHON:
+        return f"{name}={value!r}"
+    return f"{name}: {str(value).lower() if isinstance(value, bool) else value}"
 
 
 def is_read(block: Block) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
+from fsdp_rules.configuration.block import Block, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.verdict.finding import Level
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.launched import ACCELERATE, is_fsdp1, is_read
+from fsdp_rules.configuration.block import Block, Change, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.launched import ACCELERATE, is_fsdp1, is_read
 from fsdp_rules.frameworks.table import table
 from fsdp_rules.verdict.finding import Level
 

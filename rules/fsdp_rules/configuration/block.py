@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fsdp_migrate.configs.nodes import Plain, TextEdit
 from fsdp_rules.verdict.finding import Level
 
+#: What a scalar is for the framework that reads it.
+Plain = str | int | float | bool | None
 #: The value of a new setting: a scalar, or the entries of a new mapping.
 New = Plain | Mapping[str, Plain]
 
@@ -52,11 +53,27 @@ class Change:
     beside: Mapping[str, New] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class TextEdit:
+    """Replace the characters from ``start`` to ``end`` by ``text``."""
+
+    start: int
+    end: int
+    text: str
+
+
 class Editor(Protocol):
     """Turns a change of settings into edits of the text that they are written in."""
 
     def edits(self, change: Change) -> list[TextEdit]:
         """The edits of the text that carry out ``change``."""
+
+
+class NoEditor:
+    """For what is only reported, or edited in another way than as text."""
+
+    def edits(self, change: Change) -> list[TextEdit]:
+        return []
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.trainer_version import TRAINER, is_xla, trainer_is_fsdp2
+from fsdp_rules.configuration.block import Block, Change, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.trainer_version import TRAINER, is_xla, trainer_is_fsdp2
 from fsdp_rules.frameworks.table import table
 from fsdp_rules.verdict.finding import Level
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsdp_migrate.configs.block import Block, Change, New, Verdict
-from fsdp_migrate.configs.rules.config_rule import ConfigRule
-from fsdp_migrate.configs.rules.config_strategy import RESHARDS, strategy_name
+from fsdp_rules.configuration.block import Block, Change, New, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.config_strategy import RESHARDS, strategy_name
+from fsdp_rules.configuration.config_units import SIZE_FAILS
 from fsdp_rules.verdict.finding import Level
 
 TRAINER = "transformers"
@@ -24,10 +25,10 @@ class TrainerVersion(ConfigRule):
     """`version` in the Trainer's `fsdp_config`.
 
     transformers 5.10 changed the default from 1 to 2: a file without the key means FSDP1 before and FSDP2 from then on,
-    without a line of it changed. It is written out. transformers before 5.0 does not read it. Without
-    `auto_wrap_policy`, version 2 ignores `min_num_params`, so that the policy is written out too. The strategy and
-    offloading that the words of `fsdp` ask for become `reshard_after_forward` and `cpu_offload`; version 2 refuses the
-    words `hybrid_shard` and `no_shard`.
+    without a line of it changed. It is written out. transformers before 5.0 does not read it. Version 2 ignores
+    `min_num_params`, so that the model's layers are the units, and fails with `auto_wrap_policy: SIZE_BASED_WRAP` where
+    the model has a list of layers. The strategy and offloading that the words of `fsdp` ask for become
+    `reshard_after_forward` and `cpu_offload`; version 2 refuses the words `hybrid_shard` and `no_shard`.
     """
 
     id = "FSDP511"
@@ -73,7 +74,7 @@ class TrainerVersion(ConfigRule):
             value = RESHARDS[strategy_name(reshard.word) or ""]
             told = f"{reshard.written}: {reshard.value} becomes {'true' if value else 'false'}"
             yield Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: value}))
-        yield from _policy(block, prefix)
+        yield from _policy(block)
         added: dict[str, New] = {}
         if "shard_grad_op" in words and reshard is None:
             added[f"{prefix}reshard_after_forward"] = False
@@ -84,14 +85,16 @@ class TrainerVersion(ConfigRule):
             yield Verdict(None, Level.SAFE, told, change=Change(added=added))
 
 
-def _policy(block: Block, prefix: str) -> Iterable[Verdict]:
-    least = block.get("min_num_params")
-    if least is None or least.word in ("0", "NONE") or block.get("auto_wrap_policy") is not None:
-        return
-    yield Verdict(
-        least,
-        Level.REVIEW,
-        "assumes units by size: FSDP2 reads min_num_params with auto_wrap_policy: SIZE_BASED_WRAP alone",
-        "Compare the peak memory: FSDP2 counts all parameters of a module.",
-        Change(added={f"{prefix}auto_wrap_policy": "SIZE_BASED_WRAP"}),
-    )
+def _policy(block: Block) -> Iterable[Verdict]:
+    least, policy = block.get("min_num_params"), block.get("auto_wrap_policy")
+    if policy is not None and policy.word == "SIZE_BASED_WRAP":
+        advice = "Use TRANSFORMER_BASED_WRAP, remove min_num_params, and run this tool again."
+        yield Verdict(policy, Level.MANUAL, SIZE_FAILS, advice, keeps=True)
+    elif least is not None and policy is None:
+        change = Change(removed=(least.written,))
+        if least.word in ("0", "NONE"):
+            told = f"{least.written} is removed: FSDP2 does not read it alone"
+            yield Verdict(least, Level.SAFE, told, change=change)
+        else:
+            told = "assumes the model's layers may be the units: FSDP2 has none by size where a model has lists"
+            yield Verdict(least, Level.REVIEW, told, "Compare the peak memory: the numbers are the same.", change)

@@ -1,0 +1,169 @@
+"""accelerate's plugin in Python: which calls move, how they are written, and which are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_findings, check_rewrites, findings, rewrite
+
+IMPORTS = "from accelerate import FullyShardedDataParallelPlugin\n"
+TORCH = "from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy, StateDictType\n"
+FULL = 'state_dict_type="FULL_STATE_DICT"'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "after"),
+    [
+        ("", f"fsdp_version=2, {FULL}"),
+        ("fsdp_version=1", f"fsdp_version=2, {FULL}"),
+        ("fsdp_version=None, state_dict_type=None", f"fsdp_version=2, {FULL}"),
+        ("sharding_strategy='FULL_SHARD'", f"reshard_after_forward=True, fsdp_version=2, {FULL}"),
+        ("sharding_strategy=2", f"reshard_after_forward=False, fsdp_version=2, {FULL}"),
+        ("sharding_strategy=ShardingStrategy.SHARD_GRAD_OP", f"reshard_after_forward=False, fsdp_version=2, {FULL}"),
+        ("sharding_strategy=ShardingStrategy(1)", f"reshard_after_forward=True, fsdp_version=2, {FULL}"),
+        ("state_dict_type=StateDictType(3)", "state_dict_type=StateDictType(3), fsdp_version=2"),
+        ("cpu_offload=CPUOffload(offload_params=True)", f"cpu_offload=True, fsdp_version=2, {FULL}"),
+        ("cpu_offload=CPUOffload(args.off)", f"cpu_offload=bool(args.off), fsdp_version=2, {FULL}"),
+        ("cpu_offload=CPUOffload()", f"cpu_offload=False, fsdp_version=2, {FULL}"),
+        ("backward_prefetch=None, forward_prefetch=args.prefetch", f"fsdp_version=2, {FULL}"),
+        ("limit_all_gathers=True", f"fsdp_version=2, {FULL}"),
+        ("min_num_params=args.least", f"min_num_params=args.least, fsdp_version=2, {FULL}"),
+        (
+            "mixed_precision_policy={'param_dtype': half, 'reduce_dtype': half, 'buffer_dtype': half}",
+            f"mixed_precision_policy=MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half), fsdp_version=2, {FULL}",
+        ),
+        ("fsdp_version=2, use_orig_params=True", "fsdp_version=2"),
+        ("fsdp_version=2, reshard_after_forward='FULL_SHARD'", "fsdp_version=2, reshard_after_forward=True"),
+    ],
+)
+def test_a_call_moves(arguments: str, after: str) -> None:
+    made = rewrite(f"{IMPORTS}{TORCH}plugin = FullyShardedDataParallelPlugin({arguments})\n")
+    text = " ".join(made.source.decode().split())  # type: ignore[union-attr]
+    assert f"FullyShardedDataParallelPlugin( {after} )" in text or f"FullyShardedDataParallelPlugin({after})" in text
+    assert "TODO" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("**options", "not all named"),
+        ("1, 'FULL_SHARD'", "not all named"),
+        ("fsdp_version=args.version", "only the running program knows"),
+        ("sharding_strategy=args.strategy", "only the running program knows its value"),
+        ("sharding_strategy='NO_SHARD'", "NO_SHARD has no FSDP2 setting in accelerate, so this plugin"),
+        ("sharding_strategy=ShardingStrategy.HYBRID_SHARD", "needs the number of machines"),
+        ("state_dict_type='LOCAL_STATE_DICT'", "LOCAL_STATE_DICT does not exist"),
+        ("auto_wrap_policy=mine", "a callable is dropped silently"),
+        ("auto_wrap_policy='SIZE_BASED_WRAP'", "SIZE_BASED_WRAP fails"),
+        ("param_init_fn=init", "does not read param_init_fn"),
+        ("mixed_precision_policy=policy", "cannot see its dtypes"),
+        ("cpu_offload=offload", "only the running program knows its value"),
+        ("cpu_ofload=True", "has no argument cpu_ofload"),
+        ("activation_checkpointing=True", "without a wrap policy fails"),
+        ("fsdp_version=2, sharding_strategy='SHARD_GRAD_OP'", "raise ValueError under FSDP2"),
+        ("fsdp_version=2, auto_wrap_policy=mine", "a callable is dropped silently"),
+    ],
+)
+def test_a_call_is_kept(arguments: str, said: str) -> None:
+    source = f"{IMPORTS}{TORCH}plugin = FullyShardedDataParallelPlugin({arguments})\n"
+    told = [one for one in findings(source) if one.rule == "FSDP551"]
+    assert {one.level.value for one in told} == {"manual"}
+    assert any(said in one.message for one in told), told
+    assert f"FullyShardedDataParallelPlugin({arguments})" in rewrite(source).source.decode()  # type: ignore[union-attr]
+
+
+def test_classes_of_a_policy_become_their_names() -> None:
+    check_rewrites(
+        """
+        import functools
+        from accelerate import FullyShardedDataParallelPlugin
+        from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+        from layers import Block, Head as Top
+
+        policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block, Top})
+
+        def build():
+            return FullyShardedDataParallelPlugin(
+                # which units
+                auto_wrap_policy=policy,
+                use_orig_params=True,  # for the optimizer
+                cpu_ram_efficient_loading=False
+            )
+        """,
+        """
+        from accelerate import FullyShardedDataParallelPlugin
+        from layers import Block, Head as Top
+
+        def build():
+            # for the optimizer
+            return FullyShardedDataParallelPlugin(
+                # which units
+                auto_wrap_policy="transformer_based_wrap",
+                cpu_ram_efficient_loading=False,
+                transformer_cls_names_to_wrap=["Block", Top.__name__],
+                fsdp_version=2,
+                state_dict_type="FULL_STATE_DICT"
+            )
+        """,
+    )
+
+
+def test_comments_of_arguments_that_change_are_kept() -> None:
+    check_rewrites(
+        """
+        from accelerate.utils import FullyShardedDataParallelPlugin
+        from torch.distributed.fsdp import ShardingStrategy
+
+        plugin = FullyShardedDataParallelPlugin(
+            sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,  # ZeRO-2
+            state_dict_type="SHARDED_STATE_DICT",  # fast
+        )
+        """,
+        """
+        from accelerate.utils import FullyShardedDataParallelPlugin
+
+        plugin = FullyShardedDataParallelPlugin(
+            reshard_after_forward=False,  # ZeRO-2
+            state_dict_type="SHARDED_STATE_DICT",  # fast
+            fsdp_version=2,
+        )
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("model = accelerator.prepare_model(model)", "prepare_model() on line 4"),
+        ("model = accelerator.prepare(model)", "prepare() without the optimizer on line 4"),
+        ("model, loader = accelerator.prepare(model, loader)", "prepare() without the optimizer on line 4"),
+    ],
+)
+def test_a_model_prepared_alone_keeps_the_plugin(line: str, said: str) -> None:
+    source = (
+        f"{IMPORTS}plugin = FullyShardedDataParallelPlugin()\naccelerator = Accelerator(fsdp_plugin=plugin)\n{line}\n"
+    )
+    check_findings(source, {("FSDP551", "manual")})
+    assert any(said in one.message for one in findings(source))
+
+
+def test_model_and_optimizer_together_contradict_nothing() -> None:
+    lines = "model, optim = a.prepare(model, optim)\na.prepare(loader)\n"
+    source = f"{IMPORTS}plugin = FullyShardedDataParallelPlugin()\n{lines}"
+    check_findings(source, {("FSDP551", "review"), ("FSDP551", "safe")})
+
+
+def test_low_precision_of_the_accelerator_is_said() -> None:
+    source = f"{IMPORTS}Accelerator(mixed_precision='bf16', fsdp_plugin=FullyShardedDataParallelPlugin())\n"
+    assert any("mixed_precision: bf16 changes the losses" in one.message for one in findings(source))
+    source = source.replace("bf16", "no")
+    assert not any("autocast" in one.message for one in findings(source))
+
+
+def test_a_missing_broadcast_is_said() -> None:
+    source = f"{IMPORTS}plugin = FullyShardedDataParallelPlugin(sync_module_states=True)\n"
+    assert any("same weights" in one.message for one in findings(source))
+    source = (
+        f"{IMPORTS}plugin = FullyShardedDataParallelPlugin(sync_module_states=True, cpu_ram_efficient_loading=True)\n"
+    )
+    assert not any("same weights" in one.message for one in findings(source))
