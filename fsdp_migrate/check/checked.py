@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from fsdp_migrate.tree.settings import LEVELS
@@ -9,6 +10,13 @@ from fsdp_rules.verdict.finding import Finding, Level
 
 #: From what needs no attention to what needs most of it.
 ORDER = tuple(map(Level, LEVELS))
+
+
+#: What a message begins with where no summary says that nothing is rewritten yet.
+_WOULD = {
+    Level.SAFE: "FSDP1 code, would be rewritten: ",
+    Level.REVIEW: "FSDP1 code, to be reviewed when it is rewritten: ",
+}
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,11 @@ class Told:
     in_checkpoint: bool
     fingerprint: str
     source: str = ""
+
+    @property
+    def alone(self) -> Finding:
+        """The finding for formats that show it by itself: its message then says that a rewrite is yet to come."""
+        return dataclasses.replace(self.finding, message=_WOULD.get(self.finding.level, "") + self.finding.message)
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,6 @@ from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Failed
 
-#: What is said before the message of a finding that tells what a rewrite does.
-_WOULD = {
-    Level.SAFE: "FSDP1 code, would be rewritten: ",
-    Level.REVIEW: "FSDP1 code, to be reviewed when it is rewritten: ",
-}
-
 
 @dataclass(frozen=True)
 class CheckRequest:
@@ -71,7 +65,7 @@ def check(
 
     wanted = [
         finding
-        for finding in [*map(_as_told, rewritten.findings), *in_comments, *in_checkpoints]
+        for finding in [*rewritten.findings, *in_comments, *in_checkpoints]
         if request.settings.enabled(finding.rule) and not request.selection.ignores(finding.rule, finding.path)
     ]
     wanted.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule, finding.message))
@@ -109,10 +103,6 @@ def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, prog
         paths, settings, diff=True, jobs=request.jobs, selection=request.selection.all_rules(), stdin=request.stdin
     )
     return run.rewrite(asked, engine, progress)
-
-
-def _as_told(finding: Finding) -> Finding:
-    return dataclasses.replace(finding, message=_WOULD.get(finding.level, "") + finding.message)
 
 
 def _checkpoints(found: tuple[Found, ...], progress: Progress) -> tuple[list[Finding], list[tuple[str, str]]]:

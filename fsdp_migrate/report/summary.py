@@ -12,6 +12,8 @@ from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed
 
+#: The path that means standard input.
+STDIN = "-"
 _TODO = b"# TODO(fsdp-migrate "
 _COMMAND = re.compile(r"\A *::|##(?=\[)")
 _UNUSUAL = re.compile(r"[^ -~]")
@@ -100,7 +102,7 @@ def paragraph(result: RunResult) -> str:
         sentences.append(f"{count(len(result.errors), 'file')} could not be processed.")
     if result.changed and not only_todos:
         sentences.append(_written_for(result.torch))
-    return " ".join([*sentences, _next(result, manual)])
+    return " ".join(filter(None, [*sentences, _next(result, manual)]))
 
 
 def _written_for(torch: TorchRelease) -> str:
@@ -111,6 +113,9 @@ def _written_for(torch: TorchRelease) -> str:
 
 
 def _next(result: RunResult, manual: int) -> str:
+    if STDIN in result.paths:
+        # No command that can be named has the same text to read.
+        return "" if result.changed or manual or result.errors else "Nothing to do."
     targets = printable(shlex.join(result.paths))
     if result.diff and result.changed:
         return f"Next: fsdp-migrate rewrite {targets}"

@@ -43,11 +43,12 @@ def test_every_level_is_told_in_words_that_fit_a_gate_and_nothing_is_written(tmp
     (tmp_path / "a.py").write_text(LEVELS)
     assert main(["check", "a.py"]) == 1
     assert capsys.readouterr().out == (
-        "a.py:1:1: FSDP101 safe: FSDP1 code, would be rewritten: native [bold]safe[/bold]\n"
-        "a.py:2:1: FSDP101 review: FSDP1 code, to be reviewed when it is rewritten: native [bold]review[/bold]\n"
+        "a.py:1:1: FSDP101 safe: native [bold]safe[/bold]\n"
+        "a.py:2:1: FSDP101 review: native [bold]review[/bold]\n"
         "a.py:3:1: FSDP101 manual: native [bold]manual[/bold]\n"
         "    do it\n"
-        "1 source file and 0 checkpoints checked, 3 findings. Next: fsdp-migrate rewrite --diff a.py\n"
+        "1 source file and 0 checkpoints checked, 3 findings. A rewrite would move 2 of them, 1 on a stated assumption. "
+        "Next: fsdp-migrate rewrite --diff a.py\n"
     )
     assert (tmp_path / "a.py").read_text() == LEVELS
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.py"]
@@ -259,7 +260,7 @@ def test_one_bad_file_is_named_and_the_others_are_done(tmp_path: Path, capsys: C
     assert out[1].startswith("bad.py: error: could not parse as Python 3.")
     assert out[2] == "gone.py: error: could not read: No such file or directory"
     assert out[3].startswith("worse\\n\\x1b[31m.py: error: internal error: ZeroDivisionError")
-    assert "1 finding. 3 paths could not be checked." in out[4]
+    assert "1 finding. A rewrite would move it. 3 paths could not be checked." in out[4]
 
 
 @pytest.mark.usefixtures("word_engine")

@@ -75,7 +75,7 @@ def test_the_hook_stops_a_commit_until_nothing_is_left(
     answer = hooked()
     assert answer.returncode == 1, answer.stderr
     assert "fsdp-migrate check......" in answer.stderr
-    assert "a.py:5:12: FSDP101 safe: FSDP1 code, would be rewritten: " in answer.stderr
+    assert "a.py:5:12: FSDP101 safe: " in answer.stderr
     (tmp_path / "a.py").write_text(CLEAN)
     answer = hooked()
     assert answer.returncode == 0, answer.stderr

@@ -80,3 +80,9 @@ def test_standard_input_is_the_only_path(command: str, tmp_path: Path) -> None:
     done = run(command, "--stdin-filename", "a.py", cwd=tmp_path)
     assert done.returncode == 2
     assert b"--stdin-filename names standard input: give - as the only PATH" in done.stderr
+
+
+def test_no_command_is_named_that_would_read_the_text_again(tmp_path: Path) -> None:
+    checked = run("check", "-", cwd=tmp_path)
+    assert checked.stdout.endswith(b"Next: fsdp-migrate rewrite -, with the same text.\n")
+    assert b"Next:" not in run("rewrite", "--diff", "-", cwd=tmp_path).stderr

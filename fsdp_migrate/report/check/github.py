@@ -16,7 +16,7 @@ def render(result: CheckResult) -> str:
 
 def _lines(result: CheckResult) -> Iterator[str]:
     for told in result.told:
-        finding = told.finding
+        finding = told.alone
         message = f"{finding.text}\n{finding.advice}" if finding.advice else finding.text
         kind = "error" if told.fails else "notice"
         yield _command(kind, {**_place(told), "title": f"{finding.rule} {finding.name}"}, message)

@@ -32,7 +32,7 @@ def render(result: CheckResult) -> str:
         },
         "findings": [
             {
-                **as_json(told.finding),
+                **as_json(told.alone),
                 "fails": told.fails,
                 "kind": "checkpoint" if told.in_checkpoint else "source",
                 "fingerprint": told.fingerprint,

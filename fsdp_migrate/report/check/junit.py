@@ -35,7 +35,7 @@ def render(result: CheckResult) -> str:
 
 
 def _add(suite: ElementTree.Element, told: Told) -> None:
-    finding = told.finding
+    finding = told.alone
     name = f"{finding.rule} {finding.name}" + ("" if told.in_checkpoint else f", line {finding.line}")
     text = "\n".join([f"{place(told)}: {printable(finding.text)}", *filter(None, [printable(finding.advice)])])
     case = _testcase(suite, finding.path, name)

@@ -59,7 +59,7 @@ def _rule(page: Page) -> dict[str, Any]:
 
 
 def _result(told: Told, index: int) -> dict[str, Any]:
-    finding = told.finding
+    finding = told.alone
     place: dict[str, Any] = {"artifactLocation": _artifact(finding.path)}
     if not told.in_checkpoint:
         place["region"] = {

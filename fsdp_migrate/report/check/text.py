@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 
 from fsdp_migrate.check.checked import CheckResult, Told
 from fsdp_migrate.report.shorten import shortened
-from fsdp_migrate.report.summary import count, printable
+from fsdp_migrate.report.summary import STDIN, count, printable
 from fsdp_rules.verdict.finding import Level
 
 
@@ -23,7 +24,7 @@ def render(result: CheckResult, verbosity: str = "") -> str:
 def paragraph(result: CheckResult) -> str:
     """What was looked at, what was found, and the command to run next."""
     looked = f"{count(result.sources, 'source file')} and {count(result.checkpoints, 'checkpoint')} checked"
-    parts = [f"{looked}, {_found(result)}."]
+    parts = [f"{looked}, {_found(result)}.", *_movable(result)]
     if result.known:
         parts.append(f"{count(result.known, 'finding')} known from the baseline.")
     if result.below:
@@ -84,9 +85,19 @@ def _found(result: CheckResult) -> str:
     return f"{found} and {count(notes, 'note')}" if notes else found
 
 
+def _movable(result: CheckResult) -> Iterator[str]:
+    levels = Counter(told.finding.level for told in result.failing if not told.in_checkpoint)
+    safe, review = levels[Level.SAFE], levels[Level.REVIEW]
+    if safe or review:
+        of_all = "it" if len(result.failing) == 1 else f"{safe + review} of them"
+        yield f"A rewrite would move {of_all}{f', {review} on a stated assumption' if review else ''}."
+
+
 def _next(result: CheckResult) -> Iterator[str]:
     levels = {told.finding.level for told in result.failing if not told.in_checkpoint}
-    if levels & {Level.SAFE, Level.REVIEW}:
+    if STDIN in result.paths and levels & {Level.SAFE, Level.REVIEW}:
+        yield "Next: fsdp-migrate rewrite -, with the same text."
+    elif levels & {Level.SAFE, Level.REVIEW}:
         yield f"Next: fsdp-migrate rewrite --diff {shlex.join(map(printable, result.paths))}"
     elif result.failing:
         rule = next((told for told in result.failing if told.finding.level is Level.MANUAL), result.failing[0])

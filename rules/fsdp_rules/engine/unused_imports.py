@@ -6,6 +6,7 @@ from typing import cast
 
 import libcst as cst
 
+from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.import_statements import (
     FSDP1_IMPORT,
     StatementTransformer,
@@ -170,7 +171,7 @@ class Cleaner(StatementTransformer):
     def _drop(self, local: str, fsdp1: bool) -> bool:
         if local in self.used:
             return False
-        if not fsdp1 and local not in self.used_before:
+        if local not in self.used_before and not (fsdp1 and self.before.settings.enabled(Imports.id)):
             return False
         return not self._exported(local)
 

@@ -6,7 +6,7 @@ import pytest
 
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
-from tests.rules.helpers import check_rewrites, findings, rewrite
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
 
 SHIM = Settings(to="shim")
 
@@ -274,3 +274,9 @@ def test_a_guard_that_raises_guards_nothing() -> None:
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert result.source.decode().startswith("\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n")
+
+
+def test_an_unused_import_is_kept_where_its_rule_is_ignored() -> None:
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    assert isinstance(rewrite(source), Changed)
+    check_noop(source, Settings(ignore=("FSDP1",)))
