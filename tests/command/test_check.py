@@ -47,8 +47,8 @@ def test_every_level_is_told_in_words_that_fit_a_gate_and_nothing_is_written(tmp
         "a.py:2:1: FSDP101 review: native [bold]review[/bold]\n"
         "a.py:3:1: FSDP101 manual: native [bold]manual[/bold]\n"
         "    do it\n"
-        "1 source file and 0 checkpoints checked, 3 findings. A rewrite would move 2 of them, 1 on a stated assumption. "
-        "Next: fsdp-migrate rewrite --diff a.py\n"
+        "1 source file and 0 checkpoints checked, 3 findings. "
+        "A rewrite would move 2 of them, 1 on a stated assumption. Next: fsdp-migrate rewrite --diff a.py\n"
     )
     assert (tmp_path / "a.py").read_text() == LEVELS
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.py"]
