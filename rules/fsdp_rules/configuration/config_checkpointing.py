@@ -8,13 +8,14 @@ from fsdp_rules.configuration.block import Block, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.configuration.config_units import POLICY
 from fsdp_rules.configuration.launched import ACCELERATE, is_fsdp1, named
+from fsdp_rules.configuration.trainer_version import TRAINER, is_xla, trainer_is_fsdp2
 from fsdp_rules.verdict.finding import Level
 
 CHECKPOINTING = "fsdp_activation_checkpointing"
 
 
 class ConfigCheckpointing(ConfigRule):
-    """`fsdp_activation_checkpointing`.
+    """`fsdp_activation_checkpointing` of accelerate and the Trainer.
 
     accelerate keeps the random state for FSDP1 and does not for FSDP2 (`preserve_rng_state=False`): a layer with
     dropout is recomputed with another mask than it was run with, so that its gradients are wrong. Up to accelerate 1.14
@@ -23,7 +24,7 @@ class ConfigCheckpointing(ConfigRule):
 
     id = "FSDP509"
     name = "config-checkpointing"
-    dialects = (ACCELERATE,)
+    dialects = (ACCELERATE, TRAINER)
     before = """
 distributed_type: FSDP
 fsdp_config:
@@ -46,6 +47,11 @@ mixed_precision: 'no'
 
     def visit(self, block: Block) -> Iterable[Verdict]:
         """Checkpointing that is on."""
+        if block.dialect == TRAINER:
+            mine = block.get(CHECKPOINTING.removeprefix("fsdp_"))
+            if mine is not None and mine.is_true and not trainer_is_fsdp2(block) and not is_xla(block):
+                yield Verdict(mine, Level.REVIEW, *_NO_DROPOUT)
+            return
         setting = block.get(CHECKPOINTING)
         if not is_fsdp1(block) or setting is None or not setting.is_true:
             return
@@ -59,9 +65,10 @@ mixed_precision: 'no'
                 keeps=True,
             )
         else:
-            yield Verdict(
-                setting,
-                Level.REVIEW,
-                "assumes no dropout in checkpointed layers: accelerate's FSDP2 recomputes with another random state",
-                "Use accelerate 1.15 or newer, and the model's own gradient checkpointing if it has dropout.",
-            )
+            yield Verdict(setting, Level.REVIEW, *_NO_DROPOUT)
+
+
+_NO_DROPOUT = (
+    "assumes no dropout in checkpointed layers: accelerate's FSDP2 recomputes with another random state",
+    "Use accelerate 1.15 or newer, and the model's own gradient checkpointing if it has dropout.",
+)

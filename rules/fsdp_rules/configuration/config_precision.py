@@ -7,21 +7,23 @@ from collections.abc import Iterable
 from fsdp_rules.configuration.block import Block, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.configuration.launched import ACCELERATE, is_fsdp1, low_precision
+from fsdp_rules.configuration.trainer_version import TRAINER, is_xla, trainer_is_fsdp2
 from fsdp_rules.verdict.finding import Level
 
 
 class ConfigPrecision(ConfigRule):
-    """`mixed_precision` of accelerate.
+    """`mixed_precision` of accelerate, `bf16` and `fp16` of the Trainer.
 
-    accelerate runs FSDP1 under autocast and FSDP2 without. With `mixed_precision: bf16` or `fp16`, accelerate wraps the
-    forward of an FSDP1 model in autocast, which computes norms, softmax and losses in fp32, and turns its outputs into
-    fp32. For FSDP2 it does neither: everything inside the model is computed in the low precision, and the outputs are
-    of it. The losses are close and not equal. With `mixed_precision: no` they are the same.
+    accelerate runs FSDP1 under autocast and FSDP2 without, and the Trainer trains by accelerate. With `mixed_precision:
+    bf16` or `fp16`, accelerate wraps the forward of an FSDP1 model in autocast, which computes norms, softmax and
+    losses in fp32, and turns its outputs into fp32. For FSDP2 it does neither: everything inside the model is computed
+    in the low precision, and the outputs are of it. The losses are close and not equal. With `mixed_precision: no` they
+    are the same.
     """
 
     id = "FSDP508"
     name = "config-precision"
-    dialects = (ACCELERATE,)
+    dialects = (ACCELERATE, TRAINER)
     before = """
 distributed_type: FSDP
 fsdp_config:
@@ -38,13 +40,16 @@ mixed_precision: bf16
 
     def visit(self, block: Block) -> Iterable[Verdict]:
         """Once for a file that trains in low precision, or may."""
-        precision = low_precision(block)
-        if not is_fsdp1(block) or not precision:
+        is_trainer = block.dialect == TRAINER
+        precision = str(block.around["precision"] or "unknown") if is_trainer else low_precision(block)
+        moves = not trainer_is_fsdp2(block) and not is_xla(block) if is_trainer else is_fsdp1(block)
+        if not moves or precision in ("", "no"):
             return
         if precision == "unknown":
             told = "assumes full precision: with bf16 or fp16 accelerate's FSDP2 runs without autocast"
         else:
-            told = f"mixed_precision: {precision} changes the losses: accelerate's FSDP2 runs without autocast"
+            said = precision if is_trainer else f"mixed_precision: {precision}"
+            told = f"{said} changes the losses: accelerate's FSDP2 runs without autocast"
         yield Verdict(
             None,
             Level.REVIEW,

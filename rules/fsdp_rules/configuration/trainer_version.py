@@ -69,7 +69,7 @@ class TrainerVersion(ConfigRule):
             return
         told = "assumes transformers 5.1 or newer, which reads the version that is written out here"
         change = Change({version.written: 2}) if version else Change(added={f"{prefix}version": 2})
-        yield Verdict(version, Level.REVIEW, told, "Before 5.10 a file without a version meant FSDP1.", change)
+        yield Verdict(version, Level.REVIEW, told, "Before 5.10 a missing version meant FSDP1.", change)
         if reshard and strategy_name(reshard.word):
             value = RESHARDS[strategy_name(reshard.word) or ""]
             told = f"{reshard.written}: {reshard.value} becomes {'true' if value else 'false'}"
