@@ -42,6 +42,7 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
   fsdp-migrate rewrite --from shim .            move code that runs on fsdp_compat on to FSDP2
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
   fsdp-migrate rewrite --stdin-filename a.py - < a.py print the rewritten text, for editors
+  fsdp-migrate rewrite --interactive src/       accept, skip or edit each change
   fsdp-migrate rewrite --report left.html src/  write what changed, and why, as a page
 
 \b
@@ -73,6 +74,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
 @STDIN_FILENAME
 @JOBS
+@click.option("-i", "--interactive", is_flag=True, help="Ask about every hunk, with its findings; quit and continue.")
 @click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted changes.")
 @QUIET
 @VERBOSE
@@ -88,6 +90,7 @@ def rewrite(
     report: tuple[str, ...],
     stdin_filename: str | None,
     jobs: int | None,
+    interactive: bool,
     allow_dirty: bool,
     verbosity: str | None,
 ) -> int:
@@ -101,6 +104,8 @@ def rewrite(
 
     if of == to == "shim":
         raise click.UsageError("--from shim moves code on to FSDP2: leave out --to shim")
+    if interactive and (diff or "-" in paths or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise click.UsageError("--interactive asks on a terminal, and writes files: leave out --diff and -")
     paths, stdin = standard_input(paths, stdin_filename)
     reports = [_report_file(name) for name in report]
     try:
@@ -112,8 +117,16 @@ def rewrite(
         request = run.Request(
             paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin
         )
-        with shown() as progress:
-            result = run.rewrite(request, RulesEngine(), progress)
+        if interactive:
+            from fsdp_migrate.commands.interactive import rewrite_asking
+
+            asked = rewrite_asking(request, RulesEngine())
+            if asked is None:
+                return _INTERRUPTED
+            result = asked
+        else:
+            with shown() as progress:
+                result = run.rewrite(request, RulesEngine(), progress)
     except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
         raise click.ClickException(str(error)) from error
     except GitError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,10 @@ class Request:
     stdin: bytes | None = None
 
 
+#: Is given the files that would change, and returns what each comes to, by its path.
+Choose = Callable[[Sequence[FileOutcome]], Mapping[str, Changed | Unchanged]]
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C while files were being written; each file is whole, either old or new."""
 
@@ -78,8 +82,8 @@ class _File:
     data: bytes
 
 
-def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
-    """Rewrite what ``request`` names. Nothing is written before every result is known.
+def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose | None = None) -> RunResult:
+    """Rewrite what ``request`` names. Nothing is written before every result is known, and ``choose`` has answered.
 
     Raises :class:`fsdp_migrate.tree.files.NoSuchPath` and :class:`fsdp_migrate.tree.git.GitError` before anything is
     written, :class:`Interrupted` between two files. Whatever goes wrong with one file is in its outcome.
@@ -108,9 +112,23 @@ def rewrite(request: Request, engine: Engine, progress: Progress) -> RunResult:
             dirty = gitstate.uncommitted(file.source.path for file in changed)
             refused = [file.source.shown for file in changed if file.source.path in dirty]
         if not refused:
+            if choose is not None:
+                changed = _choose(changed, choose)
             _write(changed, progress)
-    outcomes = tuple(FileOutcome(file.source.shown, file.source.path, file.data, file.result) for file in files)
+    outcomes = tuple(map(_outcome, files))
     return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch)
+
+
+def _outcome(file: _File) -> FileOutcome:
+    return FileOutcome(file.source.shown, file.source.path, file.data, file.result)
+
+
+def _choose(changed: Sequence[_File], choose: Choose) -> list[_File]:
+    """The files that still change."""
+    wanted = choose([*map(_outcome, changed)])
+    for file in changed:
+        file.result = wanted[file.source.shown]
+    return [file for file in changed if isinstance(file.result, Changed)]
 
 
 def _read(

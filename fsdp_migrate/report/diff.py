@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from fsdp_migrate.pipeline.hunks import LINE
 from fsdp_migrate.pipeline.lines import LineMatcher
 from fsdp_migrate.tree.git import repository
 
-_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _UNSAFE = re.compile(rb'[\x00-\x1f"\\\x7f]')
 
 
 def unified(path: str, before: bytes, after: bytes) -> Iterator[bytes]:
     """The lines of the diff, each with its end. ``path`` is relative to where the patch will be applied."""
-    old, new = _LINE.findall(before), _LINE.findall(after)
+    old, new = LINE.findall(before), LINE.findall(after)
     name = os.fsencode(path)
     for number, group in enumerate(LineMatcher(old, new).get_grouped_opcodes()):
         if not number:

@@ -1,0 +1,147 @@
+"""``rewrite --interactive``: shows a hunk with its findings, and asks what is to become of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.text import Text
+
+from fsdp_migrate.pipeline.hunks import LINE, Choice, Hunk, chosen, hunks
+from fsdp_migrate.pipeline.outcome import FileOutcome
+from fsdp_migrate.report.by_file import STYLES
+from fsdp_migrate.report.diff import unified
+from fsdp_migrate.report.rewrite.terminal_report import show_diff
+from fsdp_migrate.report.summary import count, printable
+from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.result import Changed, Unchanged
+
+KEYS = {
+    "a": "accept this hunk",
+    "s": "skip this hunk",
+    "f": "skip the rest of this file",
+    "e": "edit the new lines, then accept them",
+    "q": "quit: nothing is written, and the same command continues from here",
+    "?": "print this",
+}
+
+
+class Quit(Exception):
+    """The user stops; the answers so far are with the :class:`Asker`."""
+
+
+@dataclass
+class Asker:
+    """Asks about every hunk that ``choices`` does not answer yet, and adds the answer to them.
+
+    ``key`` returns what the user pressed, ``edit`` what became of a text, None where it was not saved.
+    """
+
+    console: Console
+    key: Callable[[], str]
+    edit: Callable[[str, str], str | None]
+    choices: dict[str, Choice]
+    skipped: int = field(default=0, init=False)
+
+    def __call__(self, files: Sequence[FileOutcome]) -> dict[str, Changed | Unchanged]:
+        """What each of ``files`` comes to, by its path; what was skipped has no finding. Raises :class:`Quit`."""
+        decided: dict[str, Changed | Unchanged] = {}
+        for number, file in enumerate(files, start=1):
+            if isinstance(file.result, Changed):
+                found = hunks(file.path, file.before, file.result.source)
+                text = self._file(file, found, f"file {number} of {len(files)}")
+                left = [hunk for hunk in found if not self.choices[hunk.key].taken]
+                self.skipped += len(left)
+                gone = {finding for hunk in left for finding in _about(file, hunk)}
+                kept = tuple(finding for finding in file.findings if finding not in gone)
+                decided[file.path] = Changed(text, kept) if text != file.before else Unchanged(kept)
+        return decided
+
+    def _file(self, file: FileOutcome, found: Sequence[Hunk], where: str) -> bytes:
+        while True:
+            for number, hunk in enumerate(found, start=1):
+                if hunk.key not in self.choices:
+                    self._show(file, hunk, f"{where}, hunk {number} of {len(found)}")
+                    self._ask(hunk, found)
+            text = chosen(file.before, found, self.choices)
+            if (why := _broken(file, text)) is None:
+                return text
+            self.console.print(Text(f"{printable(file.path)}: these choices do not parse ({why}): choose again"))
+            for hunk in found:
+                del self.choices[hunk.key]
+
+    def _show(self, file: FileOutcome, hunk: Hunk, where: str) -> None:
+        self.console.print()
+        self.console.print(Text.assemble((printable(file.path), "bold"), f"  {where}"))
+        for finding in _about(file, hunk):
+            self._finding(finding)
+        show_diff(_diff(file.path, hunk), self.console)
+
+    def _finding(self, finding: Finding) -> None:
+        label = f"{finding.rule} {finding.level.value}"
+        self.console.print(Text.assemble((label, STYLES[finding.level]), f"  {printable(finding.text)}"))
+        if finding.advice:
+            self.console.print(Text(f"    {printable(finding.advice)}", style="dim"))
+
+    def _ask(self, hunk: Hunk, of_file: Sequence[Hunk]) -> None:
+        while hunk.key not in self.choices:
+            self.console.print(Text("[a]ccept [s]kip skip [f]ile [e]dit [q]uit [?] ", style="bold"), end="")
+            pressed = self.key()
+            self.console.print(Text(printable(pressed)))
+            match pressed:
+                case "a":
+                    self.choices[hunk.key] = Choice(True)
+                case "s":
+                    self.choices[hunk.key] = Choice(False)
+                case "f":
+                    for other in of_file:
+                        self.choices.setdefault(other.key, Choice(False))
+                case "e":
+                    self._edit(hunk)
+                case "q":
+                    raise Quit
+                case _:
+                    for key, meaning in KEYS.items():
+                        self.console.print(Text(f"  {key}  {meaning}"))
+
+    def _edit(self, hunk: Hunk) -> None:
+        try:
+            text = b"".join(hunk.new).decode("utf-8")
+        except UnicodeDecodeError:
+            self.console.print(Text("these lines are not UTF-8: accept or skip them"))
+            return
+        edited = self.edit(text, ".py")
+        if edited is not None:
+            self.choices[hunk.key] = Choice(True, edited.encode("utf-8"))
+
+
+def finished(asker: Asker) -> str:
+    """What to say of what was left out."""
+    if not asker.skipped:
+        return ""
+    return f"{count(asker.skipped, 'hunk')} skipped: FSDP1 code remains there, and `fsdp-migrate check` lists it."
+
+
+def _about(file: FileOutcome, hunk: Hunk) -> Iterator[Finding]:
+    for finding in file.findings:
+        if finding.line <= hunk.end and finding.end_line > hunk.start and finding.level is not Level.INFO:
+            yield finding
+
+
+def _diff(path: str, hunk: Hunk) -> Iterator[bytes]:
+    """The lines of the hunk as a patch has them, without the names of the file."""
+    for number, line in enumerate(unified(path, b"".join(hunk.old), b"".join(hunk.new))):
+        if number > 2:
+            yield from LINE.findall(line)
+
+
+def _broken(file: FileOutcome, text: bytes) -> str | None:
+    if file.real.suffix != ".py":
+        return None
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        return f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+    return None

@@ -1,0 +1,135 @@
+"""``rewrite --interactive`` on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import main
+from fsdp_migrate.pipeline.hunks import Choice, chosen, hunks
+
+SOURCE = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+
+
+def unrelated():
+    return 1
+
+
+def also_unrelated():
+    return 2
+
+
+def train(loss):
+    loss.backward()
+    model.clip_grad_norm_(1.0)
+"""
+PROMPT = b"[?] "
+
+
+def answered(keys: str, *arguments: str, cwd: Path, code: int, editor: str = "true") -> str:
+    """What a person sees who presses ``keys``, one at each question."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "EDITOR": editor, "VISUAL": editor}
+    environment["XDG_CONFIG_HOME"] = str(cwd.parent / "config")
+    command = [sys.executable, "-m", "fsdp_migrate", "rewrite", "--interactive", *arguments]
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    seen, asked = b"", 0
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:
+            # How Linux says that the other end was closed.
+            break
+        if not part:
+            break
+        seen += part
+        plain = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen)
+        while asked < min(plain.count(PROMPT), len(keys)):
+            # What is typed before it reads single keys is thrown away.
+            while termios.tcgetattr(leader)[3] & termios.ICANON and process.poll() is None:
+                os.sched_yield()
+            os.write(leader, keys[asked].encode())
+            asked += 1
+    os.close(leader)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).replace("\r\n", "\n")
+    assert process.wait() == code, text
+    assert asked == len(keys), text
+    return text
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(SOURCE)
+    return folder
+
+
+def test_one_hunk_is_taken_and_one_is_left(project: Path) -> None:
+    seen = answered("?as", "--allow-dirty", "train.py", cwd=project, code=0)
+    assert "train.py  file 1 of 1, hunk 1 of 2" in seen
+    assert "FSDP101 safe" in seen
+    assert "-model = FSDP(model)" in seen
+    assert "FSDP201 safe" in seen
+    assert "1 hunk skipped: FSDP1 code remains there" in seen
+    after = (project / "train.py").read_text()
+    assert "fully_shard(model" in after
+    assert "model.clip_grad_norm_(1.0)" in after
+
+
+def test_quitting_writes_nothing_and_the_next_run_continues(project: Path) -> None:
+    assert "nothing was written; 1 answer kept" in answered("aq", "--allow-dirty", ".", cwd=project, code=130)
+    assert (project / "train.py").read_text() == SOURCE
+    seen = answered("a", "--allow-dirty", ".", cwd=project, code=0)
+    assert "1 answer of the last run kept" in seen
+    assert "hunk 1 of 2" not in seen
+    accepted = (project / "train.py").read_text()
+    (project / "train.py").write_text(SOURCE)
+    assert main(["rewrite", "--allow-dirty", str(project)]) == 0
+    assert accepted == (project / "train.py").read_text()
+    assert list((project.parent / "config").rglob("*.json")) == []
+
+
+def test_a_file_can_be_skipped_as_a_whole(project: Path) -> None:
+    (project / "second.py").write_text(SOURCE)
+    seen = answered("faa", "--allow-dirty", ".", cwd=project, code=0)
+    assert "second.py  file 1 of 2, hunk 1 of 2" in seen
+    assert (project / "second.py").read_text() == SOURCE
+    assert "fully_shard(model" in (project / "train.py").read_text()
+
+
+def test_the_new_lines_can_be_edited_and_must_parse(project: Path, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/^fully_shard(model)/mine(model/' \"$1\"\n")
+    editor.chmod(0o755)
+    seen = answered("eaq", "--allow-dirty", ".", cwd=project, code=130, editor=str(editor))
+    assert "these choices do not parse" in seen
+    editor.write_text("#!/bin/sh\nsed -i 's/^fully_shard(model)/mine(model)/' \"$1\"\n")
+    answered("ea", "--allow-dirty", ".", cwd=project, code=0, editor=str(editor))
+    assert "\nmine(model)\n" in (project / "train.py").read_text()
+
+
+def test_it_needs_a_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rewrite", "--interactive", str(project)]) == 2
+    assert "--interactive asks on a terminal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_taking_all_or_none_is_one_or_the_other_version(end: str) -> None:
+    before = "\n".join(f"line {number}" for number in range(40)).encode() + end.encode()
+    after = before.replace(b"line 3\n", b"new 3\nmore\n").replace(b"line 30\n", b"").replace(b"line 39", b"last")
+    found = hunks("a.py", before, after)
+    assert len(found) == 2
+    for taken, wanted in ((True, after), (False, before)):
+        assert chosen(before, found, {hunk.key: Choice(taken) for hunk in found}) == wanted
