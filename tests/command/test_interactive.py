@@ -130,6 +130,6 @@ def test_taking_all_or_none_is_one_or_the_other_version(end: str) -> None:
     before = "\n".join(f"line {number}" for number in range(40)).encode() + end.encode()
     after = before.replace(b"line 3\n", b"new 3\nmore\n").replace(b"line 30\n", b"").replace(b"line 39", b"last")
     found = hunks("a.py", before, after)
-    assert len(found) == 2
+    assert len(found) == 3
     for taken, wanted in ((True, after), (False, before)):
         assert chosen(before, found, {hunk.key: Choice(taken) for hunk in found}) == wanted
