@@ -13,6 +13,7 @@ from fsdp_migrate.commands.checkpoint import checkpoint
 from fsdp_migrate.commands.preflight import preflight
 from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
+from fsdp_migrate.commands.status import status
 from fsdp_migrate.commands.verify import verify
 
 OK, FAILURE, INTERRUPTED = 0, 2, 130
@@ -24,6 +25,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate rewrite src/            change it
   fsdp-migrate check src/ checkpoints/ fail if FSDP1 code remains, for CI
   fsdp-migrate rules                   list the rules about FSDP1
+  fsdp-migrate status                  show how far a project is, by folder or owner
   fsdp-migrate rules FSDP102           explain one rule, with an example
   fsdp-migrate verify -- torchrun ...  prove on your own run that it trains the same
   fsdp-migrate preflight -- torchrun   look at model and optimizer before the first step
@@ -42,6 +44,7 @@ cli.add_command(checkpoint)
 cli.add_command(preflight)
 cli.add_command(rewrite)
 cli.add_command(rules)
+cli.add_command(status)
 cli.add_command(verify)
 
 

@@ -12,6 +12,7 @@ import click
 from fsdp_migrate.commands.options import (
     JOBS,
     QUIET,
+    STATS,
     STDIN_FILENAME,
     VERBOSE,
     rule_options,
@@ -91,6 +92,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @JOBS
 @QUIET
 @VERBOSE
+@STATS
 def check(
     paths: tuple[str, ...],
     form: str,
@@ -171,7 +173,7 @@ def _show(result: CheckResult, form: str, target: Path | None, verbosity: str) -
         except OSError as error:
             raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
         form, text = "text", plain.render(result, verbosity)
-    if form == "text" and verbosity != "quiet" and sys.stdout.isatty():
+    if form == "text" and verbosity not in ("quiet", "stats") and sys.stdout.isatty():
         from rich.console import Console
 
         from fsdp_migrate.report.check import terminal

@@ -28,6 +28,11 @@ VERBOSE = click.option(
 )
 
 
+STATS = click.option(
+    "--stats", "verbosity", flag_value="stats", help="Print the number of findings of each rule alone."
+)
+
+
 STDIN_FILENAME = click.option(
     "--stdin-filename", metavar="FILE", help="With the PATH -: the name of the file that standard input has."
 )

@@ -12,6 +12,7 @@ import click
 from fsdp_migrate.commands.options import (
     JOBS,
     QUIET,
+    STATS,
     STDIN_FILENAME,
     VERBOSE,
     rule_options,
@@ -78,6 +79,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted changes.")
 @QUIET
 @VERBOSE
+@STATS
 def rewrite(
     paths: tuple[str, ...],
     diff: bool,
@@ -173,7 +175,7 @@ def _show(result: RunResult, verbosity: str, stream: TextIO) -> None:
         raise click.ClickException(summary.refusal(result))
     if result.diff:
         _show_diff(result)
-    if stream.isatty() and verbosity != "quiet":
+    if stream.isatty() and verbosity not in ("quiet", "stats"):
         from rich.console import Console
 
         from fsdp_migrate.report.rewrite import terminal_report as terminal
@@ -182,7 +184,7 @@ def _show(result: RunResult, verbosity: str, stream: TextIO) -> None:
         return
     for line in text.error_lines(result):
         click.echo(line, err=True)
-    for line in text.brief(result) if verbosity == "quiet" else text.lines(result, verbosity == "verbose"):
+    for line in text.lines(result, verbosity):
         click.echo(line, file=stream)
 
 

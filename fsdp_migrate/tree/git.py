@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,3 +95,27 @@ def _ask(directory: Path, *arguments: str) -> list[str]:
         reason = os.fsdecode(answer.stderr).strip().splitlines() or [f"exit code {answer.returncode}"]
         raise GitError(f"git answered: {reason[0]}")
     return [os.fsdecode(name) for name in answer.stdout.split(b"\0") if name]
+
+
+def head(root: Path) -> tuple[str, str]:
+    """The commit that is checked out in ``root``, short, and the day of it; empty where there is none."""
+    try:
+        (said,) = _ask(root, "log", "-1", "--format=%h %cs")
+    except (GitError, ValueError):
+        return "", ""
+    commit, _, day = said.strip().partition(" ")
+    return commit, day
+
+
+def export(root: Path, ref: str, folder: Path) -> None:
+    """Write the files of the commit ``ref`` of the repository ``root`` to ``folder``. Raises :class:`GitError`."""
+    (commit,) = _ask(root, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    archive = folder / ".archive.tar"
+    _ask(root, "archive", "--format=tar", f"--output={archive}", commit.strip())
+    with tarfile.open(archive) as tar:
+        # The first releases of Python 3.10 have no filter; links and devices are no part of what is compared.
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        for member in tar:
+            if member.isfile() or member.isdir():
+                tar.extract(member, folder)
+    archive.unlink()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fsdp_migrate.check.checked import CheckResult, Told
+from fsdp_migrate.report import stats
 from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import STDIN, count, printable
 from fsdp_rules.verdict.finding import Level
@@ -16,7 +17,7 @@ from fsdp_rules.verdict.finding import Level
 def render(result: CheckResult, verbosity: str = "") -> str:
     """One line per finding and its advice, per path that was left out or could not be done, then the summary.
 
-    ``quiet``: the last two alone. ``verbose``: every finding by itself.
+    ``quiet``: the last two alone. ``stats``: a line per rule instead of findings. ``verbose``: every finding by itself.
     """
     return "".join(f"{line}\n" for line in _lines(result, verbosity))
 
@@ -66,8 +67,10 @@ def shown(result: CheckResult) -> tuple[list[Told], list[str]]:
 
 def _lines(result: CheckResult, verbosity: str) -> Iterator[str]:
     entries, rest = (list(result.told), []) if verbosity == "verbose" else shown(result)
-    if verbosity == "quiet":
+    if verbosity in ("quiet", "stats"):
         entries, rest = [], []
+    if verbosity == "stats":
+        yield from stats.lines(told.finding for told in result.told)
     for told in entries:
         finding = told.finding
         yield f"{place(told)}: {finding.rule} {finding.level.value}: {printable(finding.text)}"

@@ -6,20 +6,26 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
+from fsdp_migrate.report import stats
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import done_to, paragraph, printable
 from fsdp_rules.verdict.finding import Finding, Level
 
 
-def lines(result: RunResult, verbose: bool = False) -> Iterator[str]:
+def lines(result: RunResult, verbosity: str = "") -> Iterator[str]:
     """One line per rewritten file, per finding that wants a reader, per file that was left out; then the summary.
 
-    Before all of that, that the project is now between FSDP1 and FSDP2, where it is. If ``verbose``, findings of level
-    ``safe`` have lines too, and every finding its own.
+    Before all of that, that the project is now between FSDP1 and FSDP2, where it is. ``verbose``: findings of level
+    ``safe`` have lines too, and every finding its own. ``stats``: rules have lines, findings none. ``quiet``: neither.
     """
     if said := warning(result):
         yield printable(said)
+    if verbosity in ("quiet", "stats"):
+        yield from stats.lines(result.findings) if verbosity == "stats" else ()
+        yield paragraph(result)
+        return
+    verbose = verbosity == "verbose"
     for file in result.changed:
         yield f"{printable(file.path)}: {done_to(file, result.diff)}{_rules(file)}"
     for level in (*([Level.SAFE] if verbose else []), Level.REVIEW, Level.INFO, Level.MANUAL):
@@ -32,13 +38,6 @@ def lines(result: RunResult, verbose: bool = False) -> Iterator[str]:
         yield from (f"{printable(more.path)}: {more.sentence}" for more in rest)
     for path, reason in result.skipped:
         yield f"{printable(path)}: skipped: {printable(reason)}"
-    yield paragraph(result)
-
-
-def brief(result: RunResult) -> Iterator[str]:
-    """What ``--quiet`` leaves: whether the project is now between FSDP1 and FSDP2, and the summary."""
-    if said := warning(result):
-        yield printable(said)
     yield paragraph(result)
 
 

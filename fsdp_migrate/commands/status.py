@@ -1,0 +1,139 @@
+"""The command ``status``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdp_migrate.commands.options import JOBS, writable
+
+if TYPE_CHECKING:
+    from fsdp_migrate.check.ledger import FileState
+
+_HELP = """Show how far PATH... is on its way to FSDP2, by folder or by owner.
+
+A file is manual (something is left to do by hand), fsdp1 (a rewrite would move it), shim (it imports fsdp_compat) or
+native. Files that have nothing to do with FSDP are not counted. Nothing is written or changed.
+
+\b
+  fsdp-migrate status                        by the first folder under PATH
+  fsdp-migrate status --by owner             by the owners in CODEOWNERS
+  fsdp-migrate status --since v1.2           and what has changed since that commit
+  fsdp-migrate status --format json          for a dashboard: commit and date are in it
+
+\b
+Exit code:
+  0  it could run
+  2  it could not run, or a path could not be checked
+"""
+
+
+@click.command(help=_HELP, short_help="Show how far a project is, by folder or owner.")
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option(
+    "--by", type=click.Choice(["folder", "owner"]), default="folder", show_default=True, help="Group by this."
+)
+@click.option("--since", metavar="REF", help="Compare with this commit.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "md", "html"]),
+    default="text",
+    show_default=True,
+    help="The output format.",
+)
+@click.option("--output", metavar="FILE", help="Write to this file instead of standard output.")
+@JOBS
+def status(paths: tuple[str, ...], by: str, since: str | None, form: str, output: str | None, jobs: int | None) -> int:
+    from fsdp_migrate.check.ledger import row, rows
+    from fsdp_migrate.report.ledger_table import Ledger, render
+    from fsdp_migrate.tree import git, writing
+    from fsdp_migrate.tree.owners import code_owners
+
+    paths = paths or (".",)
+    target = writable(output, "--output") if output else None
+    first = Path(paths[0]).resolve()
+    root = git.repository(first if first.is_dir() else first.parent)
+    base = root or Path.cwd()
+    owners = code_owners(base) if by == "owner" else None
+    if by == "owner" and owners is None:
+        raise click.UsageError(f"--by owner needs a CODEOWNERS file in {base}, in its .github or in its docs")
+
+    def group(path: str) -> str:
+        return owners(path) if owners is not None else _folder(path, [_under(base, Path(name)) for name in paths])
+
+    now, errors = _states(paths, base, jobs)
+    before: list[FileState] = []
+    if since is not None:
+        if root is None:
+            raise click.UsageError("--since compares commits, and this is not a git repository")
+        try:
+            with tempfile.TemporaryDirectory() as name:
+                git.export(root, since, Path(name))
+                then = [Path(name) / _under(root, Path(path)) for path in paths]
+                before, _ = _states([str(path) for path in then if path.exists()], Path(name), jobs)
+        except git.GitError as error:
+            raise click.ClickException(f"--since {since}: {error}") from error
+    ledger = Ledger(
+        by, *(git.head(root) if root else ("", "")), rows(now, group), row("total", now), since or "",
+        rows(before, group), row("total", before) if since is not None else None,
+    )  # fmt: skip
+    text = render(form, ledger)
+    if target is None:
+        click.echo(text, nl=False)
+    else:
+        try:
+            writing.replace(target.resolve(), text.encode("utf-8", errors="backslashreplace"))
+        except OSError as error:
+            raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
+    for path, reason in errors:
+        click.echo(f"{path}: error: {reason}", err=True)
+    return 2 if errors else 0
+
+
+def _states(
+    paths: list[str] | tuple[str, ...], base: Path, jobs: int | None
+) -> tuple[list[FileState], list[tuple[str, str]]]:
+    """The state of every file under ``paths``, by its path from ``base``, and what could not be read."""
+    from dataclasses import replace
+
+    from fsdp_migrate.check import gate
+    from fsdp_migrate.check.ledger import states
+    from fsdp_migrate.commands.options import rule_settings
+    from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.report.progress import shown
+    from fsdp_migrate.report.rulebook import UnknownRule, pages
+    from fsdp_migrate.tree import settings
+    from fsdp_migrate.tree.files import NoSuchPath
+
+    if not paths:
+        return [], []
+    try:
+        defaults = settings.load_first(map(Path, paths))
+        wanted, _ = rule_settings((), (), None, None, None, Path(paths[0]), defaults)
+        request = gate.CheckRequest(tuple(paths), wanted, jobs=jobs or defaults.jobs, selection=defaults.files)
+        with shown() as progress:
+            result = gate.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)
+    except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
+        raise click.ClickException(str(error)) from error
+    found = [replace(file, path=_under(base, Path(file.path)).as_posix()) for file in states(result, defaults.files)]
+    return found, list(result.errors)
+
+
+def _under(base: Path, path: Path) -> PurePosixPath:
+    """``path`` from ``base``, as both are named: a link keeps its own place."""
+    return PurePosixPath(Path(os.path.relpath(path.absolute(), base)).as_posix())
+
+
+def _folder(path: str, roots: list[PurePosixPath]) -> str:
+    """The first folder of ``path`` below the one of ``roots`` that it is under, with that root."""
+    file = PurePosixPath(path)
+    for root in roots:
+        if file.is_relative_to(root):
+            inner = file.relative_to(root).parts
+            return (root / inner[0]).as_posix() if len(inner) > 1 else root.as_posix()
+    return file.parent.as_posix()
