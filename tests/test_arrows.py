@@ -75,7 +75,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "frameworks": set(),
         "project": {"fsdp1"},
         "file": {"fsdp1", "project", "settings"},
-        "verdict": {"file"},
+        "verdict": {"file", "project"},
         "configuration": {"frameworks", "verdict"},
         "model": {"file", "fsdp1", "project", "verdict"},
         "construction": {"file", "fsdp1", "model", "project", "settings", "verdict"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from fsdp_rules.settings import Settings
@@ -41,6 +41,18 @@ class Engine(Protocol):
         """The facts of the whole tree.
 
         ``flags`` are those of files that have no facts, ``batchnorm`` the files that bring BatchNorm into a model.
+        """
+
+    def agree(
+        self,
+        project: Project,
+        files: Mapping[str, bytes],
+        settings_of: Callable[[str], Settings],
+        unread: Callable[[], Iterable[tuple[str, bytes]]],
+    ) -> Project:
+        """``project`` with the definitions that change together with all wraps which use them.
+
+        ``files`` are the Python files with facts, ``unread`` gives the path and the bytes of every other file.
         """
 
     def rewrite(self, data: bytes, path: str, project: Project, settings: Settings) -> Result:
@@ -93,6 +105,17 @@ class RulesEngine:
         from fsdp_rules.project.project import Project
 
         return Project.build(facts, flags, batchnorm)
+
+    def agree(
+        self,
+        project: Project,
+        files: Mapping[str, bytes],
+        settings_of: Callable[[str], Settings],
+        unread: Callable[[], Iterable[tuple[str, bytes]]],
+    ) -> Project:
+        from fsdp_rules.engine.agreement import agreed
+
+        return agreed(project, files, settings_of, unread)
 
     def rewrite(self, data: bytes, path: str, project: Project, settings: Settings) -> Result:
         from fsdp_rules.engine.rewrite import rewrite_source

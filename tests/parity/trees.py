@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fsdp_rules.engine.agreement import agreed
 from fsdp_rules.engine.rewrite import rewrite_source
 from fsdp_rules.project.project import Project, index_source
 from fsdp_rules.settings import Settings
@@ -97,11 +98,13 @@ def rewrite_tree(files: Mapping[str, str], settings: Settings | None = None) -> 
     :raises RuntimeError: the rewriter failed on a file.
     """
     facts = [index_source(path, text.encode()) for path, text in files.items()]
+    asked = settings or Settings()
     project = Project.build([fact for fact in facts if fact is not None])
+    project = agreed(project, {path: text.encode() for path, text in files.items()}, lambda path: asked, tuple)
     after: dict[str, str] = {}
     findings: list[Finding] = []
     for path, text in files.items():
-        result = rewrite_source(text.encode(), path, project, settings or Settings())
+        result = rewrite_source(text.encode(), path, project, asked)
         if not isinstance(result, Changed | Unchanged):
             raise RuntimeError(f"{path}: {result}")
         after[path] = result.source.decode() if isinstance(result, Changed) else text

@@ -10,11 +10,19 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.leaves import Found, leaves, readers
 from fsdp_rules.construction._plan.local_functions import BY_POLICY, by_policy, by_size
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.policy_test import BY_CLASS, PolicyTest, is_below, parts, policy_call, policy_test
+from fsdp_rules.construction._plan.policy_test import (
+    BY_CLASS,
+    PolicyTest,
+    as_function,
+    is_assigned,
+    is_below,
+    parts,
+    policy_call,
+    policy_test,
+)
 from fsdp_rules.file.expressions import brief, elements, is_none, is_repeatable
 from fsdp_rules.file.file import File
-from fsdp_rules.file.tree import Code
-from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
 
@@ -63,7 +71,7 @@ def build(model):
         if is_none(value):
             return
         found = leaves(value, file)
-        single = found.nodes[0] if len(found.nodes) == 1 else None
+        single = found.nodes[0] if len(found.nodes) == 1 and found.leaves[0].slot is None else None
         if not found.unknown and all(map(is_none, found.nodes)):
             plan.consume_value(value, file)
         elif single is not None and self._select(single, plan, file):
@@ -84,7 +92,8 @@ def build(model):
     def _ask(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> None:
         """Plan to ask a policy from elsewhere: about each module alone, where no policy of the project counts."""
         name = brief(file.code(value), 30)
-        if is_repeatable(value) and "counting_policy" not in file.project.flags:
+        counts = "counting_policy" in file.project.flags and not self._counts_nothing(value, file)
+        if is_repeatable(value) and not counts:
             plan.selector_nodes = (value,)
             asked = "{n0}({module}, recurse=False, nonwrapped_numel=0)"
             plan.selector = f"{{n0}} is not None and {asked}"
@@ -95,24 +104,37 @@ def build(model):
         plan.edits += by_policy(file)
         plan.assumptions.append(f"assumes {name} is a function of (module, recurse, nonwrapped_numel), or None")
 
+    def _counts_nothing(self, value: cst.BaseExpression, file: File) -> bool:
+        """Whether all policies that it can be test a class, or a module alone."""
+        found = leaves(value, file)
+        contracts = [leaf.contract(file) for leaf in found.leaves if not is_none(leaf.node)]
+        return not found.unknown and all(known is not None and known.kind == "policy" for known in contracts)
+
     def _choose(self, value: cst.BaseExpression, found: Found, plan: ShardPlan, file: File) -> bool:
-        """Make a function of a module out of each policy that may be chosen."""
-        if found.unknown or len(found.nodes) < 2 or not isinstance(value, cst.Name):
+        """Make a function of a module out of each policy that may be chosen; other definitions give theirs."""
+        taken = [leaf for leaf in found.leaves if leaf.slot is not None]
+        if found.unknown or (len(found.nodes) < 2 and not taken) or not isinstance(value, cst.Name):
             return False
-        tests = [None if is_none(node) else policy_test(node, file) for node in found.nodes]
-        if any(test is None and not is_none(node) for node, test in zip(found.nodes, tests, strict=True)):
+        contracts = [leaf.contract(file) for leaf in taken]
+        if not all(known is not None and known.kind == "policy" and known.converted for known in contracts):
+            return False
+        nodes = [leaf.node for leaf in found.leaves if leaf.slot is None]
+        tests = [None if is_none(node) else policy_test(node, file) for node in nodes]
+        if any(test is None and not is_none(node) for node, test in zip(nodes, tests, strict=True)):
             return False
         if next(readers(found, file), None) is not None:
             return False
         sized = any(test is not None and test.by_size for test in tests)
         if sized and not _is_the_same_above(plan.module, plan.call, file):
             return False
+        for leaf in taken:
+            plan.take(leaf)
         plan.edits += [
-            Replace(node, _function(test, plan.module, bare=_is_assigned(node, file)))
-            for node, test in zip(found.nodes, tests, strict=True)
+            Replace(node, as_function(test, plan.module, bare=is_assigned(node, file)))
+            for node, test in zip(nodes, tests, strict=True)
         ]
         plan.edits += by_size(file) if sized else []
-        for node in found.nodes:
+        for node in nodes:
             for part in parts(node, file):
                 plan.consume_value(part, file)
         plan.selector, plan.selector_nodes = "{n0}({module})", (value,)
@@ -174,18 +196,6 @@ def build(model):
         return True
 
 
-def _function(test: PolicyTest | None, model: cst.BaseExpression, *, bare: bool) -> Build:
-    """A function of a module that makes the ``test`` in ``model``; no test selects nothing."""
-
-    def build(code: Code) -> str:
-        if test is not None and test.by_size:
-            return f"{test.text(code(model), code)}.__contains__"
-        text = "lambda module: " + ("False" if test is None else test.text("module", code))
-        return text if bare else f"({text})"
-
-    return build
-
-
 def _is_the_same_above(model: cst.BaseExpression, call: cst.Call, file: File) -> bool:
     """Whether ``model`` is a name that nothing but ``call`` gives another value in its function."""
     if not isinstance(model, cst.Name):
@@ -195,7 +205,3 @@ def _is_the_same_above(model: cst.BaseExpression, call: cst.Call, file: File) ->
         entry for entry in file.bindings.found.get((file.scope(call), model.value), ()) if entry.statement is not own
     ]
     return len(bound) == 1 and isinstance(bound[0].statement, cst.Param)
-
-
-def _is_assigned(node: cst.BaseExpression, file: File) -> bool:
-    return isinstance(file.parent(node), cst.Assign | cst.AnnAssign)

@@ -24,7 +24,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, Taken
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
@@ -145,7 +145,9 @@ def build(model):
             edits, consumed = (*native, *plan.edits), tuple(plan.consumed)
             # Its guard comes above what shards, which may be statements in front of this one.
             yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])
-            yield Diagnosis(call, level, message, advice, edits=edits, claims=(call.func,), consumes=consumed)
+            has_mesh = plan.mesh == "given"
+            taken = tuple(Taken(node, slot, plan.device.kind, has_mesh) for node, slot in plan.taken)
+            yield Diagnosis(call, level, message, advice, edits, (call.func,), consumed, takes=taken)
             yield about_unused_parameters(call, file)
             yield from verdicts
             return

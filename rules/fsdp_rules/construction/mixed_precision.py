@@ -11,8 +11,10 @@ from fsdp_rules.construction._plan.leaves import Found, leaves, readers
 from fsdp_rules.construction._plan.local_functions import BY_FIELDS, by_fields
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
 from fsdp_rules.construction._plan.policy_text import policy_text
-from fsdp_rules.file.expressions import bind, brief, is_none
+from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
+from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
@@ -22,15 +24,6 @@ CHECK_BUFFERS = "cast the buffers of a state dict back where other code loads it
 CHECK_BATCHNORM = "check any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())"
 #: Fields that FSDP2's policy has under the same names.
 READ = frozenset({"param_dtype", "reduce_dtype"})
-FIELDS = (
-    "param_dtype",
-    "reduce_dtype",
-    "buffer_dtype",
-    "keep_low_precision_grads",
-    "cast_forward_inputs",
-    "cast_root_forward_inputs",
-    "_module_classes_to_ignore",
-)
 
 
 class MixedPrecisionArgument(ArgumentRule):
@@ -77,8 +70,18 @@ def build(model):
         if is_none(file.value(value)):
             return
         found = leaves(value, file)
+        if (contract := self._given_elsewhere(value, found, plan, file)) is not None:
+            plan.precision = Precision(
+                {"cast_forward_inputs": _flag(contract.casts[0]), "cast_root_forward_inputs": _flag(contract.casts[1])},
+                variable=file.code(value),
+                optional=contract.optional,
+                buffers_like=contract.buffers_like or None,
+            )
+            plan.assumptions += [BUFFERS_CAST] if contract.buffers_like else []
+            yield Diagnosis(value, Level.SAFE, "the definition of this MixedPrecision becomes a MixedPrecisionPolicy")
+            return
         made = [node for node in found.nodes if not is_none(node)]
-        every = [fields for node in made if (fields := self._fields(node, file)) is not None]
+        every = [fields for node in made if (fields := precision_fields(node, file)) is not None]
         reason = self._beyond_native(value, found, every, plan, file)
         if reason is None and not every:
             plain = "casting_precision" not in file.project.flags
@@ -99,7 +102,7 @@ def build(model):
             if "buffer_dtype" in fields and is_none(file.value(fields["buffer_dtype"])):
                 del fields["buffer_dtype"]
         precision = Precision(dict(every[0]), optional=len(made) < len(found.nodes))
-        like = _buffers_like(every, file)
+        like = buffers_like(every, file)
         if found.nodes != (value,):
             precision.variable = file.code(value)
             if any("buffer_dtype" in fields for fields in every) and (len(every) > 1 or precision.optional):
@@ -117,11 +120,20 @@ def build(model):
         message = "MixedPrecision becomes MixedPrecisionPolicy, which casts only the root's inputs, as FSDP1 does"
         yield Diagnosis(value, Level.SAFE, message)
 
-    def _fields(self, found: cst.BaseExpression, file: File) -> dict[str, cst.BaseExpression] | None:
-        if not isinstance(found, cst.Call) or file.fsdp1(found.func) != "MixedPrecision":
+    def _given_elsewhere(self, value: cst.BaseExpression, found: Found, plan: ShardPlan, file: File) -> Contract | None:
+        """What the definition gives that the MixedPrecision comes from, where that is rewritten with this call."""
+        leaf = found.leaves[0] if len(found.leaves) == 1 and not found.unknown else None
+        contract = leaf.contract(file) if leaf is not None else None
+        if leaf is None or contract is None or contract.kind != "precision" or not contract.converted:
             return None
-        fields = bind(found, FIELDS)
-        return fields if fields is not None and set(fields) <= set(FIELDS) else None
+        if not is_repeatable(value) or file.project.may_have_batchnorm(file.path, file.scope(plan.call)):
+            return None
+        if any(not _reads_dtype(use, file) for use in readers(found, file)):
+            return None
+        if "batchnorm" in file.project.flags:
+            plan.assumptions.append(NO_BATCHNORM)
+        plan.take(leaf)
+        return contract
 
     def _beyond_native(
         self,
@@ -152,7 +164,7 @@ def build(model):
         for use in readers(found, file):
             parent = file.parent(use)
             name = parent.attr.value if isinstance(parent, cst.Attribute) and parent.value is use else ""
-            if name not in READ and not (name == "buffer_dtype" and _buffers_like(every, file)):
+            if name not in READ and not (name == "buffer_dtype" and buffers_like(every, file)):
                 return f"{use.value} is used in other places"
         if any(
             file.project.imports_from(file.path, carrier.value) for carrier in found.carriers if not file.scope(carrier)
@@ -164,7 +176,7 @@ def build(model):
         self, found: Found, every: list[dict[str, cst.BaseExpression]], plan: ShardPlan, file: File
     ) -> list[Replace]:
         """What reads the dtype of the buffers, which FSDP2's policy does not have."""
-        like = _buffers_like(every, file)
+        like = buffers_like(every, file)
         edits: list[Replace] = []
         for name in {carrier.value for carrier in found.carriers}:
             for use in file.uses(name):
@@ -174,20 +186,18 @@ def build(model):
         return edits
 
 
+def _reads_dtype(use: cst.Name, file: File) -> bool:
+    parent = file.parent(use)
+    return isinstance(parent, cst.Attribute) and parent.value is use and parent.attr.value in READ
+
+
+def _flag(value: bool) -> cst.Name:
+    return cst.Name(str(value))
+
+
 def _attribute(owner: cst.Name, name: str) -> Build:
     return lambda code: f"{code(owner)}.{name}"
 
 
 def _built(fields: dict[str, cst.BaseExpression], file: File) -> Build:
     return lambda code: policy_text(fields, file, code)
-
-
-def _buffers_like(every: list[dict[str, cst.BaseExpression]], file: File) -> str | None:
-    """The field of MixedPrecisionPolicy that equals ``buffer_dtype`` in each of ``every``."""
-    for name in ("param_dtype", "reduce_dtype"):
-        if all(
-            name in fields and "buffer_dtype" in fields and file.code(fields[name]) == file.code(fields["buffer_dtype"])
-            for fields in every
-        ):
-            return name
-    return None

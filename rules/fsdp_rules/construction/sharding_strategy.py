@@ -56,6 +56,11 @@ def build(model):
             yield from self._certain(known, value, plan)
             return
         choices, reason = follow(value, file)
+        if not reason and choices.others:
+            if self._needs_nothing(choices, plan):
+                yield Diagnosis(value, Level.SAFE, f"{WITH_MESH} the mesh that is given")
+                return
+            reason = self._take(value, choices, plan, file)
         if reason and plan.mesh in (None, "given") and self._is_looked_up(value, choices, plan, file):
             plan.edits += by_name(file)
             if plan.mesh == "given":
@@ -67,19 +72,33 @@ def build(model):
             plan.helper.append(reason)
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard resolves the strategy at run time")
             return
-        kinds = set(choices.kinds.values())
+        kinds = choices.names
         if plan.mesh in ("group", "groups") and not HYBRID.isdisjoint(kinds) and len(kinds) > 1:
             plan.helper.append("process_group may be one group or two")
         if choices.is_parameter:
             name = file.code(value)
             plan.assumptions.append(f"assumes no other code passes {name}, which now holds arguments of fully_shard")
-        elif len(kinds) == 1:
+        elif len(kinds) == 1 and not choices.others:
             yield from self._certain(kinds.pop(), value, plan)
             return
         plan.strategy = choices
         if "NO_SHARD" in kinds:
             plan.assumptions.append(ONE_BACKWARD)
         yield Diagnosis(value, Level.SAFE, f"the arguments of fully_shard take the place of {', '.join(sorted(kinds))}")
+
+    def _needs_nothing(self, choices: Strategies, plan: ShardPlan) -> bool:
+        """Whether a mesh is given that says all that the strategy could."""
+        return plan.mesh == "given" and choices.names <= {"FULL_SHARD", "HYBRID_SHARD"}
+
+    def _take(self, value: cst.BaseExpression, choices: Strategies, plan: ShardPlan, file: File) -> str:
+        """Take the arguments that definitions in other places give; why they cannot be, "" if they can."""
+        taken = [leaf for leaf in choices.leaves if leaf.node not in choices.kinds]
+        contracts = [leaf.contract(file) for leaf in taken]
+        if plan.mesh not in (None, "given") or not all(known is not None and known.converted for known in contracts):
+            return f"sharding_strategy={brief(file.code(value))} comes from another definition"
+        for leaf in taken:
+            plan.take(leaf)
+        return ""
 
     def _is_looked_up(self, value: cst.BaseExpression, choices: Strategies, plan: ShardPlan, file: File) -> bool:
         """Plan a look-up by name, for ``ShardingStrategy[name]`` and for a strategy that comes from elsewhere."""
@@ -114,6 +133,7 @@ def build(model):
 NONE = cst.Name("None")
 ONE_BACKWARD = "assumes one backward per step (FSDP1 rounds accumulated gradients twice under NO_SHARD)"
 CHECK_ACCUMULATED = "compare the losses of the first steps where gradients are accumulated"
+WITH_MESH = "the strategy is FULL_SHARD or HYBRID_SHARD, which both mean"
 MEANING = {
     "FULL_SHARD": "FULL_SHARD is fully_shard's default",
     "SHARD_GRAD_OP": "SHARD_GRAD_OP is reshard_after_forward=False",

@@ -65,7 +65,7 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
     if (copied := vendored(file)) is not None:
         return Unchanged((_finding(file, *copied),) if file.settings.enabled(copied[0].id) else ())
     diagnoses = with_standing_todos(file, _diagnose(file))
-    manual = {file.statement(diagnosis.node) for _, diagnosis in diagnoses if diagnosis.level is Level.MANUAL}
+    manual = _manual(file, diagnoses)
     edits = [
         edit
         for _, diagnosis in diagnoses
@@ -109,6 +109,23 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
             f"is unchanged: it has its own {own[0]}, and the output needs Python's; rename that and run again"
         )
     return Changed(source.encode(output), findings)
+
+
+def carried_out(file: File) -> list[Diagnosis]:
+    """What the rules say about ``file`` whose edits are all made."""
+    if vendored(file) is not None:
+        return []
+    diagnoses = with_standing_todos(file, _diagnose(file))
+    manual = _manual(file, diagnoses)
+    return [
+        diagnosis
+        for _, diagnosis in diagnoses
+        if diagnosis.edits and not any(_removes(edit, manual) for edit in diagnosis.edits)
+    ]
+
+
+def _manual(file: File, diagnoses: list[tuple[Rule, Diagnosis]]) -> set[cst.CSTNode]:
+    return {file.statement(diagnosis.node) for _, diagnosis in diagnoses if diagnosis.level is Level.MANUAL}
 
 
 def _removes(edit: Edit, manual: set[cst.CSTNode]) -> bool:

@@ -114,10 +114,11 @@ class Bindings:
 
     def uses(self, name: str) -> list[cst.Name]:
         """All places where the plain name ``name`` is read."""
-        return self._uses.get(name, [])
+        return self.reads.get(name, [])
 
     @cached_property
-    def _uses(self) -> dict[str, list[cst.Name]]:
+    def reads(self) -> dict[str, list[cst.Name]]:
+        """All places where each plain name is read."""
         found: dict[str, list[cst.Name]] = defaultdict(list)
         for node in self.layout.nodes(cst.Name):
             if is_read(node, self.layout):

@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.callbacks import Callbacks
 from fsdp_rules.project.classes import Owners
+from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.project.edges import Call, joined, waiting_calls
 from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
@@ -48,7 +49,7 @@ class Project:
     may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no
     file names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the
     functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
-    state under no setting of theirs.
+    state under no setting of theirs, ``configured`` what definitions give to wraps in other places.
     """
 
     flags: frozenset[str]
@@ -75,6 +76,7 @@ class Project:
     kept: Kept = field(default_factory=Kept)
     fsdp2: frozenset[str] = field(default=frozenset())
     taking: frozenset[str] = field(default=frozenset())
+    configured: Mapping[Slot, Contract] = field(default_factory=dict)
 
     @classmethod
     def build(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.file.tree import Code
+from fsdp_rules.project.configured import Slot
 from fsdp_rules.verdict.finding import Level
 
 Build = Callable[[Code], str]
@@ -61,12 +62,24 @@ Edit = Replace | ReplaceStatement | Rebuild | InsertBefore | InsertAfter
 
 
 @dataclass(frozen=True, eq=False)
+class Taken:
+    """The expression ``node`` takes what ``slot`` gives, for a model on this kind of device, with a mesh or without."""
+
+    node: cst.CSTNode
+    slot: Slot
+    device: str
+    mesh_given: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Diagnosis:
     """One verdict of a rule about ``node``.
 
     ``claims`` are the nodes whose FSDP1 references this verdict accounts for, beside ``node`` itself; a reference
     that no verdict accounts for is reported by the engine. ``consumes`` are assignments (statement, name) that go if
     the output no longer reads the name. ``rule`` is the id of the rule that speaks, where it is not the visiting one.
+    ``takes`` are the values that the edits need in FSDP2's form, which other definitions give, ``gives`` the
+    definitions that the edits bring into that form.
     """
 
     node: cst.CSTNode
@@ -77,6 +90,8 @@ class Diagnosis:
     claims: tuple[cst.CSTNode, ...] = ()
     consumes: tuple[tuple[cst.CSTNode, str], ...] = ()
     rule: str = ""
+    takes: tuple[Taken, ...] = ()
+    gives: tuple[Slot, ...] = ()
 
 
 def remove(statement: cst.CSTNode) -> ReplaceStatement:

@@ -120,7 +120,7 @@ def _group(plan: ShardPlan, mesh: str | None, code: Code) -> str:
     text = code(plan.mesh_value)
     if "(" not in text:
         return text
-    two = plan.mesh == "replicated" or (plan.strategy is not None and "NO_SHARD" in plan.strategy.kinds.values())
+    two = plan.mesh == "replicated" or (plan.strategy is not None and "NO_SHARD" in plan.strategy.names)
     return f"{mesh}.get_group(0)" if two else f"{mesh}.get_group()"
 
 

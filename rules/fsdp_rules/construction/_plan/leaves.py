@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.callers import default_of
+from fsdp_rules.construction._plan.slots import slot_of, unpacked
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
+from fsdp_rules.project.configured import Contract, Slot
 
 #: What a value may pass through on its way; more is not followed.
 DEPTH = 8
@@ -19,10 +21,18 @@ PRINTERS = frozenset({"print", "info", "debug", "warning", "log", "str", "repr",
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value. ``eager``: it is evaluated although another one may be chosen, as in a dictionary's display."""
+    """One value. ``eager``: it is evaluated although another one may be chosen, as in a dictionary's display.
+
+    ``slot``: it comes from this definition, of which the project knows what it gives.
+    """
 
     node: cst.BaseExpression
     eager: bool = False
+    slot: Slot | None = None
+
+    def contract(self, file: File) -> Contract | None:
+        """What the project knows of the value, where another definition gives it."""
+        return file.project.configured.get(self.slot) if self.slot is not None else None
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,10 @@ def _follow(
     """Add what ``value`` can be to ``found``; the part of it that is not known, "" if all is."""
     if depth == 0:
         return file.code(value)
+    slot = slot_of(value, file)
+    if slot is not None and file.project.configured.get(slot) is not None:
+        found.append(Leaf(value, eager, slot))
+        return ""
     if isinstance(value, cst.IfExp):
         arms = (value.body, value.orelse)
         return next(
@@ -88,12 +102,15 @@ def _follow(
                 return ""
             carriers.append(value)
             return _follow(default, file, found, carriers, eager=eager, depth=depth - 1)
-        if any(isinstance(entry, cst.Assign) and not _is_whole(entry, value.value) for entry in assigned):
+        parts = [entry for entry in assigned if isinstance(entry, cst.Assign) and not _is_whole(entry, value.value)]
+        taken = [known for entry in parts if (known := _taken_apart(entry, value.value, eager, file)) is not None]
+        if len(taken) < len(parts):
             found.append(Leaf(value, eager))
             return ""
+        found += taken
         carriers.append(value)
         # A parameter that no branch replaces is what FSDP1 refuses, a name for instance, or a value that it takes.
-        for statement in assigned:
+        for statement in (entry for entry in assigned if entry not in parts):
             if not isinstance(statement, cst.Assign | cst.AnnAssign) or statement.value is None:
                 return value.value
             if text := _follow(statement.value, file, found, carriers, eager=eager, depth=depth - 1):
@@ -101,6 +118,13 @@ def _follow(
         return ""
     found.append(Leaf(value, eager))
     return ""
+
+
+def _taken_apart(statement: cst.CSTNode, name: str, eager: bool, file: File) -> Leaf | None:
+    """What ``statement`` gives ``name`` of a tuple whose elements the project knows."""
+    found = unpacked(statement, name, file)
+    known = found is not None and file.project.configured.get(found[1]) is not None
+    return Leaf(found[0], eager, found[1]) if found is not None and known else None
 
 
 def _is_whole(statement: cst.Assign, name: str) -> bool:
@@ -226,7 +250,7 @@ def readers(found: Found, file: File) -> Iterator[cst.Name]:
             for statement in definitions(carrier, file) or ()
         }
         for use in file.uses(name):
-            if use in known or file.scope(use) != scope or _is_printed(use, file):
+            if use in known or use in leaving or file.scope(use) != scope or _is_printed(use, file):
                 continue
             if leaving.isdisjoint(file.ancestors(use)) and not _reads_earlier(use, carried, file):
                 yield use

@@ -14,11 +14,14 @@ from fsdp_rules.file.expressions import is_none, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_text, indent
 from fsdp_rules.file.tree import Code
+from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.verdict.diagnosis import Edit
 
 BY_INIT = "materialize_unit"
 BY_RESET = "reset_unit"
 IN_ORDER = "children_first"
+#: How far in the calls of a loop usually are.
+DEPTH = 12
 
 
 def only_empties(function: cst.BaseExpression, file: File) -> bool:
@@ -132,7 +135,13 @@ def unit_lines(
         for name, text in arguments.own.items()
     ]
     body = _prepared(plan, unit, with_what, mesh, file, code)
-    body += call_text(fully_shard, [unit, *keywords, *arguments.given]).split("\n")
+    call = call_text(fully_shard, [unit, *keywords, *arguments.given])
+    own = arguments.own.get("mp_policy")
+    if own is not None and len(call) > LINE_LENGTH - DEPTH:
+        policy = file.fresh(plan.module, "module_mp_policy", "its_mp_policy", "policy_of_module")
+        body.append(f"{policy} = " + keywords[0].removeprefix("mp_policy="))
+        call = call_text(fully_shard, [unit, f"mp_policy={policy}", *keywords[1:], *arguments.given])
+    body += call.split("\n")
     inner = [indent(line) for line in body]
     if plan.units is not None:
         return [*lines, f"for {unit} in dict.fromkeys([*{plan.units.text(root, code)}, {root}]):", *inner], None

@@ -161,7 +161,7 @@ class Meshes:
     @property
     def _may_replicate(self) -> bool:
         strategy = self.plan.strategy
-        return strategy is not None and "NO_SHARD" in strategy.kinds.values()
+        return strategy is not None and "NO_SHARD" in strategy.names
 
     def strategy_name(self, code: Code) -> str:
         """The variable that holds the chosen arguments."""
@@ -187,7 +187,7 @@ class Meshes:
         lines = [f"{name} = {text}"] if name != text else []
         if not strategy.eager or self.plan.mesh is not None:
             return lines
-        if HYBRID.intersection(strategy.kinds.values()) and not isinstance(strategy.value, cst.Name):
+        if HYBRID.intersection(strategy.names) and not isinstance(strategy.value, cst.Name):
             lines.insert(0, f"{self._per_node} = {self.per_node(code)}")
         mesh = self.file.fresh(self.plan.module, "mesh", "device_mesh", "shard_mesh")
         made = self.made(f'{name}["mesh"]', code).replace("\n", "\n    ")
@@ -207,9 +207,11 @@ class Meshes:
         strategy = self.plan.strategy
         if strategy is None:
             return []
-        return [self._leaf(leaf.node, strategy.kinds[leaf.node], strategy) for leaf in strategy.leaves]
+        return [self.chosen(node, kind, strategy) for node, kind in strategy.kinds.items()]
 
-    def _leaf(self, node: cst.BaseExpression, kind: str, strategy: Strategies) -> Replace:
+    def chosen(self, node: cst.BaseExpression, kind: str, strategy: Strategies) -> Replace:
+        """The edit that puts the arguments of ``fully_shard`` in the place of the strategy ``kind``."""
+
         def build(code: Code) -> str:
             entries: list[str] = []
             shape = self._shape(kind, code)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.leaves import Leaf
 from fsdp_rules.construction._plan.policy_test import PolicyTest
 from fsdp_rules.construction._plan.strategies import Strategies
 from fsdp_rules.file.file import File
+from fsdp_rules.project.configured import Slot
 from fsdp_rules.verdict.diagnosis import Edit
 
 
@@ -62,7 +64,7 @@ class ShardPlan:
     before it is sharded, by ``param_init_fn`` or reset_parameters; ``draws``: that may draw random numbers.
     ``ignored`` are the parameters that are not sharded, or (``ignores_modules``) the modules that hold them.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
-    beside the name of the function then.
+    beside the name of the function then. ``taken`` are the values that come from definitions which are rewritten too.
     """
 
     call: cst.Call
@@ -95,11 +97,17 @@ class ShardPlan:
     helper_edits: list[Edit] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
+    taken: list[tuple[cst.CSTNode, Slot]] = field(default_factory=list)
 
     @property
     def module(self) -> cst.BaseExpression:
         """The model that the call is given."""
         return self.arguments["module"]
+
+    def take(self, leaf: Leaf) -> None:
+        """Note that the call needs FSDP2's form of what the definition of ``leaf`` gives."""
+        if leaf.slot is not None:
+            self.taken.append((leaf.node, leaf.slot))
 
     def consume(self, statement: cst.CSTNode, name: str) -> None:
         """The assignment of ``name`` in ``statement`` is not needed for this call any more."""

@@ -10,6 +10,7 @@ from fsdp_rules.construction._plan.local_functions import BY_SIZE, DEFAULT
 from fsdp_rules.file.expressions import bind, calls_plainly, elements, is_partial
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
+from fsdp_rules.verdict.diagnosis import Build
 
 #: For each policy that is a plain test on the module: the argument that holds the test.
 BY_CLASS = {
@@ -114,3 +115,20 @@ def is_below(function: cst.BaseExpression) -> bool:
         and isinstance(comparison.comparisons[0].operator, cst.In)
         and isinstance(listed, cst.Attribute)
     )
+
+
+def as_function(test: PolicyTest | None, model: cst.BaseExpression, *, bare: bool) -> Build:
+    """A function of a module that makes the ``test`` in ``model``; no test selects nothing."""
+
+    def build(code: Code) -> str:
+        if test is not None and test.by_size:
+            return f"{test.text(code(model), code)}.__contains__"
+        text = "lambda module: " + ("False" if test is None else test.text("module", code))
+        return text if bare else f"({text})"
+
+    return build
+
+
+def is_assigned(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is all that a statement assigns, or returns."""
+    return isinstance(file.parent(node), cst.Assign | cst.AnnAssign | cst.Return)

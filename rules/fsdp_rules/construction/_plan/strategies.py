@@ -20,7 +20,8 @@ class Strategies:
     """``value`` is the strategy of a call, ``kinds`` the name of the strategy that each of its leaves is.
 
     ``is_parameter``: it is a parameter's default, so that callers outside of the project may pass another. ``name``
-    is what a strategy of any name is looked up by, or (``is_enum``) the strategy itself.
+    is what a strategy of any name is looked up by, or (``is_enum``) the strategy itself. ``others`` are the strategies
+    that definitions in other places give.
     """
 
     value: cst.BaseExpression
@@ -29,11 +30,17 @@ class Strategies:
     is_enum: bool = False
     leaves: tuple[Leaf, ...] = ()
     kinds: dict[cst.BaseExpression, str] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all strategies that it can be."""
+        return {*self.kinds.values(), *self.others}
 
     @property
     def eager(self) -> bool:
         """Whether leaves that need a mesh are evaluated although others may be chosen."""
-        return any(leaf.eager and self.kinds[leaf.node] in HYBRID | {"NO_SHARD"} for leaf in self.leaves)
+        return any(leaf.eager and self.kinds.get(leaf.node) in HYBRID | {"NO_SHARD"} for leaf in self.leaves)
 
 
 def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
@@ -42,6 +49,10 @@ def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
     by_default = any(isinstance(file.parent(node), cst.Param) for node in found.nodes)
     choices = Strategies(value, by_default, leaves=found.leaves)
     for leaf in found.leaves:
+        contract = leaf.contract(file)
+        if contract is not None and contract.kind == "strategy":
+            choices.others |= contract.strategies
+            continue
         known = known_strategy(leaf.node, file)
         if known is None:
             return choices, f"sharding_strategy={brief(file.code(value))} is only known at run time"

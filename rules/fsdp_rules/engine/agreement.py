@@ -1,0 +1,229 @@
+"""Which definitions of FSDP1's configuration change with all wraps that use them, decided before any edit."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import libcst as cst
+
+from fsdp_rules.construction._plan.contracts import contract_of, given_leaves
+from fsdp_rules.construction._plan.leaves import Leaf
+from fsdp_rules.construction._plan.slot_uses import uses_of
+from fsdp_rules.construction.call import ConstructorCall
+from fsdp_rules.engine.rewrite import carried_out
+from fsdp_rules.engine.source_text import decode
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP, canonical, expand
+from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.configured import Contract, Slot
+from fsdp_rules.project.places import module_name
+from fsdp_rules.project.project import Project
+from fsdp_rules.project.walking import walk
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.diagnosis import Taken
+
+#: The settings of each file.
+SettingsOf = Callable[[str], Settings]
+#: How often what was agreed is looked at again; each time at least one definition less is.
+ROUNDS = 20
+
+
+def agreed(
+    project: Project,
+    files: Mapping[str, bytes],
+    settings_of: SettingsOf,
+    unread: Callable[[], Iterable[tuple[str, bytes]]],
+) -> Project:
+    """``project`` with what definitions give to wraps in other places, and whether they are rewritten with those.
+
+    ``files`` are the Python files that have facts, ``unread`` gives the path and the bytes of all others,
+    whose uses are not seen.
+    """
+    if not any(_is_fed(source, project, path) for path, source in project.sources.items() if path in files):
+        return project
+    return _Agreement(project, files, settings_of, unread).reached()
+
+
+def _is_fed(source: bytes, project: Project, path: str) -> bool:
+    """Whether a wrap in ``source`` is given what a function of the project returns, or a name that it imports."""
+    if FSDP.encode() not in source and not project.gives_names:
+        return False
+    aliases = project.aliases(path)
+    tree = ast.parse(source)
+    own = {entry.name for entry in tree.body if isinstance(entry, ast.FunctionDef)}
+    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
+    wraps = [call for call in calls if canonical(project.resolve(expand(text_of(call.func) or "", aliases))) == FSDP]
+    given = [value for call in wraps for value in (*call.args[1:], *(keyword.value for keyword in call.keywords))]
+    named = {value.id for value in given if isinstance(value, ast.Name)}
+    made = [node.value for node in walk(tree) if isinstance(node, ast.Assign) and _targets(node) & named]
+    for node in (*given, *made):
+        text = text_of(node.func if isinstance(node, ast.Call) else node)
+        root = (text or "").partition(".")[0]
+        if text in own or (root in aliases and not aliases[root].startswith("torch.")):
+            return True
+        if text is not None and root not in aliases and any(path == starring for _, starring, _ in project.stars):
+            return True
+    return False
+
+
+def _targets(node: ast.Assign) -> set[str]:
+    return {entry.id for target in node.targets for entry in walk(target) if isinstance(entry, ast.Name)}
+
+
+class _Agreement(Mapping[Slot, Contract]):
+    """What the rules ask while it is looked for: each definition is read when a wrap first asks for it."""
+
+    def __init__(
+        self,
+        project: Project,
+        files: Mapping[str, bytes],
+        settings_of: SettingsOf,
+        unread: Callable[[], Iterable[tuple[str, bytes]]],
+    ) -> None:
+        self._sources = files
+        self._settings_of = settings_of
+        self._unread = unread
+        self._known: dict[Slot, Contract | None] = {}
+        #: The definitions that are left as they are, each with the use that keeps it so ("" where none does alone).
+        self._refused: dict[Slot, str] = {}
+        self._files: dict[str, File | None] = {}
+        self._project = replace(project, configured=self)
+
+    def __getitem__(self, slot: Slot) -> Contract:
+        if slot not in self._known:
+            self._known[slot] = None
+            file = self._file(slot.path)
+            self._known[slot] = contract_of(slot, file) if file is not None else None
+        contract = self._known[slot]
+        if contract is None:
+            raise KeyError(slot)
+        return replace(contract, converted=slot not in self._refused, needed_by=self._refused.get(slot, ""))
+
+    def __iter__(self) -> Iterator[Slot]:
+        return (slot for slot, contract in list(self._known.items()) if contract is not None)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def reached(self) -> Project:
+        """The project with what is agreed on."""
+        asking = [path for path in self._sources if _is_fed(self._sources[path], self._project, path)]
+        for path in asking:
+            self._ask(path)
+        for _ in range(ROUNDS):
+            taken, given = self._carried_out(sorted({*asking, *(slot.path for slot in self)}))
+            changing = [slot for slot in self if slot not in self._refused]
+            failed = {slot: why for slot in changing if (why := self._why_not(slot, taken, given)) is not None}
+            if not failed:
+                return replace(self._project, configured=self._decided(taken))
+            self._refused |= failed
+        return replace(self._project, configured={})
+
+    def _ask(self, path: str) -> None:
+        """Let the wraps of a file ask for the definitions that they need."""
+        file = self._file(path)
+        for call in file.nodes(cst.Call) if file is not None else ():
+            if file is not None and file.fsdp1(call.func) == FSDP:
+                list(ConstructorCall().visit(call, file))
+
+    def _carried_out(self, paths: Iterable[str]) -> tuple[list[Taken], set[Slot]]:
+        """What is taken, and given, by edits that are made in the files at ``paths``."""
+        taken: list[Taken] = []
+        given: set[Slot] = set()
+        for path in paths:
+            file = self._file(path)
+            if file is None:
+                continue
+            file.answers.clear()
+            for diagnosis in carried_out(file):
+                taken += diagnosis.takes
+                given.update(diagnosis.gives)
+        return taken, given
+
+    def _why_not(self, slot: Slot, taken: list[Taken], given: set[Slot]) -> str | None:
+        """Why the definition of ``slot`` cannot change, None where it and every use of it are seen and change.
+
+        The answer is the place of the use that prevents it, "" where there is none to name.
+        """
+        own = self._leaves(slot)
+        users = {(entry.device, entry.mesh_given) for entry in taken if entry.slot in self._fed_by(slot)}
+        if any(leaf.slot in self._refused for leaf in own) or not users:
+            return ""
+        if slot not in given and any(leaf.slot is None for leaf in own):
+            return ""
+        is_strategy = self[slot].kind == "strategy"
+        if is_strategy and not (len(users) == 1 and _can_be_made(slot, self[slot], *next(iter(users)))):
+            return ""
+        nodes = {entry.node for entry in taken if entry.slot == slot} | self._passed_on(slot)
+        return self._unseen(slot, nodes)
+
+    def _fed_by(self, slot: Slot) -> set[Slot]:
+        """``slot`` and the slots that pass on what it gives."""
+        found = {slot}
+        while True:
+            more = {one for one in self if one not in found and any(leaf.slot in found for leaf in self._leaves(one))}
+            if not more:
+                return found
+            found |= more
+
+    def _passed_on(self, slot: Slot) -> set[cst.CSTNode]:
+        """The expressions that take ``slot`` in definitions which change themselves."""
+        changing = [one for one in self if one not in self._refused]
+        return {leaf.node for one in changing for leaf in self._leaves(one) if leaf.slot == slot}
+
+    def _leaves(self, slot: Slot) -> Sequence[Leaf]:
+        file = self._file(slot.path)
+        return given_leaves(slot, file) if file is not None else ()
+
+    def _unseen(self, slot: Slot, nodes: set[cst.CSTNode]) -> str | None:
+        """The place of a use of ``slot`` that is none of ``nodes``, which change; None where all are."""
+        full = f"{module_name(slot.path)}.{slot.name}"
+        table = self._project.names.names.values()
+        named = {local for names in table for local, target in names.items() if self._project.resolve(target) == full}
+        word = re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in {slot.name, *named}))
+        kept = {leaf.node for one in self._refused for leaf in self._leaves(one) if leaf.slot == slot}
+        for path, data in self._sources.items():
+            file = self._file(path) if word.search(data) else None
+            for use in uses_of(slot, file) if file is not None else ():
+                if file is not None and use in kept:
+                    return ""
+                if file is not None and use not in nodes:
+                    return f"{path}:{file.span(use).line}"
+            if file is None and word.search(data):
+                return path
+        return next((path for path, data in self._unread() if word.search(data)), None)
+
+    def _decided(self, taken: list[Taken]) -> dict[Slot, Contract]:
+        found: dict[Slot, Contract] = {}
+        for slot in self:
+            fed = self._fed_by(slot)
+            device, mesh_given = next(((one.device, one.mesh_given) for one in taken if one.slot in fed), ("", False))
+            found[slot] = replace(self[slot], device=device, mesh_given=mesh_given)
+        return found
+
+    def _file(self, path: str) -> File | None:
+        if path not in self._files:
+            self._files[path] = self._parsed(path)
+        return self._files[path]
+
+    def _parsed(self, path: str) -> File | None:
+        data, settings = self._sources.get(path), self._settings_of(path)
+        if data is None or settings.to == "shim":
+            return None
+        try:
+            text = decode(data).text
+            return File(text, ast.parse(text), path, self._project, settings)
+        except (SyntaxError, UnicodeDecodeError, LookupError, cst.ParserSyntaxError, ValueError, RecursionError):
+            return None
+
+
+def _can_be_made(slot: Slot, contract: Contract, device: str, mesh_given: bool) -> bool:
+    """Whether the definition can make the mesh of each strategy where it stands."""
+    if mesh_given:
+        return "NO_SHARD" not in contract.strategies
+    if contract.strategies <= {"FULL_SHARD", "SHARD_GRAD_OP"} and device in ("cuda", "unset"):
+        return True
+    return slot.is_call and device != "unknown"

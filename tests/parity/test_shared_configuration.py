@@ -1,0 +1,188 @@
+"""Configuration that definitions in other files give to wraps: both change together, and train the same numbers."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.parity.compare import differ
+from tests.parity.trees import rewrite_tree, train_tree, tree
+from tests.pool import Pool
+
+#: Trains a model that each of ``choices`` wraps, on data of each rank's own.
+TRAIN = """\
+import sys
+
+import torch
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from common import Net, data, finish, note, start
+{imports}
+
+rank = start()
+for choice in {choices}:
+    torch.manual_seed(0)
+    model = Net()
+{build}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    torch.manual_seed(rank)
+    for step in range(3):
+        loss = model(data()).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        note(loss)
+finish(sys.argv[1])
+"""
+
+STRATEGIES = """
+from torch.distributed.fsdp import ShardingStrategy
+
+
+def strategy_of(choice):
+    if choice == "full":
+        return ShardingStrategy.FULL_SHARD
+    elif choice == "zero2":
+        return ShardingStrategy.SHARD_GRAD_OP
+    return ShardingStrategy.NO_SHARD
+"""
+BLOCKS = """
+import functools
+
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+
+def blocks(kind):
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={kind})
+    return policy
+"""
+PRECISIONS = """
+import torch
+from torch.distributed.fsdp import MixedPrecision
+
+whole = MixedPrecision(param_dtype=torch.float32, reduce_dtype=torch.float32, buffer_dtype=torch.float32)
+half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
+"""
+TUPLE = """
+from precisions import *
+from torch.distributed.fsdp import ShardingStrategy
+from wrapping import blocks
+
+
+def precision_of(choice):
+    if choice == "full":
+        policy = None
+    else:
+        policy = whole if choice == "zero2" else half
+    return policy
+
+
+def policies(choice, kind):
+    precision = precision_of(choice)
+    wrapping = blocks(kind)
+    if choice == "full":
+        strategy = ShardingStrategy.FULL_SHARD
+    elif choice == "zero2":
+        strategy = ShardingStrategy.SHARD_GRAD_OP
+    else:
+        strategy = ShardingStrategy.NO_SHARD
+    print(strategy)
+    return precision, wrapping, strategy, choice
+"""
+WRAP = 'model = FSDP(model, {arguments}, device_id=torch.device("cpu"), use_orig_params=True)'
+ALL = "auto_wrap_policy=wrapping, mixed_precision=precision, sharding_strategy=strategy"
+
+
+def program(imports: str, build: str, choices: str = '("full", "zero2", "ddp")', **files: str) -> dict[str, str]:
+    """A project whose ``train.py`` wraps in the statements ``build``."""
+    train = TRAIN.format(imports=imports.strip("\n"), build=textwrap.indent(build, "    "), choices=choices)
+    return tree(train=train, **files)
+
+
+STRATEGY = f"strategy = strategy_of(choice)\n{WRAP.format(arguments='sharding_strategy=strategy')}"
+PROGRAMS = {
+    "a strategy": program("from conf import strategy_of", STRATEGY, conf=STRATEGIES),
+    "another name": program(
+        "from conf import strategy_of as pick", STRATEGY.replace("strategy_of(", "pick("), conf=STRATEGIES
+    ),
+    "a module": program("import conf", STRATEGY.replace("strategy_of", "conf.strategy_of"), conf=STRATEGIES),
+    "passed on by another module": program(
+        "from again import chosen",
+        STRATEGY.replace("strategy_of", "chosen"),
+        again="# of fsdp\nfrom conf import strategy_of as chosen",
+        conf=STRATEGIES,
+    ),
+    "a star import": program("from conf import *", STRATEGY, conf=STRATEGIES),
+    "a call in the call": program(
+        "from conf import strategy_of", WRAP.format(arguments="sharding_strategy=strategy_of(choice)"), conf=STRATEGIES
+    ),
+    "a policy": program(
+        "from common import Block\nfrom wrapping import blocks",
+        "wrapping = blocks(Block)\n" + WRAP.format(arguments="auto_wrap_policy=wrapping"),
+        wrapping=BLOCKS,
+    ),
+    "a policy, or none": program(
+        "from common import Block\nfrom wrapping import blocks",
+        'wrapping = blocks(Block)\nif choice == "full":\n    wrapping = None\n'
+        + WRAP.format(arguments="auto_wrap_policy=wrapping"),
+        wrapping=BLOCKS,
+    ),
+    "a constant": program(
+        "from precisions import half",
+        WRAP.format(arguments="mixed_precision=half"),
+        precisions="\n".join(line for line in PRECISIONS.splitlines() if "whole" not in line),
+    ),
+    "a tuple of three, over three files": program(
+        "from common import Block\nfrom conf import policies",
+        "precision, wrapping, strategy, _ = policies(choice, Block)\n" + WRAP.format(arguments=ALL),
+        conf=TUPLE,
+        precisions=PRECISIONS,
+        wrapping=BLOCKS,
+    ),
+    "two programs": program(
+        "from common import Block\nfrom conf import policies",
+        "precision, wrapping, strategy, _ = policies(choice, Block)\n" + WRAP.format(arguments=ALL),
+        conf=TUPLE,
+        precisions=PRECISIONS,
+        wrapping=BLOCKS,
+        evaluate=f"""
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+            import torch
+            from common import Block
+            from conf import policies as given
+
+            def build(model, choice):
+                (
+                    precision,
+                    wrapping,
+                    strategy,
+                    name,
+                ) = given(choice, Block)
+                print(name)
+                {WRAP.format(arguments=ALL)}
+                return model
+        """,
+    ),
+}
+#: What of FSDP1's configuration is left in none of the files.
+NAMES = ("ShardingStrategy", "MixedPrecision(", "auto_wrap_policy", "fsdp_compat", "FullyShardedDataParallel")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_definitions_change_with_their_wraps(pool: Pool, tmp_path: Path, name: str) -> None:
+    files = PROGRAMS[name]
+    rewritten = rewrite_tree(files)
+    assert rewritten.manual() == []
+    assert left(rewritten.files) == []
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    assert list(differ("rank", before, train_tree(pool, rewritten.files, tmp_path / "after"))) == []
+    assert rewrite_tree(rewritten.files).files == rewritten.files
+
+
+def left(files: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(path, name) for path, text in files.items() for name in NAMES if name in text]
