@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
+from fsdp_migrate.pipeline.agreement import Agreement
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow
@@ -24,9 +24,6 @@ from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
-
-if TYPE_CHECKING:
-    from fsdp_rules.project.project import Project
 
 Value = TypeVar("Value")
 OBJECTS_OF_A_FILE = 100_000
@@ -229,36 +226,14 @@ def _analyse(
             file.result = Skipped(f"a wrapped model may reach it, but it {file.result.error}")
     if project is not None:
         parsed = [indexed[path] for path, why in index.results.items() if why is None]
-        project = _agreed(project, parsed, list(indexed.values()), rest, request, engine)
+        agreement = Agreement(engine, request.settings, request.selection)
+        others = [file.candidate for path, file in indexed.items() if index.results.get(path, PENDING) is not None]
+        project = agreement.reached(project, [file.candidate for file in parsed], others, rest)
         rewriter = Rewriter(engine, project, request.settings, request.selection)
         candidates = [file.candidate for file in parsed]
         for file, result in zip(parsed, _map(rewriter, candidates, request, progress, "Rewriting"), strict=True):
             file.result = result
     return reached
-
-
-def _agreed(
-    project: Project,
-    parsed: Sequence[_File],
-    read: Sequence[_File],
-    rest: Sequence[Source],
-    request: Request,
-    engine: Engine,
-) -> Project:
-    """``project`` with what its files agree on; a notebook, or what could not be parsed, may use anything it names."""
-    if request.settings.to == "shim":
-        return project
-    files = {file.source.shown: file.candidate.data for file in parsed if not file.candidate.is_notebook}
-
-    def unread() -> Iterator[tuple[str, bytes]]:
-        known = {file.source.shown for file in read}
-        yield from ((file.source.shown, file.candidate.data) for file in read if file.source.shown not in files)
-        for source in rest:
-            if source.shown not in known:
-                with contextlib.suppress(OSError, MemoryError):
-                    yield source.shown, read_regular(source.path)
-
-    return engine.agree(project, files, lambda path: request.selection.applied(request.settings, path), unread)
 
 
 def _map(

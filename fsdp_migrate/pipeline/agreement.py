@@ -1,0 +1,49 @@
+"""Asks which definitions of FSDP1's configuration change, with all that the files of a tree show of their uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fsdp_migrate.pipeline.engine import Engine
+from fsdp_migrate.pipeline.work import Candidate
+from fsdp_migrate.tree.files import Source, read_regular
+from fsdp_migrate.tree.selection import Selection
+from fsdp_rules.settings import Settings
+
+if TYPE_CHECKING:
+    from fsdp_rules.project.project import Project
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What is looked for under these settings."""
+
+    engine: Engine
+    settings: Settings
+    selection: Selection
+
+    def reached(
+        self, project: Project, parsed: Sequence[Candidate], others: Sequence[Candidate], rest: Sequence[Source]
+    ) -> Project:
+        """``project`` with what its files agree on.
+
+        ``parsed`` are the files with facts; ``others``, notebooks and ``rest`` may use whatever they name.
+        """
+        if self.settings.to == "shim":
+            return project
+        unread = [*others, *(one for one in parsed if one.is_notebook)]
+        files = {one.path: one.data for one in parsed if not one.is_notebook}
+        known = {*files, *(one.path for one in unread)}
+
+        def texts() -> Iterator[tuple[str, bytes]]:
+            yield from ((one.path, one.data) for one in unread)
+            for source in rest:
+                if source.shown not in known:
+                    try:
+                        yield source.shown, read_regular(source.path)
+                    except (OSError, MemoryError):
+                        continue
+
+        return self.engine.agree(project, files, lambda path: self.selection.applied(self.settings, path), texts)
