@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks parity lint docs picture bench-shim bench-verify clean help
+.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs picture bench-shim bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
@@ -16,6 +16,7 @@ help:
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
 	@echo "make old-checkpoints  write checkpoints with torch 2.2 and 2.4, and read and convert them"
 	@echo "make frameworks  compare the tables of configuration keys with the frameworks' own code, and train under it"
+	@echo "make frameworks-newest  say what the newest releases of accelerate and transformers changed in those tables"
 	@echo "make parity      run the whole differential matrix and write docs/parity.md"
 	@echo "make lint        ruff and mypy --strict"
 	@echo "make docs        regenerate the pages under docs/ that come from the rules"
@@ -61,6 +62,17 @@ frameworks:
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]'
 	.frameworks/bin/python -m pytest tests/configs/frameworks
+	rm -rf .frameworks/older
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older transformers==5.9.0
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older --no-deps accelerate==1.13.0
+	PYTHONPATH=.frameworks/older .frameworks/bin/python -m pytest tests/configs/frameworks -k "real_accelerate or real_transformers or real_plugin"
+
+frameworks-newest:
+	test -x .frameworks/bin/python || $(MAKE) frameworks
+	rm -rf .frameworks/newest
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/newest transformers
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/newest --no-deps accelerate
+	PYTHONPATH=.frameworks/newest .frameworks/bin/python -m pytest tests/configs/frameworks -k "table or argument or default"
 
 parity: $(STAMP)
 	$(BIN)/python scripts/parity.py

@@ -25,10 +25,11 @@ class TrainerVersion(ConfigRule):
     """`version` in the Trainer's `fsdp_config`.
 
     transformers 5.10 changed the default from 1 to 2: a file without the key means FSDP1 before and FSDP2 from then on,
-    without a line of it changed. It is written out. transformers before 5.0 does not read it. Version 2 ignores
-    `min_num_params`, so that the model's layers are the units, and fails with `auto_wrap_policy: SIZE_BASED_WRAP` where
-    the model has a list of layers. The strategy and offloading that the words of `fsdp` ask for become
-    `reshard_after_forward` and `cpu_offload`; version 2 refuses the words `hybrid_shard` and `no_shard`.
+    without a line of it changed. It is written out. transformers before 5.0 does not read it; from 5.0 to 5.9 version 2
+    saves sharded states and reads no `cpu_offload`. Version 2 ignores `min_num_params`, so that the model's layers are
+    the units, and fails with `auto_wrap_policy: SIZE_BASED_WRAP` where the model has a list of layers. The strategy and
+    offloading that the words of `fsdp` ask for become `reshard_after_forward` and `cpu_offload`; version 2 refuses the
+    words `hybrid_shard` and `no_shard`.
     """
 
     id = "FSDP511"
@@ -67,7 +68,7 @@ class TrainerVersion(ConfigRule):
             told = f"transformers' FSDP2 refuses {refused[0]} with ValueError"
             yield Verdict(version or reshard, Level.MANUAL, told, advice, keeps=True)
             return
-        told = "assumes transformers 5.1 or newer, which reads the version that is written out here"
+        told = "assumes transformers 5.10 or newer: before, version 2 is not read (4.x) or saves sharded states"
         change = Change({version.written: 2}) if version else Change(added={f"{prefix}version": 2})
         yield Verdict(version, Level.REVIEW, told, "Before 5.10 a missing version meant FSDP1.", change)
         if reshard and strategy_name(reshard.word):

@@ -23,6 +23,7 @@ class Key:
     the accepted values in the framework's spelling, empty where anything goes. ``env`` is the environment variable
     that carries the key, ``source`` the place in the framework's code that shows the row. ``argument`` is what the key
     is called in Python, and ``bare`` the default there where no launcher has set the variable, if it is another one.
+    ``since`` is the first release that has the key, where it is newer than the oldest one that was compared.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Key:
     source: str = ""
     argument: str = ""
     bare: str = ""
+    since: str = ""
 
 
 @dataclass(frozen=True)

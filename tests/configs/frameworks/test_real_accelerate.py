@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fsdp_rules.frameworks.table import table
+from tests.configs.frameworks.releases import difference, known
 from tests.configs.helpers import migrated
 from tests.pool import Pool
 
@@ -55,22 +56,30 @@ def test_the_table_has_the_launchers_keys_and_defaults() -> None:
         action.dest: action.default for action in launch_command_parser()._actions if action.dest.startswith("fsdp_")
     }
     # Read from the environment by the plugin, without a flag.
-    alive = {name: key for name, key in KEYS.items() if key.verdict != "dead" and name != "fsdp_ignored_modules"}
-    assert set(actions) == set(alive)
-    for name, default in actions.items():
-        if default is not None:
-            assert alive[name].default == str(default), name
+    alive = {name for name, key in known("accelerate").items() if key.verdict != "dead"} - {"fsdp_ignored_modules"}
+    defaults = {name: str(default) for name, default in actions.items() if default is not None}
+    assert not (said := difference("accelerate", alive, actions, defaults)), said
 
 
 def test_each_variable_is_set_by_the_launcher_and_dead_keys_set_none() -> None:
     from accelerate.utils import launch
 
     source = inspect.getsource(launch.prepare_multi_gpu_env)
-    for key in KEYS.values():
+    for key in known("accelerate").values():
         if key.verdict == "dead":
             assert key.name not in source
         else:
             assert f'"{key.env}"' in source, key.name
+
+
+def test_a_difference_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert difference("accelerate", ["fsdp_version"], ["fsdp_version"], {"fsdp_version": "1"}) == ""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "99.1")
+    said = difference("accelerate", ["fsdp_a", "fsdp_version"], ["fsdp_b", "fsdp_version"], {"fsdp_version": "2"})
+    assert said.startswith(
+        "accelerate 99.1, a newer release than the table knows (1.13.0, 1.15.0), has new keys: fsdp_b"
+    )
+    assert said.endswith("lacks keys: fsdp_a; has 2 for the default of fsdp_version, not 1")
 
 
 def test_accepted_values_are_those_of_the_installed_code() -> None:

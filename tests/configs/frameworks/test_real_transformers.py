@@ -8,13 +8,17 @@ import re
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from fsdp_rules.frameworks.table import table
+from tests.configs.frameworks.releases import difference, installed, known
 from tests.configs.helpers import migrated
 
 pytest.importorskip("transformers", reason="make frameworks installs transformers")
 pytestmark = pytest.mark.filterwarnings("default")
 KEYS = table("transformers").keys
+NEW = installed("transformers") >= Version("5.10")
+ON_NEW = pytest.mark.skipif(not NEW, reason="of transformers from 5.10 on")
 
 
 def _plugin(config: dict[str, Any], fsdp: object, folder: str) -> dict[str, Any]:
@@ -26,26 +30,46 @@ def _plugin(config: dict[str, Any], fsdp: object, folder: str) -> dict[str, Any]
 
 
 def test_the_table_has_the_keys_that_the_installed_code_reads() -> None:
-    from transformers import TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     source = inspect.getsource(TrainingArguments._process_fsdp_args)
     read = set(re.findall(r'self\.fsdp_config(?:\.get\(|\.setdefault\(|\[)\s*"(\w+)"', source))
     read |= set(re.findall(r'"(\w+)" in self\.fsdp_config', source))
-    assert read == {name for name, key in KEYS.items() if key.verdict != "dead"}
+    # Up to 5.9 the Trainer itself sets some on the plugin, by a list of their names.
+    read |= {
+        name
+        for name in ("limit_all_gathers", "activation_checkpointing")
+        if f'"{name}"' in inspect.getsource(Trainer.create_accelerator_and_postprocess)
+    }
+    expected = {name for name, key in known("transformers").items() if key.verdict != "dead"}
+    assert not (said := difference("transformers", expected, read)), said
 
 
-def test_the_default_version_is_two() -> None:
+def test_the_default_version_is_the_tables() -> None:
     from transformers import TrainingArguments
 
-    assert 'get("version", 2)' in inspect.getsource(TrainingArguments._process_fsdp_args)
+    default = 2 if NEW else 1
+    assert f'get("version", {default})' in inspect.getsource(TrainingArguments._process_fsdp_args)
 
 
+@pytest.mark.skipif(NEW, reason="of transformers before 5.10")
+def test_version_two_saves_sharded_states_before_it_is_the_default(tmp_path: Any) -> None:
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    made = _plugin({"version": 2, "state_dict_type": "FULL_STATE_DICT"}, "full_shard", str(tmp_path))
+    assert FullyShardedDataParallelPlugin(**made).state_dict_type.name == "SHARDED_STATE_DICT"
+    made = _plugin({"version": 2, "cpu_offload": True}, "full_shard", str(tmp_path))
+    assert "cpu_offload" not in made
+
+
+@ON_NEW
 @pytest.mark.parametrize("word", ["hybrid_shard", "hybrid_shard_zero2", "no_shard"])
 def test_refused_words(word: str, tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="only available with FSDP1"):
         _plugin({}, word, str(tmp_path))
 
 
+@ON_NEW
 @pytest.mark.parametrize(
     ("fsdp", "config", "expected"),
     [
@@ -74,6 +98,7 @@ def test_version_one_runs_full_shard_whatever_the_word_says(tmp_path: Any, monke
     assert FullyShardedDataParallelPlugin(**made).sharding_strategy.name == "FULL_SHARD"
 
 
+@ON_NEW
 def test_a_size_alone_is_ignored_without_the_migration(tmp_path: Any) -> None:
     made = _plugin({"min_num_params": 2000}, True, str(tmp_path))
     assert made["auto_wrap_policy"] == "TRANSFORMER_BASED_WRAP"
