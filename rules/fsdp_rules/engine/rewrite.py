@@ -11,6 +11,7 @@ import libcst as cst
 from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.apply import apply_edits
 from fsdp_rules.engine.builtin_names import misunderstood
+from fsdp_rules.engine.contested import uncontested
 from fsdp_rules.engine.fitting import fitted
 from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.inserted import is_made
@@ -26,7 +27,7 @@ from fsdp_rules.model.origin import wrapped_in
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.walking import children
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, ReplaceStatement, remove
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 from fsdp_rules.verdict.rule import Rule
@@ -64,14 +65,9 @@ def rewrite_source(data: bytes, path: str, project: Project, settings: Settings)
 
     if (copied := vendored(file)) is not None:
         return Unchanged((_finding(file, *copied),) if file.settings.enabled(copied[0].id) else ())
-    diagnoses = with_standing_todos(file, _diagnose(file))
-    manual = _manual(file, diagnoses)
-    edits = [
-        edit
-        for _, diagnosis in diagnoses
-        for edit in diagnosis.edits
-        if not _removes(edit, manual) and not is_made(edit, file)
-    ]
+    diagnoses = uncontested(file, with_standing_todos(file, _diagnose(file)))
+    manual = {file.statement(diagnosis.node) for _, diagnosis in diagnoses if diagnosis.level is Level.MANUAL}
+    edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits if not is_made(edit, file)]
     todos = new_todos(file, diagnoses)
     module = apply_edits(file.layout, edits, todos) if edits or todos else file.module
     consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes if entry[0] not in manual]
@@ -115,22 +111,8 @@ def carried_out(file: File) -> list[Diagnosis]:
     """What the rules say about ``file`` whose edits are all made."""
     if vendored(file) is not None:
         return []
-    diagnoses = with_standing_todos(file, _diagnose(file))
-    manual = _manual(file, diagnoses)
-    return [
-        diagnosis
-        for _, diagnosis in diagnoses
-        if diagnosis.edits and not any(_removes(edit, manual) for edit in diagnosis.edits)
-    ]
-
-
-def _manual(file: File, diagnoses: list[tuple[Rule, Diagnosis]]) -> set[cst.CSTNode]:
-    return {file.statement(diagnosis.node) for _, diagnosis in diagnoses if diagnosis.level is Level.MANUAL}
-
-
-def _removes(edit: Edit, manual: set[cst.CSTNode]) -> bool:
-    """Whether ``edit`` puts something else in place of a simple statement that is left to a human."""
-    return isinstance(edit, ReplaceStatement) and isinstance(edit.node, cst.BaseSmallStatement) and edit.node in manual
+    diagnoses = uncontested(file, with_standing_todos(file, _diagnose(file)))
+    return [diagnosis for _, diagnosis in diagnoses if diagnosis.edits]
 
 
 def _why_not_compiled(source: str, path: str) -> str | None:

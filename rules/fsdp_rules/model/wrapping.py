@@ -48,6 +48,13 @@ def is_factory(node: cst.BaseExpression, file: File) -> bool:
     )
 
 
+def _is_sharding_partial(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is what a rewrite makes of a ``functools.partial(FSDP, ...)``."""
+    if not isinstance(node, cst.Call) or not is_partial(node, file) or not node.args:
+        return False
+    return file.resolved(node.args[0].value) in SHARDING
+
+
 def may_wrap(value: cst.BaseExpression, file: File) -> bool:
     """Whether ``value`` may wrap what it is given: FSDP1 itself, a partial of it, or a function of the project."""
     if wrapping_call(value, file) is not None:
@@ -75,8 +82,11 @@ def sharding_statements(text: str, scope: str, file: File) -> list[cst.CSTNode]:
 @once
 def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cst.CSTNode]]:
     found: dict[tuple[str, str], list[cst.CSTNode]] = defaultdict(list)
-    for call in file.inside(module, cst.Call):
-        if file.resolved(call.func) not in SHARDING and wrapping_call(call, file) is None:
+    calls = file.inside(module, cst.Call)
+    partials = any(_is_sharding_partial(call, file) for call in calls)
+    for call in calls:
+        shards = file.resolved(call.func) in SHARDING or wrapping_call(call, file) is not None
+        if not shards and not (partials and _is_sharding_partial(file.value(call.func), file)):
             continue
         statement = file.statement(call)
         names = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []

@@ -1,0 +1,44 @@
+"""What one rule leaves to a human keeps its bytes, whatever another rule would make of its statement."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import rewrite
+
+HEAD = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import own_norm
+
+def run(net, path, limit):
+    model = FSDP(net, use_orig_params=True)
+"""
+CONTESTED = {
+    "around": "total = model.clip_grad_norm_(own_norm(limit))",
+    "the whole statement": "other = FSDP(own_norm(net), use_orig_params=True)",
+    "around and inside": "print(own_norm(FSDP.fsdp_modules(model)), model.clip_grad_norm_(own_norm.limit))",
+    "an argument": "model.load_state_dict(own_norm(path), strict=False)",
+    "several on a line": "loss = 1; total = model.clip_grad_norm_(own_norm(limit))",
+}
+
+
+@pytest.mark.parametrize("line", CONTESTED.values(), ids=CONTESTED.keys())
+def test_a_statement_that_is_left_to_a_human_keeps_its_bytes(line: str) -> None:
+    result = rewrite(f"{HEAD}    {line}\n    return model\n")
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert line.rpartition("; ")[2] in text
+    at = {found.rule: (found.level.value, found.message) for found in result.findings if found.line == 6}
+    assert at["FSDP902"][0] == "manual"
+    unchanged = "unchanged: this statement has to be changed by hand (FSDP902)"
+    assert ("info", unchanged) in at.values()
+    assert not {level for level, _ in at.values()} & {"safe", "review"}
+    assert "    model = fully_shard(net)\n" in text
+    again = rewrite(result.source)
+    assert not isinstance(again, Changed) or again.source == result.source
+
+
+def test_an_edit_beside_such_a_place_is_made() -> None:
+    result = rewrite(f"{HEAD}    print(own_norm(1), isinstance(model, FSDP))\n")
+    assert isinstance(result, Changed)
+    assert b"print(own_norm(1), isinstance(model, FSDPModule))" in result.source
