@@ -13,7 +13,7 @@ from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.passes import Pass, last_passes
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import PASSING, model_of_parameters
+from fsdp_rules.model.wrapping import PASSING, SHARDING, may_wrap, model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertBefore, Replace
 from fsdp_rules.verdict.finding import Level
@@ -184,6 +184,7 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
         or held.is_excluded
         or is_summoned(place, file)
         or is_under_another_wrapper(place, file)
+        or _is_made_anew(place, model, file)
     ):
         return False
     if guard_of(place, file.code(model), file) is Guard.OTHER:
@@ -192,6 +193,20 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
     if clears or _zips(place) or _writes(place, file):
         return not passes <= {Pass.BACKWARD, Pass.RESHARD}
     return Pass.FORWARD in passes
+
+
+def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
+    """Whether what stands above ``place`` in its block has just given ``model`` another module, which is not wrapped."""
+    text, statement = file.code(model), file.statement(place)
+    for entry in reversed(file.block(statement)[: file.layout.number(statement) or 0]):
+        calls = file.inside(entry, cst.Call)
+        if isinstance(entry, cst.Assign) and any(file.code(target.target) == text for target in entry.targets):
+            parts = {file.code(node) for kind in (cst.Name, cst.Attribute) for node in file.inside(entry.value, kind)}
+            shards = any(may_wrap(call, file) or file.resolved(call.func) in SHARDING for call in calls)
+            return isinstance(entry.value, cst.Call) and not shards and text not in parts
+        if any(file.code(call.func) == text for call in calls):
+            return False
+    return False
 
 
 def _writes(place: cst.CSTNode, file: File) -> bool:

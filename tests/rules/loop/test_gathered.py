@@ -49,3 +49,15 @@ def test_a_change_in_place_after_an_evaluation_is_for_the_reader() -> None:
         "    for parameter in model.parameters():\n        parameter.data.mul_(0.9)\n"
     )
     assert [found.level.value for found in findings(source) if found.rule == "FSDP220"] == ["review"]
+
+
+def test_a_model_that_was_just_made_is_not_gathered() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def run(net, batch):\n    model = FSDP(net, use_orig_params=True)\n    model(batch)\n"
+        "    model = {made}\n    for parameter in model.parameters():\n        print(parameter)\n"
+        "    model = FSDP(model, use_orig_params=True)\n"
+    )
+    for made, reported in (("Net()", False), ("model.to(0)", True)):
+        found = findings(source.format(made=made))
+        assert ("FSDP220" in [entry.rule for entry in found]) is reported, made
