@@ -53,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="fsdp-migrate", standalone_mode=False)
     except click.ClickException as error:
+        from fsdp_migrate.report.summary import printable
+
+        # It may hold a name that was given, and a line of it is no command of a runner.
+        vars(error)["message"] = printable(error.message)
         error.show()
         return FAILURE
     except (click.Abort, KeyboardInterrupt):

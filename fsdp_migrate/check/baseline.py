@@ -10,6 +10,7 @@ from typing import Any
 
 from fsdp_migrate.check.checked import Told
 from fsdp_migrate.tree import writing
+from fsdp_migrate.tree.files import real
 
 VERSION = 1
 
@@ -45,7 +46,7 @@ def write(file: Path, told: Iterable[Told]) -> int:
     entries = [dict(zip(("path", "rule", "fingerprint"), entry_of(one, file), strict=True)) for one in told]
     content = {"version": VERSION, "findings": sorted(entries, key=lambda entry: tuple(entry.values()))}
     try:
-        writing.replace(file.resolve(), (json.dumps(content, indent=1) + "\n").encode())
+        writing.replace(real(file), (json.dumps(content, indent=1) + "\n").encode())
     except OSError as error:
         raise BaselineError(f"could not write the baseline {file}: {error.strerror or error}") from error
     return len(entries)
@@ -53,7 +54,7 @@ def write(file: Path, told: Iterable[Told]) -> int:
 
 def entry_of(told: Told, file: Path) -> Entry:
     """How the baseline ``file`` names a finding, whichever folder the check was started in."""
-    path = os.path.relpath(Path(told.finding.path).resolve(), file.resolve().parent)
+    path = os.path.relpath(real(Path(told.finding.path)), real(file).parent)
     return Path(path).as_posix(), told.finding.rule, told.fingerprint
 
 

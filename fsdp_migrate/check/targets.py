@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from fsdp_migrate.checkpoints.entries import BadCheckpoint
-from fsdp_migrate.checkpoints.read.find import Found, find
+from fsdp_migrate.checkpoints.read.find import SPECIAL, Found, find
 from fsdp_migrate.tree import git as gitstate
-from fsdp_migrate.tree.files import SUFFIXES, refuse_missing
+from fsdp_migrate.tree.files import SUFFIXES, real, refuse_missing
 from fsdp_migrate.tree.selection import Selection
 
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -59,9 +59,9 @@ def sort(paths: Sequence[str], selection: Selection) -> Targets:
         if path.is_dir() or not (here or refused):
             sources.append(name)
         for one in here:
-            found.setdefault(one.path.resolve(), one)
+            found.setdefault(real(one.path), one)
     whole: list[Found] = []
-    skipped = [(path.as_posix(), "a pipe, a device or a link to nowhere, which is not opened") for path in special]
+    skipped = [(path.as_posix(), SPECIAL) for path in special]
     for one in sorted(found.values(), key=lambda entry: entry.path):
         pointers = [file for file in one.files if _begins(file, (_LFS,))]
         if pointers:
@@ -88,7 +88,7 @@ def _under(folder: Path, selection: Selection, passed_over: Callable[[Path], obj
 
 def _ignored(folder: Path) -> set[Path]:
     """The files and folders under ``folder`` that git ignores; empty where it has nothing to say."""
-    if gitstate.repository(folder.resolve()) is None:
+    if gitstate.repository(real(folder)) is None:
         return set()
     try:
         names = gitstate.ignored(folder)

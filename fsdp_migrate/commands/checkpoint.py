@@ -82,12 +82,16 @@ def inspect(path: Path, form: str, everything: bool) -> int:
     from fsdp_migrate.checkpoints.entries import BadCheckpoint
     from fsdp_migrate.checkpoints.judge.judge import judge
     from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+    from fsdp_migrate.checkpoints.read.find import SPECIAL
     from fsdp_migrate.report.checkpoint import inspected as report
     from fsdp_migrate.report.summary import printable
     from fsdp_rules.verdict.finding import Level
 
+    def pass_over(special: Path) -> None:
+        click.echo(printable(f"{special}: skipped: {SPECIAL}"), err=True)
+
     try:
-        found = open_all(path)
+        found = open_all(path, pass_over)
     except BadCheckpoint as error:
         raise click.ClickException(printable(str(error))) from error
     if not found:

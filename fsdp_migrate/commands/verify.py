@@ -210,11 +210,12 @@ def _report_file(name: str) -> Path:
 
 def _show(verdict: Verdict, files: list[Path]) -> None:
     from fsdp_migrate.tree import writing
+    from fsdp_migrate.tree.files import real
     from fsdp_migrate.verify.report import render, verdict_text
 
     for file in files:
         try:
-            writing.replace(file.resolve(), render(file.suffix, verdict).encode("utf-8", errors="backslashreplace"))
+            writing.replace(real(file), render(file.suffix, verdict).encode("utf-8", errors="backslashreplace"))
         except OSError as error:
             raise click.ClickException(f"could not write {file}: {error.strerror or error}") from error
     if sys.stdout.isatty():

@@ -19,7 +19,7 @@ from fsdp_migrate.pipeline.pool import Pool, worker_count
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter, contained
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
-from fsdp_migrate.tree.files import Source, discover, read_regular
+from fsdp_migrate.tree.files import Source, discover, read_regular, real
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
@@ -93,7 +93,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     if text is None:
         sources, read = discover(request.paths, request.selection), read_regular
     else:
-        sources = [Source(Path(name).as_posix(), Path(name).resolve()) for name in request.paths]
+        sources = [Source(Path(name).as_posix(), real(Path(name))) for name in request.paths]
         read = partial(_given, text)
     files, rest = _read(sources, read, engine, progress)
     if request.of == "shim":
@@ -179,7 +179,7 @@ def _back_on_shim(files: Sequence[_File], engine: Engine) -> None:
 
 def _leave_what_is_outside(files: Sequence[_File], paths: Sequence[str]) -> None:
     """Skip what would be rewritten through a link that leads out of ``paths``; a path that is named is asked for."""
-    roots = [Path(path).resolve() for path in paths]
+    roots = [real(Path(path)) for path in paths]
     for file in files:
         if isinstance(file.result, Changed) and not any(file.source.path.is_relative_to(root) for root in roots):
             file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")

@@ -104,6 +104,12 @@ def read_regular(path: Path) -> bytes:
         return stream.read()
 
 
+def real(path: Path) -> Path:
+    """``path`` without links; links that lead back to themselves are kept as they are."""
+    # Path.resolve raises for such links up to Python 3.12.
+    return Path(os.path.realpath(path))
+
+
 def _resolve(path: Path) -> Path:
     try:
         return path.resolve(strict=True)
@@ -113,11 +119,11 @@ def _resolve(path: Path) -> Path:
 
 
 def _files_under(directory: Path, selection: Selection, visited: set[Path]) -> Iterator[Path]:
-    real = directory.resolve()
-    if real in visited:
+    place = real(directory)
+    if place in visited:
         return
-    visited.add(real)
-    listing = _ask_git(directory, selection) if gitstate.repository(real) else None
+    visited.add(place)
+    listing = _ask_git(directory, selection) if gitstate.repository(place) else None
     if listing is None:
         yield from _walk(directory, selection, ())
         return

@@ -25,12 +25,14 @@ def replace(path: Path, data: bytes, expected: bytes | None = None) -> None:
     an attribute that cannot be kept are too, the old file is untouched and no temporary file is left; those that killed
     runs have left beside ``path`` are removed.
     """
-    old = path.stat() if path.exists() else None
+    old = path.stat() if path.exists() or path.is_symlink() else None
     if expected is not None and path.read_bytes() != expected:
         raise ChangedMeanwhile("it changed on disk after it was read; run again")
     if old is not None and old.st_nlink > 1:
         raise OSError(f"it has {old.st_nlink} names (hard links), of which the others would keep the old text")
-    mine = f".{path.name[:80]}.fsdp-migrate-{_host()}-"
+    # A name has 255 bytes at most, and a letter up to four of them.
+    start = os.fsencode(path.name)[:80].decode("utf-8", "ignore")
+    mine = f".{start}.fsdp-migrate-{_host()}-"
     _remove_left_behind(path.parent, mine)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{mine}{os.getpid()}-", suffix=".tmp")
     temporary = Path(name)

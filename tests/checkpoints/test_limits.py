@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import json
 import os
 import struct
@@ -11,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from safetensors.torch import save_file
 
 from fixtures.checkpoints import hostile
 from fsdp_migrate.checkpoints.convert.plan import Target
@@ -22,6 +25,7 @@ from fsdp_migrate.checkpoints.judge import loading
 from fsdp_migrate.checkpoints.judge.judge import findings
 from fsdp_migrate.checkpoints.read import elements
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+from fsdp_migrate.checkpoints.read.find import SPECIAL
 from fsdp_migrate.checkpoints.traits import missing
 from fsdp_migrate.cli import main
 from tests.checkpoints.convert.converting import converted
@@ -96,6 +100,8 @@ def test_numbers_that_python_does_not_spell(where: str, tmp_path: Path, capsys: 
 
 # Files that are none
 
+SPECIAL_NAMES = ("model.pt", "model.safetensors.index.json", "self.pt")
+
 
 def test_pipes_devices_and_links_are_named_and_never_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "model.pt")
@@ -104,11 +110,15 @@ def test_pipes_devices_and_links_are_named_and_never_opened(tmp_path: Path, caps
     torch.save({"w": W}, tmp_path / "good.pt")
     assert main(["check", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    for name in ("model.pt", "model.safetensors.index.json", "self.pt"):
+    for name in SPECIAL_NAMES:
         assert f"{name}: " in out
     assert [one.path.name for one in open_all(tmp_path)] == ["good.pt"]
-    for name in ("model.pt", "self.pt", "model.safetensors.index.json"):
+    for name in SPECIAL_NAMES:
         assert main(["checkpoint", "inspect", str(tmp_path / name)]) == 2
+    capsys.readouterr()
+    assert main(["checkpoint", "inspect", str(tmp_path)]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert sorted(said) == sorted(f"{tmp_path / name}: skipped: {SPECIAL}" for name in SPECIAL_NAMES)
 
 
 def test_a_path_of_many_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,10 +257,11 @@ def test_keys_and_names_cannot_leave_their_literal(name: str, tmp_path: Path) ->
     assert calls <= {"set_model_state_dict", "StateDictOptions"}
 
 
+@pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("stem", ['a"b_rank', "a{b}_rank", "a\\b_rank", "a'b_rank"])
-def test_names_of_rank_files_cannot_leave_their_literal(stem: str, tmp_path: Path) -> None:
+def test_names_of_rank_files_cannot_leave_their_literal(stem: str, width: int, tmp_path: Path) -> None:
     for rank in range(2):
-        torch.save({"w": W}, tmp_path / f"{stem}{rank}.pt")
+        torch.save({"w": W}, tmp_path / f"{stem}{rank:0{width}}.pt")
     (found,) = open_all(tmp_path)
     made = loading.line(found)
     (argument,) = (
@@ -264,7 +275,45 @@ def test_names_of_rank_files_cannot_leave_their_literal(stem: str, tmp_path: Pat
         def get_rank() -> int:
             return 1
 
-    assert eval(compile(ast.Expression(argument), "line", "eval"), {"dist": _Dist}) == str(tmp_path / f"{stem}1.pt")
+    assert eval(compile(ast.Expression(argument), "line", "eval"), {"dist": _Dist}) == str(
+        tmp_path / f"{stem}{1:0{width}}.pt"
+    )
+
+
+@pytest.mark.parametrize("folder", ["run[1]", "a*b", "q?", "plain"])
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("start", ["model-", ""])
+def test_the_line_reads_all_shards_and_no_other_file(folder: str, beside: bool, start: str, tmp_path: Path) -> None:
+    here = tmp_path / folder
+    here.mkdir()
+    for number in (1, 2):
+        save_file({f"w{number}": W}, here / f"{start}0000{number}-of-00002.safetensors")
+    if beside:
+        save_file({"w1": W + 1}, here / f"{start}ema.safetensors")
+    found = next(one for one in open_all(here) if len(one.found.files) > 1)
+    (values,) = (node for node in ast.walk(ast.parse(loading.line(found))) if isinstance(node, ast.DictComp))
+    places = {"glob": glob, "safetensors": safetensors}
+    loaded = eval(compile(ast.Expression(values), "line", "eval"), places)
+    assert sorted(loaded) == ["w1", "w2"]
+    assert torch.equal(loaded["w1"], W)
+
+
+def test_an_index_takes_the_files_that_it_lists(tmp_path: Path) -> None:
+    for start in ("model", "model.fp16"):
+        save_file({"w": W}, tmp_path / f"{start}-00001-of-00002.safetensors")
+        save_file({"v": W}, tmp_path / f"{start}-00002-of-00002.safetensors")
+        homes = {"w": f"{start}-00001-of-00002.safetensors", "v": f"{start}-00002-of-00002.safetensors"}
+        (tmp_path / f"{start}.safetensors.index.json").write_text(json.dumps({"weight_map": homes}))
+    found = open_all(tmp_path)
+    assert [(len(one.found.files), one.problems) for one in found] == [(3, ()), (3, ())]
+    assert findings(tmp_path) == []
+
+
+def test_shards_of_several_models_are_several_checkpoints(tmp_path: Path) -> None:
+    for start in ("ema-", "model-"):
+        for number in (1, 2):
+            save_file({f"w{number}": W}, tmp_path / f"{start}0000{number}-of-00002.safetensors")
+    assert [(len(one.found.files), one.problems) for one in open_all(tmp_path)] == [(2, ()), (2, ())]
 
 
 # Formats that came later

@@ -175,3 +175,27 @@ def test_a_closed_standard_output_is_no_traceback() -> None:
     answer = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
     assert answer.stderr.startswith("Error: standard output is closed")
+
+
+@pytest.mark.parametrize("arguments", [["check", "a"], ["check", "a.py"], ["rewrite", "a"], ["rewrite", "."]])
+def test_links_that_lead_back_to_themselves_are_named(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suffix in ("", ".py"):
+        (tmp_path / f"a{suffix}").symlink_to(f"b{suffix}")
+        (tmp_path / f"b{suffix}").symlink_to(f"a{suffix}")
+    assert main(arguments) == 2
+    assert "Too many levels of symbolic links" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("option", ["--report", "--output"])
+def test_nothing_is_written_in_place_of_such_a_link(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, "train.py")
+    link = tmp_path / "report.md"
+    link.symlink_to("report.md")
+    command = ["rewrite", "--report"] if option == "--report" else ["check", "--format", "json", "--output"]
+    assert main([*command, "report.md", "train.py"]) == 2
+    assert "could not write report.md: Too many levels of symbolic links" in capsys.readouterr().err
+    assert link.is_symlink()

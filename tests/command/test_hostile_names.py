@@ -131,3 +131,29 @@ def test_reports_hold_text_and_no_markup_of_others(hostile: Path, suffix: str, c
     assert not [attributes for tag, attributes in tags if "javascript:" in (attributes.get("href") or "")]
     assert suffix == ".html" or "script" not in {tag for tag, _ in tags}
     assert suffix == ".md" or "alert(1)</script>" not in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["checkpoint", "inspect", "{}"],
+        ["checkpoint", "inspect", "{}z"],
+        ["checkpoint", "convert", "{}", "out", "--to", "full"],
+        ["check", "{}z"],
+        ["check", "--format", "{}"],
+        ["rewrite", "tree", "--report", "{}/no/report.md"],
+        ["rewrite", "--{}"],
+        ["rules", "{}"],
+        ["{}"],
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_errors_hold_neither_commands_nor_control_characters(
+    hostile: Path, arguments: list[str], capsys: Capture
+) -> None:
+    name = "a\n::error::b\x1b[31m\u202e"
+    (hostile.parent / name).mkdir()
+    assert main([part.format(name) for part in arguments]) == 2
+    said = "".join(capsys.readouterr())
+    assert _is_plain(said)
+    assert not [line for line in said.splitlines() if re.match(r"\s*(::|##\[)", line)]

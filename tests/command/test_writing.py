@@ -148,3 +148,12 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> No
     alive.touch()
     writing.replace(path, b"new")
     assert sorted(tmp_path.iterdir()) == sorted([path, other, alive])
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "訓", "😀"])
+def test_the_longest_name_that_a_file_can_have(letter: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{letter * (252 // len(letter.encode()))}.py"
+    path.write_bytes(b"old")
+    writing.replace(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]

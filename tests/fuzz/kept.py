@@ -109,11 +109,19 @@ def _lost(before: list[tuple[int, str]], after: list[tuple[int, str]]) -> list[t
 
 def _manual_is_kept(before: str, after: str, findings: Iterable[Finding]) -> None:
     lines, rest = before.split("\n"), "\n".join(line.lstrip() for line in after.split("\n"))
+    # What is said of a class or a function is about its head: its body is rewritten.
+    definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    heads = {
+        (node.lineno, node.end_lineno): _own_lines(node)[-1]
+        for node in ast.walk(ast.parse(before))
+        if isinstance(node, definitions) and node.body[0].lineno > node.lineno
+    }
     for found in findings:
         if found.level is not Level.MANUAL:
             continue
-        named = lines[found.line - 1 : found.end_line]
-        named[-1] = named[-1][: found.end_column]
+        last = heads.get((found.line, found.end_line), found.end_line)
+        named = lines[found.line - 1 : last]
+        named[-1] = named[-1][: found.end_column] if last == found.end_line else named[-1]
         named[0] = named[0][found.column :]
         text = "\n".join(line.lstrip() for line in named)
         assert text in rest, f"{found.rule}: manual, but changed: {text}\n{after}"

@@ -32,7 +32,7 @@ def refuse(source: Path, target: Path) -> None:
         raise CannotConvert(f"{target}: it already exists, and nothing is overwritten: choose another")
     if not target.parent.is_dir():
         raise CannotConvert(f"{target.parent}: no such folder")
-    if source.is_dir() and source.resolve() in target.resolve().parents:
+    if source.is_dir() and source.resolve() in Path(os.path.realpath(target)).parents:
         raise CannotConvert(f"{target}: it is inside the checkpoint that is read: choose a place outside of {source}")
 
 

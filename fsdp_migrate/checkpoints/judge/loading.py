@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,19 +196,29 @@ def _from_safetensors(checkpoint: Checkpoint) -> str:
     shards = [file for file in checkpoint.found.files if file.suffix == ".safetensors"]
     if len(shards) == 1:
         return f"safetensors.torch.load_file({literal(str(shards[0]))})"
-    pattern = shards[0].parent / f"{re.split('[0-9]', shards[0].name)[0]}*.safetensors"
-    return f"{{k: v for f in glob.glob({literal(str(pattern))}) for k, v in safetensors.torch.load_file(f).items()}}"
+    start = re.split("[0-9]", shards[0].name)[0]
+    pattern = f"{glob.escape(str(shards[0].parent / start) if start else f'{shards[0].parent}/')}*.safetensors"
+    files = f"glob.glob({literal(pattern)})"
+    if sorted(glob.glob(pattern)) != sorted(map(str, shards)):  # noqa: PTH207  as the printed line does it
+        files = f"({', '.join(literal(str(file)) for file in shards)})"
+    return f"{{k: v for f in {files} for k, v in safetensors.torch.load_file(f).items()}}"
 
 
 def _name_of_rank(checkpoint: Checkpoint) -> str:
     """The expression of the name of a rank's own file."""
-    rank, path = next(iter(checkpoint.found.ranks.items()))
+    ranks = checkpoint.found.ranks
+    rank, path = next(iter(ranks.items()))
     before, after = split_at_rank(path.name, rank)
+    width = len(path.name) - len(before) - len(after)
+    if all(name.name == f"{before}{number}{after}" for number, name in ranks.items()):
+        width = 0
     start = str(path.parent / before)
     if "{" in start + after or "}" in start + after:
-        return f"{literal(start)} + str(dist.get_rank()) + {literal(after)}"
+        number = f"str(dist.get_rank()).zfill({width})" if width else "str(dist.get_rank())"
+        return f"{literal(start)} + {number} + {literal(after)}"
+    number = f"{{dist.get_rank():0{width}}}" if width else "{dist.get_rank()}"
     # What one literal is, the parts of an f-string are too: no quote or backslash of a name is left bare.
-    return f"f{literal(start)[:-1]}{{dist.get_rank()}}{literal(after)[1:]}"
+    return f"f{literal(start)[:-1]}{number}{literal(after)[1:]}"
 
 
 def literal(value: str | int) -> str:

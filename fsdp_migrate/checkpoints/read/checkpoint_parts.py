@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,12 +64,12 @@ class Checkpoint:
         return self.found.path
 
 
-def open_all(path: Path) -> list[Checkpoint]:
-    """The checkpoints at or under ``path``.
+def open_all(path: Path, passed_over: Callable[[Path], object] = lambda special: None) -> list[Checkpoint]:
+    """The checkpoints at or under ``path``; ``passed_over`` as for :func:`find.find`.
 
     Broken ones are among them, with their ``problems``. Raises :class:`BadCheckpoint` where ``path`` is none.
     """
-    return [open_found(found) for found in find(path)]
+    return [open_found(found) for found in find(path, passed_over=passed_over)]
 
 
 def open_found(found: Found) -> Checkpoint:

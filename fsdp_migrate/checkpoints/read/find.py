@@ -51,13 +51,15 @@ _NAMED = (*_TORCH, *_OFTEN_TORCH, ".safetensors", ".safetensors.index.json", ".d
 #: How the file begins that git has in place of one in its large file storage.
 LFS_START = b"version https://git-lfs"
 _TOLD_BY = 512
+#: Why such a thing is passed over.
+SPECIAL = "a pipe, a device or a link to nowhere, which is not opened"
 #: A path may have a million characters; a message shows its start.
 _SHOWN = 200
 _RANK = re.compile(r"(?P<before>.*?rank[-_.]?)(?P<rank>\d+)(?P<after>\D*)", re.IGNORECASE)
 _NUMBER = re.compile(r"(?P<before>.*?[-_.])(?P<rank>\d+)(?P<after>\.\w+)")
 _DCP_FILE = re.compile(r"__(\d+)_\d+\.distcp")
 _DCP_LOCAL = re.compile(r"__\d+\.metadata")
-_HF_SHARD = re.compile(r".*-\d+-of-\d+\.safetensors|shard-\d+-.*\.safetensors")
+_HF_SHARD = re.compile(r"shard-\d+-(?P<rest>.*)\.safetensors|(?P<stem>(?:.*-)?)\d+-of-(?P<count>\d+)\.safetensors")
 
 
 def find(
@@ -143,21 +145,24 @@ def _dcp_layout(folder: Path, names: Iterable[str]) -> str:
 
 
 def _safetensors(folder: Path, shards: list[str], names: list[str]) -> Iterator[Found]:
-    indexes = [name for name in names if name.endswith(".safetensors.index.json")]
+    from fsdp_migrate.checkpoints.read.safetensors import files_in_index
+
     taken: set[str] = set()
-    for name in indexes:
-        stem = name.removesuffix(".safetensors.index.json")
-        own = [shard for shard in shards if shard.startswith(stem)] or shards
+    for name in names:
+        if not name.endswith(".safetensors.index.json"):
+            continue
+        stem, listed = name.removesuffix(".safetensors.index.json"), files_in_index(folder / name)
+        own = [shard for shard in shards if shard in listed or (not listed and shard.startswith(stem))] or shards
         taken.update(own)
         files = (folder / name, *(folder / shard for shard in own))
         yield Found(Kind.SAFETENSORS, folder / name, files)
-    loose = [name for name in shards if name not in taken]
-    together = [name for name in loose if _HF_SHARD.fullmatch(name)]
-    if len(together) > 1:
-        yield Found(Kind.SAFETENSORS, folder / together[0], tuple(folder / name for name in together))
-        loose = [name for name in loose if name not in together]
-    for name in loose:
-        yield Found(Kind.SAFETENSORS, folder / name, (folder / name,))
+    families: dict[object, list[str]] = defaultdict(list)
+    for name in shards:
+        if name not in taken:
+            match = _HF_SHARD.fullmatch(name)
+            families[(match["stem"], match["count"]) if match else name].append(name)
+    for family in families.values():
+        yield Found(Kind.SAFETENSORS, folder / family[0], tuple(folder / name for name in family))
 
 
 def _families(folder: Path, names: list[str]) -> Iterator[Found]:

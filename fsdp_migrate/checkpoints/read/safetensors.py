@@ -86,15 +86,26 @@ def read(files: Sequence[Path]) -> Entries:
     return entries
 
 
-def _check_index(index: Path, homes: dict[str, str]) -> None:
+def files_in_index(index: Path) -> frozenset[str]:
+    """The names of the files that an index lists; none where it cannot be read, which :func:`read` reports."""
+    try:
+        return frozenset(file for _, file in _weight_map(index))
+    except BadCheckpoint:
+        return frozenset()
+
+
+def _weight_map(index: Path) -> list[tuple[str, str]]:
     try:
         wanted = json.loads(first_bytes(whole(index), _LARGEST_HEADER))["weight_map"]
-        pairs = [(str(name), str(file)) for name, file in wanted.items()]
+        return [(str(name), str(file)) for name, file in wanted.items()]
     except OSError as error:
         raise BadCheckpoint(f"{index}: could not read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadCheckpoint(f"{index}: not an index of safetensors: {error}") from error
-    for name, file in pairs:
+
+
+def _check_index(index: Path, homes: dict[str, str]) -> None:
+    for name, file in _weight_map(index):
         if homes.get(name) != file:
             raise BadCheckpoint(f"{index}: it lists {name} in {file!r}, which does not have it")
 

@@ -1,7 +1,8 @@
-"""Statements that one rule leaves to a human and another one would edit: nothing in them changes."""
+"""Statements that two rules would edit, or that one would edit and the other leaves to a human: nothing changes."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 import libcst as cst
@@ -19,9 +20,11 @@ def uncontested(file: File, found: Found) -> Found:
     """``found``, where what a ``manual`` finding names keeps its bytes.
 
     An edit of another rule around or inside of it is dropped, and with it all that is said of the same statement and
-    all other edits that belong to it. One finding names the rule that keeps the statement.
+    all other edits that belong to it. One finding names the rule that keeps the statement. What two findings would
+    put something else in place of is left to a human as well.
     """
-    kept = _contested(file, found)
+    found, kept = _one_by_one(file, found)
+    kept |= _contested(file, found)
     if not kept:
         return found
     left: Found = []
@@ -35,6 +38,26 @@ def uncontested(file: File, found: Found) -> Found:
             diagnosis = replace(diagnosis, edits=(), consumes=())
         left.append((rule, diagnosis))
     return said_once(left, file)
+
+
+def _one_by_one(file: File, found: Found) -> tuple[Found, dict[cst.CSTNode, str]]:
+    """``found`` with one finding for each node that several would replace, and the statements of these nodes."""
+    asked: dict[cst.CSTNode, list[tuple[Rule, Diagnosis]]] = defaultdict(list)
+    for rule, diagnosis in found:
+        for edit in diagnosis.edits:
+            if isinstance(edit, Replace | ReplaceStatement | Rebuild):
+                asked[edit.node].append((rule, diagnosis))
+    several = {node: pairs for node, pairs in asked.items() if len(pairs) > 1}
+    if not several:
+        return found, {}
+    rules = {id(pairs[0][1]): " and ".join(sorted({rule.id for rule, _ in pairs})) for pairs in several.values()}
+    left = [(rule, _left(entry, rules[id(entry)]) if id(entry) in rules else entry) for rule, entry in found]
+    return left, {file.statement(node): pairs[0][0].id for node, pairs in several.items()}
+
+
+def _left(diagnosis: Diagnosis, rules: str) -> Diagnosis:
+    message = f"{rules} would rewrite this in different ways, and it is unchanged"
+    return Diagnosis(diagnosis.node, Level.MANUAL, message, "write it as two statements, then run this tool again")
 
 
 def _contested(file: File, found: Found) -> dict[cst.CSTNode, str]:

@@ -46,7 +46,7 @@ class References:
         if key in self._resolved:
             return self._resolved[key]
         text = dotted(node)
-        if text is None or text.partition(".")[0] not in self.aliases:
+        if text is None or (head := text.partition(".")[0]) not in self.aliases or self._is_parameter(head, node):
             full = None
         else:
             full = expand(text, self.aliases)
@@ -54,6 +54,31 @@ class References:
         if self._layout.has(node):
             self._resolved[key] = full
         return full
+
+    def _is_parameter(self, name: str, node: cst.CSTNode) -> bool:
+        """Whether ``name``, which an import binds too, is a parameter of a function around ``node``.
+
+        One whose default is what the import gives counts as that.
+        """
+        if name not in self._imported_parameters or not self._layout.has(node):
+            return False
+        scope = self._layout.scope(node)
+        while scope:
+            found = self._bindings.found.get((scope, name))
+            if found:
+                return all(entry.statement in self._imported_parameters[name] for entry in found)
+            scope = scope.rpartition(".")[0]
+        return False
+
+    @cached_property
+    def _imported_parameters(self) -> dict[str, set[cst.CSTNode]]:
+        """The parameters that have the names of imports, by name."""
+        found: dict[str, set[cst.CSTNode]] = {}
+        for entry in self._layout.nodes(cst.Param):
+            name = entry.name.value
+            if name in self.aliases and not (isinstance(entry.default, cst.Name) and entry.default.value == name):
+                found.setdefault(name, set()).add(entry)
+        return found
 
     def fsdp1(self, node: cst.CSTNode) -> str | None:
         """FSDP1's canonical name behind a name or attribute chain (``ShardingStrategy.NO_SHARD``), or None."""

@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import is_sharded_by_fsdp2
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, Replace
 from fsdp_rules.verdict.finding import Level
@@ -143,14 +144,15 @@ def _wrapping(model: cst.BaseExpression, file: File) -> cst.Assign | None:
     for statement in file.nodes(cst.Assign):
         if not file.calls(statement.value, FSDP) or len(statement.targets) != 1:
             continue
-        if file.suppressions.ignored("FSDP101", statement):
+        if file.suppressions.ignored("FSDP101", statement) or file.suppressions.gated(statement) is not None:
             continue
         scope = file.scope(statement)
         if target.startswith("self."):
             scope = scope.rpartition(".")[0]
         if file.code(statement.targets[0].target) == target and scope == owner:
             found.append(statement)
-    return found[0] if len(found) == 1 else None
+    # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
+    return found[0] if len(found) == 1 and not is_sharded_by_fsdp2(target, file) else None
 
 
 def _first(node: cst.Attribute, model: cst.BaseExpression, file: File) -> bool:

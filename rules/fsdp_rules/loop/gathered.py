@@ -196,7 +196,7 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
 
 
 def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
-    """Whether what stands above ``place`` in its block has just given ``model`` another module, which is not wrapped."""
+    """Whether what stands above ``place`` in its block has just given ``model`` a module that is not wrapped."""
     text, statement = file.code(model), file.statement(place)
     for entry in reversed(file.block(statement)[: file.layout.number(statement) or 0]):
         calls = file.inside(entry, cst.Call)

@@ -79,6 +79,12 @@ def sharding_statements(text: str, scope: str, file: File) -> list[cst.CSTNode]:
     return _by_sharded(file.module, file).get((scope, text), [])
 
 
+def is_sharded_by_fsdp2(text: str, file: File) -> bool:
+    """Whether a call of ``fully_shard``, or of the helper, is given the model that the file calls ``text``."""
+    calls = (call for call in file.nodes(cst.Call) if file.resolved(call.func) in SHARDING)
+    return any((module := wrapped_module(call)) is not None and file.code(module) == text for call in calls)
+
+
 @once
 def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cst.CSTNode]]:
     found: dict[tuple[str, str], list[cst.CSTNode]] = defaultdict(list)

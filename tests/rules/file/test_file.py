@@ -152,3 +152,12 @@ def test_an_optimizer_built_before_a_partial_is_called_keeps_training() -> None:
             return model, optimizer
         """,
     )
+
+
+def test_a_parameter_is_no_import_of_its_name() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def wrap(model, FSDP{default}):\n    return FSDP(model)\n\nprint(FSDP)\n"
+    )
+    assert [found.line for found in findings(source.format(default="")) if found.rule == "FSDP101"] == []
+    assert [found.line for found in findings(source.format(default="=FSDP")) if found.rule == "FSDP101"] == [4]
