@@ -10,6 +10,7 @@ import click
 
 from fsdp_migrate.commands.check import check
 from fsdp_migrate.commands.checkpoint import checkpoint
+from fsdp_migrate.commands.options import show_error
 from fsdp_migrate.commands.preflight import preflight
 from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
@@ -53,11 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="fsdp-migrate", standalone_mode=False)
     except click.ClickException as error:
-        from fsdp_migrate.report.summary import printable
-
-        # It may hold a name that was given, and a line of it is no command of a runner.
-        vars(error)["message"] = printable(error.message)
-        error.show()
+        show_error(error)
         return FAILURE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted: nothing was written", err=True)

@@ -143,3 +143,11 @@ def writable(name: str, option: str) -> Path:
     if not file.absolute().parent.is_dir() or file.is_dir():
         raise click.UsageError(f"{option} {name}: there is no directory {file.parent} to write it to")
     return file
+
+
+def show_error(error: click.ClickException) -> None:
+    """Print ``error``, whose message may have a name that was given: no line of it is a command of a runner."""
+    from fsdp_migrate.report.summary import printable
+
+    vars(error)["message"] = printable(error.message)
+    error.show()
