@@ -69,15 +69,22 @@ def check_findings(
 def check_rewrites(before: str, after: str, settings: Settings | None = None, **others: str) -> None:
     """``before`` becomes ``after``, which compiles, stays as it is when rewritten again, and keeps CRLF and BOM."""
     before, after = textwrap.dedent(before), textwrap.dedent(after)
-    assert _text(rewrite(before, settings, **others), before) == after
+    files = {"example.py": before, **{f"{name}.py": textwrap.dedent(text) for name, text in others.items()}}
+    first = _rewritten(files, settings)
+    assert first["example.py"] == after
     compile(after, "after.py", "exec", dont_inherit=True)
-    assert _text(rewrite(after, settings, **others), after) == after, "a second run changes the output"
+    assert _rewritten(first, settings)["example.py"] == after, "a second run changes the output"
     crlf = before.replace("\n", "\r\n").encode()
     expected = after.replace("\n", "\r\n").encode()
     result = rewrite(codecs.BOM_UTF8 + crlf, settings, **others)
     if before != after:
         assert isinstance(result, Changed)
         assert result.source == codecs.BOM_UTF8 + expected
+
+
+def _rewritten(files: Mapping[str, str], settings: Settings | None) -> dict[str, str]:
+    results = rewrite_tree({path: text.encode() for path, text in files.items()}, settings)
+    return {path: _text(results.get(path, Unchanged()), text) for path, text in files.items()}
 
 
 def _text(result: Result, before: str) -> str:

@@ -8,7 +8,6 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
-from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
@@ -82,11 +81,16 @@ def train(model, loss):
             "expect other losses where clipping is active: they are now those of FSDP1's "
             "model.clip_grad_norm_. The returned norm is a DTensor, and .full_tensor() returns its value."
         )
-        if held is Certainty.YES and any(canonical(full) for full in file.aliases.values()):
-            message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm"
+        message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm"
+        if "fsdp1" not in file.project.flags:
+            return Diagnosis(call, Level.INFO, f"if these parameters are sharded, {message}", advice)
+        if held is Certainty.YES:
             return Diagnosis(call, Level.MANUAL, message, advice)
-        message = "if these parameters are sharded, FSDP1 clipped by each rank's own norm and FSDP2 by the global norm"
-        return Diagnosis(call, Level.INFO, message, advice)
+        if "ddp" in file.project.flags:
+            return Diagnosis(
+                call, Level.REVIEW, f"assumes these parameters are those of a DDP model: {message}", advice
+            )
+        return Diagnosis(call, Level.MANUAL, f"if these parameters are sharded, {message}", advice)
 
 
 def _other_arm_is_fsdp1(call: cst.Call, file: File) -> bool:

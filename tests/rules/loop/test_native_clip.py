@@ -60,7 +60,10 @@ def test_a_parameter_that_may_hold_the_model_of_another_file() -> None:
     other = WRAP + "from torch.nn.parallel import DistributedDataParallel\n\nclass T:\n"
     other += "    def __init__(self, net):\n        self.model = FSDP(net)\n"
     source = f"import torch\n\ndef step(trainer):\n    {CLIP}(trainer.model.parameters(), 1.0)\n"
-    assert levels(source, trainer=other) == ["info"]
+    assert levels(source, trainer=other) == ["review"]
+    assert levels(source, trainer=other.replace("from torch.nn.parallel import DistributedDataParallel\n", "")) == [
+        "manual"
+    ]
 
 
 def test_the_arm_for_other_models_is_left_alone() -> None:
