@@ -10,6 +10,7 @@ import click
 
 from fsdp_migrate.commands.check import check
 from fsdp_migrate.commands.checkpoint import checkpoint
+from fsdp_migrate.commands.lsp import lsp
 from fsdp_migrate.commands.options import show_error
 from fsdp_migrate.commands.preflight import preflight
 from fsdp_migrate.commands.rewrite import rewrite
@@ -42,6 +43,7 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(checkpoint)
+cli.add_command(lsp)
 cli.add_command(preflight)
 cli.add_command(rewrite)
 cli.add_command(rules)

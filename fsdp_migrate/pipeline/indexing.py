@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.pipeline.engine import Engine
@@ -26,7 +27,8 @@ class Index:
     were indexed because a model reaches them, whatever their bytes say.
     """
 
-    def __init__(self, engine: Engine, index: Indexing) -> None:
+    def __init__(self, engine: Engine, index: Indexing, read: Callable[[Path], bytes] = read_regular) -> None:
+        self._bytes = read
         self._engine = engine
         self._index = index
         self._facts: list[FileFacts] = []
@@ -57,10 +59,10 @@ class Index:
         """Index what ``project``'s models reach among ``rest``, round by round."""
         sources = {source.shown: source for source in rest}
         imports = {path: self._engine.imports_of(path, one.data) for path, one in self.candidates.items()}
-        imports.update({path: self._engine.imports_of(path, data) for path, data in _read(sources.values())})
+        imports.update({path: self._engine.imports_of(path, data) for path, data in self._read(sources.values())})
         neighbours = self._engine.neighbours(imports)
         connected = neighbours.connected(path for path, why in self.results.items() if why is None)
-        texts = dict(_read(source for path, source in sources.items() if path in connected))
+        texts = dict(self._read(source for path, source in sources.items() if path in connected))
         flags = {path: self._engine.flags_in(data) for path, data in texts.items()}
         self._flags = frozenset().union(*flags.values())
         self._batchnorm = neighbours.importing(path for path, found in flags.items() if "own_batchnorm" in found)
@@ -90,11 +92,10 @@ class Index:
                 self._facts.append(found)
         return len(self._facts) > before
 
-
-def _read(sources: Iterable[Source]) -> Iterator[tuple[str, bytes]]:
-    """The path and the bytes of each source. What cannot be read any more is left out: it could be, a moment ago."""
-    for source in sources:
-        try:
-            yield source.shown, read_regular(source.path)
-        except (OSError, MemoryError):
-            continue
+    def _read(self, sources: Iterable[Source]) -> Iterator[tuple[str, bytes]]:
+        """The path and the bytes of each source. What cannot be read any more is left out: it could be before."""
+        for source in sources:
+            try:
+                yield source.shown, self._bytes(source.path)
+            except (OSError, MemoryError):
+                continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -45,7 +45,7 @@ class Request:
 
     ``torch`` is the release that the settings have, with its reason. ``of`` is what the code runs on: ``fsdp1``, or
     ``shim`` where it goes on from ``fsdp_compat``. ``stdin`` is a text that is read in place of the one path, which
-    names it; then nothing is written.
+    names it; then nothing is written. ``overlay`` has what is read in place of some files, by their real path.
     """
 
     paths: tuple[str, ...]
@@ -57,6 +57,7 @@ class Request:
     of: str = "fsdp1"
     selection: Selection = ALL_FILES
     stdin: bytes | None = None
+    overlay: Mapping[Path, bytes] = field(default_factory=dict)
 
 
 #: Is given the files that would change, and returns what each comes to, by its path.
@@ -91,14 +92,14 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     """
     text = request.stdin
     if text is None:
-        sources, read = discover(request.paths, request.selection), read_regular
+        sources, read = discover(request.paths, request.selection), partial(_overlaid, request.overlay)
     else:
         sources = [Source(Path(name).as_posix(), real(Path(name))) for name in request.paths]
         read = partial(_given, text)
     files, rest = _read(sources, read, engine, progress)
     if request.of == "shim":
         _as_fsdp1(files, engine)
-    files += _analyse([file for file in files if not file.source.is_config], rest, request, engine, progress)
+    files += _analyse([file for file in files if not file.source.is_config], rest, request, engine, progress, read)
     if request.of == "shim":
         _back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
@@ -208,11 +209,16 @@ def _configure(files: Sequence[_File], request: Request, progress: Progress) -> 
 
 
 def _analyse(
-    files: Sequence[_File], rest: Sequence[Source], request: Request, engine: Engine, progress: Progress
+    files: Sequence[_File],
+    rest: Sequence[Source],
+    request: Request,
+    engine: Engine,
+    progress: Progress,
+    read: Callable[[Path], bytes],
 ) -> list[_File]:
     """Give every readable file its result; also the files among ``rest`` that a wrapped model reaches."""
     readable = {file.source.shown: file for file in files if not isinstance(file.result, Failed)}
-    index = Index(engine, lambda candidates: _map(Indexer(engine), candidates, request, progress, "Indexing"))
+    index = Index(engine, lambda candidates: _map(Indexer(engine), candidates, request, progress, "Indexing"), read)
     project = index.build([file.candidate for file in readable.values()], rest)
     found = ((source, index.candidates[source.shown]) for source in index.found)
     reached = [_File(source, candidate, PENDING, candidate.data) for source, candidate in found]
@@ -259,6 +265,10 @@ def _map(
 
 def _died(candidate: Candidate) -> Failed:
     return Failed("the process that worked on this file ended without an answer (out of memory, or a crash)")
+
+
+def _overlaid(overlay: Mapping[Path, bytes], path: Path) -> bytes:
+    return overlay[path] if path in overlay else read_regular(path)
 
 
 def _given(text: bytes, path: Path) -> bytes:

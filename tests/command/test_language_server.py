@@ -1,0 +1,181 @@
+"""The language server over standard input and output, as an editor starts it, with the client of pygls."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from lsprotocol import types
+from pygls.lsp.client import LanguageClient
+
+from fsdp_migrate.cli import main
+
+SOURCE = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+text = "\N{GRINNING FACE}"; model = FSDP(model)
+
+
+def unrelated():
+    return 1
+
+
+def train(loss):
+    return model._handle
+"""
+TWO = {
+    "model.py": "from torch.distributed.fsdp import FullyShardedDataParallel as F\n\ndef build(m):\n    return F(m)\n",
+    "train.py": "from model import build\n\nmodel = build(net)\nmodel.clip_grad_norm_(1.0)\n",
+}
+
+
+class Editor:
+    """A client that keeps what the server has published last, and waits for the next."""
+
+    def __init__(self, client: LanguageClient, root: Path) -> None:
+        self.client, self.root = client, root
+        self.published: asyncio.Queue[types.PublishDiagnosticsParams] = asyncio.Queue()
+        self.messages: asyncio.Queue[types.ShowMessageParams] = asyncio.Queue()
+
+        @client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def published(said: types.PublishDiagnosticsParams) -> None:
+            self.published.put_nowait(said)
+
+        @client.feature(types.WINDOW_SHOW_MESSAGE)
+        def shown(said: types.ShowMessageParams) -> None:
+            self.messages.put_nowait(said)
+
+    def uri(self, name: str) -> str:
+        return (self.root / name).as_uri()
+
+    def open(self, name: str, text: str) -> None:
+        item = types.TextDocumentItem(self.uri(name), "python", 1, text)
+        self.client.text_document_did_open(types.DidOpenTextDocumentParams(item))
+
+    def change(self, name: str, text: str) -> None:
+        document = types.VersionedTextDocumentIdentifier(2, self.uri(name))
+        whole = types.TextDocumentContentChangeWholeDocument(text)
+        self.client.text_document_did_change(types.DidChangeTextDocumentParams(document, [whole]))
+
+    async def diagnostics(self, name: str) -> list[types.Diagnostic]:
+        while (said := await self.published.get()).uri != self.uri(name):
+            pass
+        return list(said.diagnostics)
+
+    async def actions(self, name: str, line: int, found: list[types.Diagnostic]) -> list[types.CodeAction]:
+        place = types.Range(types.Position(line, 0), types.Position(line, 0))
+        document = types.TextDocumentIdentifier(self.uri(name))
+        asked = types.CodeActionParams(document, place, types.CodeActionContext(found))
+        answer = await self.client.text_document_code_action_async(asked)
+        return [one for one in answer or [] if isinstance(one, types.CodeAction)]
+
+
+def with_server(root: Path, play: Callable[[Editor], Awaitable[None]]) -> None:
+    async def run() -> None:
+        client = LanguageClient("test", "1")
+        editor = Editor(client, root)
+        await client.start_io(sys.executable, "-m", "fsdp_migrate", "lsp", cwd=root)
+        await client.initialize_async(
+            types.InitializeParams(capabilities=types.ClientCapabilities(), root_uri=root.as_uri())
+        )
+        client.initialized(types.InitializedParams())
+        await asyncio.wait_for(play(editor), 60)
+        await client.shutdown_async(None)
+        client.exit(None)
+        await client.stop()
+
+    asyncio.run(run())
+
+
+def applied(text: str, edits: list[types.TextEdit]) -> str:
+    """``text`` with edits whose columns are before any character that takes two units."""
+    lines = text.splitlines(keepends=True)
+    for edit in sorted(edits, key=lambda one: -one.range.start.line):
+        start, end = edit.range.start, edit.range.end
+        tail = lines[end.line][end.character :] if end.line < len(lines) else ""
+        before = lines[start.line][: start.character] if start.line < len(lines) else ""
+        lines[start.line : end.line + 1] = [before + edit.new_text + tail]
+    return "".join(lines)
+
+
+def edits(action: types.CodeAction) -> list[types.TextEdit]:
+    assert action.edit is not None
+    assert action.edit.changes is not None
+    (found,) = action.edit.changes.values()
+    return [one for one in found if isinstance(one, types.TextEdit)]
+
+
+def test_findings_pages_and_fixes_are_those_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+
+    async def play(editor: Editor) -> None:
+        editor.open("a.py", SOURCE)
+        found = await editor.diagnostics("a.py")
+        call = next(one for one in found if one.code == "FSDP101")
+        # An emoji takes two of the units in which editors count.
+        assert (call.range.start.line, call.range.start.character) == (2, len('text = "xx"; model = '))
+        assert call.severity is types.DiagnosticSeverity.Warning
+        assert {one.severity for one in found if one.code == "FSDP209"} <= {types.DiagnosticSeverity.Error}
+        assert any(one.severity is types.DiagnosticSeverity.Error and one.range.start.line == 10 for one in found)
+
+        hovered = await editor.client.text_document_hover_async(
+            types.HoverParams(types.TextDocumentIdentifier(editor.uri("a.py")), types.Position(2, 20))
+        )
+        assert hovered is not None
+        assert isinstance(hovered.contents, types.MarkupContent)
+        assert "# FSDP101 constructor-call" in hovered.contents.value
+
+        actions = {one.title: one for one in await editor.actions("a.py", 2, [call])}
+        assert set(actions) == {
+            "Rewrite these lines to FSDP2", "Rewrite this file to FSDP2", "Ignore FSDP101 on this line",
+        }  # fmt: skip
+        assert list(actions["Rewrite these lines to FSDP2"].diagnostics or ()) == [call]
+        everything = applied(SOURCE, edits(actions["Rewrite this file to FSDP2"]))
+        done = subprocess.run(
+            [sys.executable, "-m", "fsdp_migrate", "rewrite", "--quiet", "--allow-dirty", "a.py"],
+            cwd=tmp_path, check=False, capture_output=True,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert everything == (tmp_path / "a.py").read_text()
+        (ignored,) = edits(actions["Ignore FSDP101 on this line"])
+        assert ignored.new_text == "  # fsdp-migrate: ignore[FSDP101]"
+
+    with_server(tmp_path, play)
+
+
+def test_a_model_is_followed_from_file_to_file_and_changes_are_looked_at(tmp_path: Path) -> None:
+    for name, text in TWO.items():
+        (tmp_path / name).write_text(text)
+
+    async def play(editor: Editor) -> None:
+        editor.open("train.py", TWO["train.py"])
+        assert [one.code for one in await editor.diagnostics("train.py")] == ["FSDP201"]
+        editor.change("train.py", "from model import build\n")
+        assert await editor.diagnostics("train.py") == []
+        editor.change("train.py", "def f(:\n    FSDP\n")
+        (broken,) = await editor.diagnostics("train.py")
+        assert "could not parse" in broken.message
+
+    with_server(tmp_path, play)
+
+
+def test_bad_settings_are_a_message_and_no_end(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.fsdp-migrate]\nignore = ['FSDP999']\n")
+
+    async def play(editor: Editor) -> None:
+        editor.open("a.py", SOURCE)
+        assert "there is no rule FSDP999" in (await editor.messages.get()).message
+
+    with_server(tmp_path, play)
+
+
+def test_it_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delitem(sys.modules, "fsdp_migrate.lsp.server", raising=False)
+    monkeypatch.setitem(sys.modules, "pygls", None)
+    monkeypatch.setitem(sys.modules, "pygls.lsp.server", None)
+    assert main(["lsp"]) == 2
+    assert capsys.readouterr().err.startswith("Error: lsp needs pygls")
