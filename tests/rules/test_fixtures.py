@@ -55,7 +55,6 @@ DIFFERS = {
     "FSDP215-native-clip": "all ranks clip by the same norm",
     "FSDP216-hand-reduced-norm": "each rank adds what is the norm of all ranks already",
     "FSDP217-parameter-data": "nothing decays",
-    "FSDP218-frozen-later": "what was thawed after an evaluation trains for one step",
     "FSDP219-parameter-attributes": "all parameters decay",
     "FSDP226-random-values": "the numbers drawn for DTensors are others",
     "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",

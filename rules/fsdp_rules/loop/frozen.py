@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.loop.gathered import may_reshard_before, reshard_before
+from fsdp_rules.model.passes import Pass, last_passes
 from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.model.wrapping import assignments, may_wrap, model_of_parameter
 from fsdp_rules.project.project import Certainty
@@ -26,9 +28,9 @@ class FrozenLater(Rule):
     After a forward without a backward (an evaluation) the units that FSDP2 does not reshard (the root, and all units
     under SHARD_GRAD_OP) still hold gathered parameters. A change of `requires_grad` then applies only to these: the
     next backward restores the sharded parameters as they were, and what was unfrozen trains for one step. FSDP1 with
-    `use_orig_params=True` has one set of parameters. Resharding the units first makes the change permanent. If no
-    forward has run since the last backward, as right after wrapping, nothing is lost. Models sharded by `fsdp_compat`
-    keep the change at any time.
+    `use_orig_params=True` has one set of parameters. The units are resharded first, which makes the change permanent
+    and does nothing where they are sharded already. If no forward has run since the last backward, as right after
+    wrapping, nothing is lost. Models sharded by `fsdp_compat` keep the change at any time.
     """
 
     id = "FSDP218"
@@ -47,13 +49,15 @@ def train(net, epochs):
         run(model)
 """
     after = """
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 def train(net, epochs):
     model = fully_shard(net)
     for epoch in range(epochs):
+        for unit in model.modules():
+            if isinstance(unit, FSDPModule):
+                unit.reshard()
         for parameter in model.parameters():
-            # TODO(fsdp-migrate FSDP218): an eval forward leaves gathered parameters: the next reshard loses this change
             parameter.requires_grad = epoch > 0
         run(model)
 """
@@ -68,6 +72,16 @@ def train(net, epochs):
         if model is None and sharded(found[0], file).certainty is Certainty.MAYBE:
             model = found[0]
         if model is None or not _is_later(node, found[1], file):
+            return
+        place = found[1] or node
+        passes = last_passes(place, file)
+        if passes <= {Pass.BACKWARD, Pass.RESHARD}:
+            return
+        if (sure or Pass.FORWARD in passes) and may_reshard_before(place, model, file):
+            text = (
+                f"after an eval forward the next reshard would lose this change: {file.code(model)} is resharded first"
+            )
+            yield Diagnosis(node, Level.SAFE, text, edits=(reshard_before(file.statement(place), model, file),))
             return
         units = f"for unit in {file.code(model)}.modules(): if isinstance(unit, FSDPModule): unit.reshard()"
         yield Diagnosis(

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import takewhile
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
+from fsdp_rules.file.expressions import is_repeatable, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.loop._parameter_reads import parameter_reads
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
-from fsdp_rules.model.passes import Pass, last_passes
+from fsdp_rules.model.passes import Pass, last_passes, may_run_between
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import PASSING, SHARDING, may_wrap, model_of_parameters
+from fsdp_rules.model.wrapping import SHARDING, may_wrap, model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertBefore, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-#: Functions that look at the parameters of a model that they are given, by what people call them.
-LOOKS = re.compile(r"ema|averag|optim|teacher|update|hash|checksum|freeze|param|norm|sync|copy|count", re.IGNORECASE)
 ADVICE = (
     "clear the gradients with the optimizer's zero_grad(), or call reshard() on every FSDPModule of the model first"
 )
@@ -32,8 +31,9 @@ class GatheredParameters(Rule):
     After a forward FSDP2 keeps the root gathered (under SHARD_GRAD_OP every unit), and `model.parameters()` then
     gives the gathered copies: `model.zero_grad()` leaves the gradients of the sharded parameters where they are, an
     optimizer built there trains nothing, and an average copies what is about to be freed. FSDP1 has one set of
-    parameters. The optimizer's own `zero_grad()` always reaches the sharded parameters; where it is not known, the
-    units are resharded first, which does nothing where they are sharded already.
+    parameters. What ran before a function is followed to its callers, in all files. The optimizer's own `zero_grad()`
+    always reaches the sharded parameters; where it is not known, the units are resharded first, which does nothing
+    where they are sharded already.
     """
 
     id = "FSDP220"
@@ -73,8 +73,9 @@ def train(net, batches):
         """Every place that reads parameters where a forward may have been the last pass."""
         if "fsdp1" not in file.project.flags:
             return
-        resharded: set[tuple[cst.CSTNode, str]] = set()
-        for place, model, clears in _places(file):
+        resharded: dict[tuple[cst.CSTNode, str], cst.CSTNode] = {}
+        for place, part, clears in parameter_reads(file):
+            model = part if clears else _whole(part, file)
             if not _is_gathered(place, model, clears, file):
                 continue
             optimizer = _optimizer_of(model, place, file) if clears and isinstance(place, cst.Call) else None
@@ -83,10 +84,11 @@ def train(net, batches):
                 continue
             statement = file.statement(place)
             block = file.parent(file.parent(statement) or statement)
-            if block is not None and not clears and (block, file.code(model)) in resharded:
-                continue
             if block is not None:
-                resharded.add((block, file.code(model)))
+                before = resharded.get((block, file.code(model)))
+                if before is not None and not clears and not may_run_between(before, place, file):
+                    continue
+                resharded[block, file.code(model)] = place
             yield self._resharded(place, model, file)
 
     def _by_optimizer(self, call: cst.Call, model: cst.BaseExpression, optimizer: str, file: File) -> Diagnosis:
@@ -100,7 +102,7 @@ def train(net, batches):
     def _resharded(self, place: cst.CSTNode, model: cst.BaseExpression, file: File) -> Diagnosis:
         message = f"after a forward, FSDP2 still holds gathered parameters: {file.code(model)} is resharded first"
         statement = file.statement(place)
-        if not is_repeatable(model) or not isinstance(statement, cst.BaseSmallStatement | cst.For):
+        if not may_reshard_before(place, model, file):
             return Diagnosis(
                 place,
                 Level.MANUAL,
@@ -108,9 +110,25 @@ def train(net, batches):
                 ADVICE,
             )
         # FSDP1 keeps its root gathered over such a forward, and computes with it once more before it sees the change.
-        level = Level.REVIEW if _writes(place, file) else Level.SAFE
-        advice = "FSDP1's root read this change one step later" if level is Level.REVIEW else ""
-        return Diagnosis(place, level, message, advice, edits=(reshard_before(statement, model, file),))
+        edits = (reshard_before(statement, model, file),)
+        if not _writes(place, model, file):
+            return Diagnosis(place, Level.SAFE, message, edits=edits)
+        message = f"{file.code(model)} is resharded first: its root reads this change at once (FSDP1: one step later)"
+        advice = "if the losses after an evaluation have to be FSDP1's, change the parameters before it"
+        return Diagnosis(place, Level.REVIEW, message, advice, edits=edits)
+
+
+def may_reshard_before(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
+    """Whether the statement around ``place`` can have another in front of it, which evaluates ``model`` once more."""
+    statement = file.statement(place)
+    return (
+        is_repeatable(model)
+        and isinstance(statement, cst.BaseSmallStatement | cst.For)
+        and not any(
+            isinstance(entry, cst.Lambda)
+            for entry in takewhile(lambda one: one is not statement, file.ancestors(place))
+        )
+    )
 
 
 def reshard_before(statement: cst.CSTNode, model: cst.BaseExpression, file: File) -> Edit:
@@ -125,56 +143,14 @@ def reshard_before(statement: cst.CSTNode, model: cst.BaseExpression, file: File
     )
 
 
-def _places(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, bool]]:
-    """What reads the parameters of a model, the model, and whether it clears gradients; in the order of the text."""
-    found: list[tuple[cst.CSTNode, cst.BaseExpression, bool]] = []
-    for loop in file.nodes(cst.For):
-        model = model_of_parameters(loop.iter, file)
-        if model is not None and not isinstance(loop.iter, cst.Name):
-            found.append((loop, model, _clears(loop, file)))
-    for call in file.nodes(cst.Call):
-        func = call.func
-        if isinstance(func, cst.Attribute) and func.attr.value == "zero_grad":
-            found.append((call, func.value, True))
-            continue
-        for argument in call.args:
-            model = _passed(argument.value, func, file)
-            if model is not None and not _is_plain(func) and not (file.resolved(func) or "").startswith(STATES):
-                found.append((call, model, False))
-                break
-    return iter(sorted(found, key=lambda entry: file.span(entry[0])))
-
-
-#: What gets and sets states works on shards, whatever ran before, and so do the helpers.
-STATES = ("torch.distributed.checkpoint.state_dict.", "fsdp_compat.")
-
-
-def _is_plain(func: cst.BaseExpression) -> bool:
-    """Whether what is called only passes on what it is given, clips, or runs the backward itself."""
-    if isinstance(func, cst.Name):
-        return func.value in PASSING or func.value in ("isinstance", "getattr", "hasattr", "print", "len", "type", "id")
-    return (isinstance(func, cst.Attribute) and "clip" in func.attr.value) or last_name(func).endswith("scaler")
-
-
-def _passed(node: cst.BaseExpression, func: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
-    """The model whose parameters ``node`` passes on, or that is passed on itself."""
-    if dotted(node) is not None and LOOKS.search(dotted(func) or ""):
-        return node if sharded(node, file).certainty is not Certainty.NO else None
-    return model_of_parameters(node, file)
-
-
-def _clears(loop: cst.For, file: File) -> bool:
-    """Whether ``loop`` clears the gradients of the parameters that it runs over."""
-    names = {entry.value for entry in names_in(loop.target)}
-    for node in file.inside(loop.body, cst.Attribute):
-        if node.attr.value != "grad" or not isinstance(node.value, cst.Name) or node.value.value not in names:
-            continue
-        parent = file.parent(node)
-        if isinstance(parent, cst.AssignTarget | cst.Del):
-            return True
-        if isinstance(parent, cst.Attribute) and parent.attr.value in ("zero_", "detach_"):
-            return True
-    return False
+def _whole(part: cst.BaseExpression, file: File) -> cst.BaseExpression:
+    """The sharded model that ``part`` is a part of, ``part`` itself where none is known."""
+    node = part
+    while sharded(node, file).certainty is Certainty.NO:
+        if not isinstance(node, cst.Attribute | cst.Subscript):
+            return part
+        node = node.value
+    return node
 
 
 def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, file: File) -> bool:
@@ -190,7 +166,7 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False
     passes = last_passes(place, file)
-    if clears or _zips(place) or _writes(place, file):
+    if clears or _zips(place) or (isinstance(place, cst.For) and _writes(place, model, file)):
         return not passes <= {Pass.BACKWARD, Pass.RESHARD}
     return Pass.FORWARD in passes
 
@@ -209,21 +185,38 @@ def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> 
     return False
 
 
-def _writes(place: cst.CSTNode, file: File) -> bool:
-    """Whether ``place`` is a loop that changes in place the parameters that it runs over."""
-    if not isinstance(place, cst.For):
-        return False
-    names = {entry.value for entry in names_in(place.target)}
-    for call in file.inside(place.body, cst.Call):
+def _writes(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``place`` is a loop that changes in place the parameters that it runs over, or leads to such changes."""
+    loop = place if isinstance(place, cst.For) else None
+    target = None if loop is None else _own_target(loop, model, file)
+    names = set() if target is None else {entry.value for entry in names_in(target)}
+    whole = file.function(place) or file.statement(place) if loop is None else loop.body
+    for call in file.inside(whole, cst.Call):
         func = call.func
         if not isinstance(func, cst.Attribute) or not func.attr.value.endswith("_") or func.attr.value[0] == "_":
             continue
         changed = func.value
-        if isinstance(changed, cst.Attribute) and changed.attr.value == "data":
+        is_data = isinstance(changed, cst.Attribute) and changed.attr.value == "data"
+        if isinstance(changed, cst.Attribute) and is_data:
             changed = changed.value
-        if isinstance(changed, cst.Name) and changed.value in names and func.attr.value != "requires_grad_":
+        if func.attr.value == "requires_grad_":
+            continue
+        if loop is not None and isinstance(changed, cst.Name) and changed.value in names:
+            return True
+        if loop is None and (is_data or isinstance(changed, cst.Subscript)):
             return True
     return False
+
+
+def _own_target(loop: cst.For, model: cst.BaseExpression, file: File) -> cst.CSTNode:
+    """What of the target of ``loop`` runs over the model's parameters: of ``zip(saved, model.parameters())`` half."""
+    target, call = loop.target, loop.iter
+    if _zips(loop) and isinstance(call, cst.Call) and isinstance(target, cst.Tuple):
+        found = [model_of_parameters(argument.value, file) for argument in call.args]
+        mine = [one is not None and file.code(_whole(one, file)) == file.code(model) for one in found]
+        if len(mine) == len(target.elements) and mine.count(True) == 1:
+            return target.elements[mine.index(True)].value
+    return target
 
 
 def _zips(place: cst.CSTNode) -> bool:

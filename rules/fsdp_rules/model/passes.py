@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
-from fsdp_rules.file.file import File
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
+from fsdp_rules.project.entered import EVALUATES, Pass, is_backward
 from fsdp_rules.project.project import Certainty
 
-#: Functions and methods that run a model without a backward, by what people call them.
-EVALUATES = re.compile(r"(^|_)(eval\w*|valid\w*|test|tests|infer\w*|predict\w*|sample|generate|rollout|forward)(_|$)")
+__all__ = ["Pass", "last_passes", "may_run_between"]
+
 #: Names that only look like such functions.
 NO_PASS = frozenset({"eval", "register_fsdp_forward_method"})
 #: Functions that are given a model and do not run it, by what people call them.
@@ -29,13 +30,12 @@ UNITS = re.compile(r"isinstance\(\w+, ([\w.]+\.)?FSDPModule\)")
 CONDITIONAL = (cst.If, cst.Else, cst.IfExp, cst.BooleanOperation, cst.ExceptHandler, cst.MatchCase)
 
 
-class Pass(enum.Enum):
-    """What may have happened last to the parameters: ``UNKNOWN`` is what the caller of the function did."""
+class Event(NamedTuple):
+    """A call, what may be the last pass after it, and whether it may run none."""
 
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    RESHARD = "reshard"
-    UNKNOWN = "unknown"
+    call: cst.Call
+    passes: frozenset[Pass]
+    may_run_none: bool
 
 
 def last_passes(place: cst.CSTNode, file: File) -> frozenset[Pass]:
@@ -58,25 +58,34 @@ def last_passes(place: cst.CSTNode, file: File) -> frozenset[Pass]:
         start = first
     if not _collect([entry for entry in events if _end(entry[0], file) <= start], place, file, found):
         found.add(Pass.UNKNOWN)
+        if file.project.entered.after_forward(file.path, file.scope(place)):
+            found.add(Pass.FORWARD)
     return frozenset(found)
 
 
+def may_run_between(first: cst.CSTNode, second: cst.CSTNode, file: File) -> bool:
+    """Whether a pass may run after ``first`` and before ``second``, both of one block."""
+    start, end = _end(first, file), _position(file.statement(second), file)
+    events = _events(file.function(second) or file.module, file)
+    return any(start < _end(event.call, file) <= end for event in events)
+
+
 @once
-def _events(owner: cst.CSTNode, file: File) -> list[tuple[cst.Call, Pass]]:
+def _events(owner: cst.CSTNode, file: File) -> list[Event]:
     """The passes in the body of a function, or of the module, in the order in which they have happened."""
     events = [
-        (node, kind)
+        Event(node, *kinds)
         for node in file.inside(owner, cst.Call)
-        if (file.function(node) or file.module) is owner and (kind := _kind(node, file)) is not None
+        if (file.function(node) or file.module) is owner and (kinds := _kinds(node, file)) is not None
     ]
     # A call has happened where its text ends: ``model(x).backward()`` ends with the backward.
     return sorted(events, key=lambda entry: _end(entry[0], file))
 
 
-def _collect(events: list[tuple[cst.Call, Pass]], place: cst.CSTNode, file: File, found: set[Pass]) -> bool:
+def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pass]) -> bool:
     """Add what may be the last of ``events`` before ``place``; whether one of them surely ran."""
     around = set(file.ancestors(place))
-    for node, kind in reversed(events):
+    for node, passes, may_run_none in reversed(events):
         branches = [
             entry
             for entry in file.ancestors(node)
@@ -84,8 +93,8 @@ def _collect(events: list[tuple[cst.Call, Pass]], place: cst.CSTNode, file: File
         ]
         if _excludes(node, place, file):
             continue
-        found.add(kind)
-        if all(entry in around for entry in branches):
+        found |= passes
+        if not may_run_none and all(entry in around for entry in branches):
             return True
     return False
 
@@ -107,13 +116,26 @@ def _arms(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.CSTNode, cst.CSTN
             yield ancestor, child
 
 
+def _kinds(call: cst.Call, file: File) -> tuple[frozenset[Pass], bool] | None:
+    """What may be the last pass after ``call``, and whether it may run none; None where it runs none."""
+    kind = _kind(call, file)
+    known = None if kind is None else (frozenset({kind}), False)
+    text = dotted(call.func)
+    if text is None or kind in (Pass.BACKWARD, Pass.RESHARD) or sharded(call.func, file).certainty is not Certainty.NO:
+        return known
+    # What the functions of the project do is known; by its name alone another one runs a forward.
+    left = file.project.entered.leaves(file.path, file.scope(call), text)
+    if not left - {Pass.UNKNOWN}:
+        return None if left and kind is Pass.UNKNOWN else known
+    return left - {Pass.UNKNOWN}, Pass.UNKNOWN in left
+
+
 def _kind(call: cst.Call, file: File) -> Pass | None:
     func = call.func
     if may_wrap(call, file) or file.resolved(func) in SHARDING:
         return Pass.RESHARD
     name = func.attr.value if isinstance(func, cst.Attribute) else func.value if isinstance(func, cst.Name) else ""
-    # timm's scaler, as many programs copy it, is called with the loss and runs the backward itself.
-    if name == "backward" or name.endswith(("_backward", "scaler")):
+    if is_backward(name):
         return Pass.BACKWARD
     if name == "reshard":
         return Pass.RESHARD

@@ -17,6 +17,7 @@ from fsdp_rules.project.callbacks import Callbacks
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.project.edges import Call, joined, waiting_calls
+from fsdp_rules.project.entered import Entered, functions_by_name
 from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
@@ -49,7 +50,8 @@ class Project:
     may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no
     file names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the
     functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
-    state under no setting of theirs, ``configured`` what definitions give to wraps in other places.
+    state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
+    ran last where a function begins.
     """
 
     flags: frozenset[str]
@@ -77,6 +79,7 @@ class Project:
     fsdp2: frozenset[str] = field(default=frozenset())
     taking: frozenset[str] = field(default=frozenset())
     configured: Mapping[Slot, Contract] = field(default_factory=dict)
+    entered: Entered = field(default_factory=Entered)
 
     @classmethod
     def build(
@@ -137,6 +140,12 @@ class Project:
             fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
             taking=frozenset(
                 file.path for file in files if "takes_state" in file.flags and "sticky_state" not in file.flags
+            ),
+            entered=Entered(
+                Lookup(held, owners),
+                {(file.path, scope): steps for file in files for scope, steps in file.steps.of.items()},
+                functions_by_name((file.path, file.functions) for file in files),
+                frozenset().union(*(file.steps.values for file in files)),
             ),
         )
 

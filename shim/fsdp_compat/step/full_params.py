@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from fsdp_compat.planning.records import record_of
 from fsdp_compat.torch_.gathering import left_alone, prepare
 from fsdp_compat.torch_.param_groups import ManagedParameter, is_running, managed_parameters, reduction_groups
 from fsdp_compat.torch_.tensors import copy_into, gathered_copy, holds_first_shard
@@ -121,7 +122,11 @@ def _summon(
                     if with_grads and one.full.grad is not None:
                         _write_back_grad(one.managed.sharded, one.full.grad, one.managed.data_dimensions)
         finally:
+            record = record_of(unit)
             for one in summoned:
+                # FSDP1 without use_orig_params shows other parameters in the block than it trains.
+                if record is None or record.options.use_orig_params:
+                    _keep_requires_grad(one)
                 _register(one.managed.places, one.managed.sharded)
 
 
@@ -139,6 +144,14 @@ def _gather(managed: ManagedParameter, rank0_only: bool, offload_to_cpu: bool, w
 def _register(places: tuple[Place, ...], param: nn.Parameter | DTensor) -> None:
     for owner, name in places:
         owner._parameters[name] = param  # type: ignore[assignment]
+
+
+def _keep_requires_grad(one: _Summoned) -> None:
+    """Let the shards have the flag that the block set: FSDP1 has one parameter for both."""
+    owner, name = one.managed.places[0]
+    current = owner._parameters.get(name)
+    if current is not None and current.requires_grad != one.managed.sharded.requires_grad:
+        one.managed.sharded.requires_grad_(current.requires_grad)
 
 
 def _write_back(one: _Summoned, with_grads: bool) -> None:

@@ -53,7 +53,8 @@ def test_in_a_function_that_gets_the_model(body: str, line: int | None) -> None:
 
 def test_in_a_loop_of_the_function_that_wraps() -> None:
     loop = "    for epoch in range(9):\n        if epoch == 3:\n            model.unfreeze()\n"
-    assert lines(f"{HEAD}def main(net):\n    model = FSDP(net)\n{loop}") == [8]
+    assert lines(f"{HEAD}def main(net):\n    model = FSDP(net)\n{loop}") == []
+    assert lines(f"{HEAD}def main(net):\n    model = FSDP(net)\n{loop}        run(model)\n") == [8]
 
 
 def test_a_partial_wraps_as_well() -> None:
@@ -61,4 +62,5 @@ def test_a_partial_wraps_as_well() -> None:
     head = f"import functools\n{HEAD}def main(net):\n    model = net\n"
     wrap = "    wrap = functools.partial(FSDP, use_orig_params=True)\n    model = wrap(model)\n"
     assert lines(f"{head}    model.head.requires_grad_(False)\n{wrap}    return model\n") == []
-    assert lines(f"{head}{wrap}    for epoch in range(3):\n        model.head.requires_grad_(False)\n") == [10]
+    loop = "    for epoch in range(3):\n        model.head.requires_grad_(False)\n        run(model)\n"
+    assert lines(f"{head}{wrap}{loop}") == [10]

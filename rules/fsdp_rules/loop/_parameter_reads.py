@@ -1,0 +1,110 @@
+"""Where a file reads the parameters of a model, or clears their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name, names_in
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrapping import PASSING, model_of_parameters
+from fsdp_rules.project.entered import LOOKS
+from fsdp_rules.project.project import Certainty
+
+#: What gets and sets states works on shards, whatever ran before, and so do the helpers.
+STATES = ("torch.distributed.checkpoint.state_dict.", "fsdp_compat.")
+#: What is the same of a gathered parameter.
+ASKED = frozenset({"device", "dim", "element_size", "nelement", "ndim", "numel", "requires_grad", "shape", "size"})
+
+
+def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, bool]]:
+    """What reads the parameters of a model, the model, and whether it clears gradients; in the order of the text."""
+    found: list[tuple[cst.CSTNode, cst.BaseExpression, bool]] = []
+    for loop in file.nodes(cst.For):
+        for iterated in _iterated(loop):
+            model = model_of_parameters(iterated, file)
+            if model is not None and not isinstance(loop.iter, cst.Name):
+                found.append((loop, model, _clears(loop, file)))
+    for call in file.nodes(cst.Call):
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "zero_grad":
+            found.append((call, func.value, True))
+            continue
+        for argument in call.args:
+            model = _passed(argument.value, func, file)
+            if model is not None and not _is_plain(func) and not (file.resolved(func) or "").startswith(STATES):
+                found.append((call, model, False))
+                break
+    known: set[cst.CSTNode | None] = {place for place, _, _ in found}
+    for call in file.nodes(cst.Call):
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value in ("parameters", "named_parameters"):
+            around = list(takewhile(lambda one: not isinstance(one, cst.BaseStatement), file.ancestors(call)))
+            outer = file.parent(around[-1] if around else call)
+            if known.isdisjoint((*around, outer)) and not any(_passes_on_less(one, call, file) for one in around):
+                found.append((call, func.value, False))
+    return iter(sorted(found, key=lambda entry: file.span(entry[0])))
+
+
+def _iterated(loop: cst.For) -> list[cst.BaseExpression]:
+    """What ``loop`` runs over, each part of a ``zip`` for itself."""
+    call = loop.iter
+    if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "zip":
+        return [argument.value for argument in call.args]
+    return [call]
+
+
+def _passes_on_less(node: cst.CSTNode, call: cst.Call, file: File) -> bool:
+    """Whether ``node``, around the ``call`` that gives parameters, uses none of their values."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in ASKED
+    if isinstance(node, cst.Call):
+        func = node.func
+        counts = isinstance(func, cst.Name) and func.value in ("len", "any", "all")
+        return counts or _clips(func) or (file.resolved(func) or "").startswith(STATES)
+    if not isinstance(node, cst.BaseComp):
+        return False
+    targets = list(names_in(node.for_in.target))
+    names = {entry.value for entry in targets}
+    uses = [entry for entry in file.inside(node, cst.Name) if entry.value in names and entry not in targets]
+    return all(_is_asked(entry, file) for entry in uses)
+
+
+def _is_asked(name: cst.Name, file: File) -> bool:
+    parent = file.parent(name)
+    return isinstance(parent, cst.Attribute) and parent.attr.value in ASKED
+
+
+def _is_plain(func: cst.BaseExpression) -> bool:
+    """Whether what is called only passes on what it is given, clips, or runs the backward itself."""
+    if isinstance(func, cst.Name):
+        return func.value in PASSING or func.value in ("isinstance", "getattr", "hasattr", "print", "len", "type", "id")
+    return _clips(func) or last_name(func).endswith("scaler")
+
+
+def _clips(func: cst.BaseExpression) -> bool:
+    return "clip" in last_name(func)
+
+
+def _passed(node: cst.BaseExpression, func: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """The model whose parameters ``node`` passes on, or that is passed on itself."""
+    if dotted(node) is not None and LOOKS.search(dotted(func) or ""):
+        return node if sharded(node, file).certainty is not Certainty.NO else None
+    return model_of_parameters(node, file)
+
+
+def _clears(loop: cst.For, file: File) -> bool:
+    """Whether ``loop`` clears the gradients of the parameters that it runs over."""
+    names = {entry.value for entry in names_in(loop.target)}
+    for node in file.inside(loop.body, cst.Attribute):
+        if node.attr.value != "grad" or not isinstance(node.value, cst.Name) or node.value.value not in names:
+            continue
+        parent = file.parent(node)
+        if isinstance(parent, cst.AssignTarget | cst.Del):
+            return True
+        if isinstance(parent, cst.Attribute) and parent.attr.value in ("zero_", "detach_"):
+            return True
+    return False

@@ -1,0 +1,199 @@
+"""Which pass of a sharded model may have run last where a function of the tree begins, and where it ends."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fsdp_rules.project.flow import Certainty
+from fsdp_rules.project.lookup import Lookup
+from fsdp_rules.project.steps import Step
+
+#: Functions that look at the parameters of a model that they are given, by what people call them.
+LOOKS = re.compile(r"ema|averag|optim|teacher|update|hash|checksum|freeze|param|norm|sync|copy|count", re.IGNORECASE)
+#: Functions and methods that run a model without a backward, by what people call them.
+EVALUATES = re.compile(r"(^|_)(eval\w*|valid\w*|test|tests|infer\w*|predict\w*|sample|generate|rollout|forward)(_|$)")
+#: Methods of every module, which are not those of the tree that have the same names.
+OF_MODULES = frozenset(
+    {
+        *("apply", "buffers", "children", "cpu", "cuda", "eval", "half", "load_state_dict", "modules"),
+        *("named_buffers", "named_children", "named_modules", "named_parameters", "parameters"),
+        *("requires_grad_", "reshard", "state_dict", "to", "train", "zero_grad"),
+    }
+)
+#: A function of the tree: the path of its file and its qualified name.
+Site = tuple[str, str]
+
+
+class Pass(enum.Enum):
+    """What may have happened last to the parameters: ``UNKNOWN`` is what the caller of the function did."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RESHARD = "reshard"
+    UNKNOWN = "unknown"
+
+
+NOTHING = frozenset({Pass.UNKNOWN})
+
+
+def is_backward(name: str) -> bool:
+    """Whether what is called ``name`` runs a backward: timm's scaler, which is called with the loss, does too."""
+    return name == "backward" or name.endswith(("_backward", "scaler"))
+
+
+@dataclass(frozen=True)
+class Entered:
+    """``steps`` are the calls of each function, ``values`` the names of functions that are called as values."""
+
+    models: Lookup = field(default_factory=Lookup)
+    steps: dict[Site, tuple[Step, ...]] = field(default_factory=dict)
+    functions: dict[str, tuple[Site, ...]] = field(default_factory=dict)
+    values: frozenset[str] = field(default=frozenset())
+    _entries: dict[Site, bool] = field(default_factory=dict)
+    _exits: dict[Site, frozenset[Pass]] = field(default_factory=dict)
+
+    def after_forward(self, path: str, scope: str) -> bool:
+        """Whether some caller runs a forward of a sharded model, and no backward, before it calls ``scope``."""
+        site = (path, scope)
+        if site not in self._entries:
+            self._entries[site] = False
+            self._entries[site] = self._is_entered(site)
+        return self._entries[site]
+
+    def leaves(self, path: str, scope: str, callee: str) -> frozenset[Pass]:
+        """What may be the last pass after a call of ``callee`` in ``scope``; empty where no function is known."""
+        found: set[Pass] = set()
+        for site in self._called(path, scope, callee):
+            found |= self._leaves(site)
+        return frozenset(found)
+
+    def _is_entered(self, site: Site) -> bool:
+        scope = site[1]
+        name = _called_as(scope)
+        if not scope:
+            return False
+        callers = [
+            (caller, position)
+            for caller, position in self._callers.get(name, ())
+            if site in self._called(*caller, self.steps[caller][position].callee)
+        ]
+        if not callers:
+            return name in self.values and self._evaluates
+        for caller, position in callers:
+            step = self.steps[caller][position]
+            if LOOKS.search(step.callee) and any(self._holds(*caller, text) for text in step.given):
+                continue
+            passes = self._before(caller, position)
+            if Pass.FORWARD in passes or (Pass.UNKNOWN in passes and self.after_forward(*caller)):
+                return True
+        return False
+
+    def _before(self, site: Site, position: int) -> frozenset[Pass]:
+        """Everything that may have been the last pass before a step, loops followed around once."""
+        steps, place = self.steps[site], self.steps[site][position]
+        found: set[Pass] = set()
+        last = position
+        for first_line, last_line in place.loops:
+            inside = [index for index, step in enumerate(steps) if first_line <= step.end[0] <= last_line]
+            if self._collect(site, [steps[index] for index in inside if index < last], place, found):
+                return frozenset(found)
+            self._collect(site, [steps[index] for index in inside if index > position], place, found)
+            last = min([index for index in inside if index < last], default=last)
+        if not self._collect(site, steps[:last], place, found):
+            found.add(Pass.UNKNOWN)
+        return frozenset(found)
+
+    def _leaves(self, site: Site) -> frozenset[Pass]:
+        if site not in self._exits:
+            self._exits[site] = NOTHING
+            found: set[Pass] = set()
+            if not self._collect(site, self.steps.get(site, ()), None, found):
+                found.add(Pass.UNKNOWN)
+            self._exits[site] = frozenset(found)
+        return self._exits[site]
+
+    def _collect(self, site: Site, steps: Sequence[Step], place: Step | None, found: set[Pass]) -> bool:
+        """Add what may be the last pass of ``steps`` before ``place``; whether one of them surely ran."""
+        around = {(line, column): arm for line, column, arm in place.arms} if place is not None else {}
+        for step in reversed(steps):
+            if any(around.get((line, column), arm) != arm for line, column, arm in step.arms):
+                continue
+            passes = self._passes(site, step)
+            found |= passes - NOTHING
+            if passes and Pass.UNKNOWN not in passes and all(arm[:2] in around for arm in step.arms):
+                return True
+        return False
+
+    def _passes(self, site: Site, step: Step) -> frozenset[Pass]:
+        name = step.callee.rpartition(".")[2]
+        if is_backward(name):
+            return frozenset({Pass.BACKWARD})
+        if name == "reshard":
+            return frozenset({Pass.RESHARD})
+        owner = step.callee.removesuffix(".forward")
+        if owner and self._holds(*site, owner):
+            return frozenset({Pass.FORWARD})
+        found = self.leaves(*site, step.callee)
+        if not found and EVALUATES.search(name) and name not in OF_MODULES:
+            receiver = step.callee.rpartition(".")[0]
+            if any(self._holds(*site, text) for text in (*step.given, *([receiver] if receiver else []))):
+                return frozenset({Pass.FORWARD})
+        return found
+
+    def _holds(self, path: str, scope: str, text: str) -> bool:
+        return self.models.find(path, scope, text).certainty is not Certainty.NO
+
+    def _called(self, path: str, scope: str, callee: str) -> list[Site]:
+        """The functions of the tree that a call of ``callee`` in ``scope`` may run, those of the same class first."""
+        receiver, _, name = callee.rpartition(".")
+        found = self.functions.get(name, ())
+        if not receiver:
+            seen = [site for site in found if _is_visible(site, path, scope)]
+            return [site for site in seen if site[0] == path] or seen
+        if receiver in ("self", "cls"):
+            owner = scope.rpartition(".")[0]
+            own = [site for site in found if site[0] == path and site[1] == f"{owner}.{name}"]
+            if own:
+                return own
+        if name in OF_MODULES and (receiver == "?" or self._holds(path, scope, receiver)):
+            return []
+        return list(found)
+
+    @cached_property
+    def _callers(self) -> dict[str, list[tuple[Site, int]]]:
+        found: dict[str, list[tuple[Site, int]]] = defaultdict(list)
+        for site, steps in self.steps.items():
+            for position, step in enumerate(steps):
+                found[step.callee.rpartition(".")[2]].append((site, position))
+        return found
+
+    @cached_property
+    def _evaluates(self) -> bool:
+        """Whether some function of the tree may end with a forward as its last pass."""
+        return any(Pass.FORWARD in self._leaves(site) for site in self.steps)
+
+
+def _called_as(scope: str) -> str:
+    """The name that a function is called by: a class's, for what initialises its objects."""
+    owner, _, name = scope.rpartition(".")
+    return owner.rpartition(".")[2] if name == "__init__" else name
+
+
+def _is_visible(site: Site, path: str, scope: str) -> bool:
+    """Whether a bare name in ``scope`` may mean the function or class at ``site``."""
+    owner = site[1].removesuffix(".__init__").rpartition(".")[0]
+    return not owner or (site[0] == path and f"{scope}.".startswith(f"{owner}."))
+
+
+def functions_by_name(files: Iterable[tuple[str, Iterable[str]]]) -> dict[str, tuple[Site, ...]]:
+    """The functions of all files (path, qualified names), by what they are called by."""
+    found: dict[str, list[Site]] = defaultdict(list)
+    for path, names in files:
+        for qualified in names:
+            found[_called_as(qualified)].append((path, qualified))
+    return {name: tuple(sites) for name, sites in found.items()}
