@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from fsdp_migrate.pipeline.hunks import Hunk
 from fsdp_migrate.tree.settings import LEVELS
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -25,7 +26,7 @@ class Told:
 
     ``fails``: it is at or above the level that was asked for. ``in_checkpoint``: it is about a checkpoint as a whole,
     so that its line and column mean nothing. ``fingerprint`` stays the same where the code around it moves.
-    ``source`` is the line that it is about.
+    ``source`` is the line that it is about, ``fix`` what a rewrite would change there.
     """
 
     finding: Finding
@@ -33,6 +34,7 @@ class Told:
     in_checkpoint: bool
     fingerprint: str
     source: str = ""
+    fix: tuple[Hunk, ...] = ()
 
     @property
     def alone(self) -> Finding:

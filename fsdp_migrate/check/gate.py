@@ -17,6 +17,7 @@ from fsdp_migrate.checkpoints.entries import BadCheckpoint
 from fsdp_migrate.checkpoints.read.find import Found
 from fsdp_migrate.pipeline import run
 from fsdp_migrate.pipeline.engine import Engine
+from fsdp_migrate.pipeline.hunks import Hunk, hunks
 from fsdp_migrate.pipeline.lines import source_line
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.pipeline.run import Progress
@@ -25,7 +26,7 @@ from fsdp_migrate.tree.files import SUFFIXES, is_config
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
-from fsdp_rules.verdict.result import Failed
+from fsdp_rules.verdict.result import Changed, Failed
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ def check(
     ]
     wanted.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule, finding.message))
     sources = {file.path: file.before for file in rewritten.outcomes}
+    changes = _changes(request, rewritten)
     told, below, counted = [], 0, 0
     for finding, fingerprint in zip(wanted, fingerprints(wanted, sources), strict=True):
         fails = at_least(finding.level, request.min_level)
         line = source_line(sources.get(finding.path, b""), finding.line)
-        one = Told(finding, fails, finding.path not in sources, fingerprint, line)
+        one = Told(finding, fails, finding.path not in sources, fingerprint, line, _fix(finding, changes))
         if request.baseline and baselines.entry_of(one, request.baseline) in known:
             counted += 1
         elif fails or finding.level is Level.INFO:
@@ -91,6 +93,25 @@ def check(
         known=counted,
         errors=tuple(dict.fromkeys(errors)),
         skipped=(*rewritten.skipped, *sorted_paths.skipped),
+    )
+
+
+def _changes(request: CheckRequest, result: RunResult) -> dict[str, list[Hunk]]:
+    """What a rewrite of every rule would change; nothing where rules are left out, since it would be less."""
+    if request.settings.select or request.settings.ignore or request.selection.per_file_ignores:
+        return {}
+    return {
+        file.path: hunks(file.path, file.before, file.result.source)
+        for file in result.changed
+        if isinstance(file.result, Changed)
+    }
+
+
+def _fix(finding: Finding, changes: Mapping[str, list[Hunk]]) -> tuple[Hunk, ...]:
+    if finding.level not in (Level.SAFE, Level.REVIEW):
+        return ()
+    return tuple(
+        hunk for hunk in changes.get(finding.path, ()) if hunk.start < finding.end_line and finding.line <= hunk.end
     )
 
 

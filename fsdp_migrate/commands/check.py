@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ Formats:
   text    for people and logs
   json    for programs
   sarif   SARIF 2.1.0, for code scanning; with the help of each rule
-  github  annotations of GitHub Actions
+  github  annotations of GitHub Actions; a summary and outputs of the step, where it runs in one
+  gitlab  GitLab's code quality report
   junit   JUnit's XML, for the test pages of CI servers
 
 \b
@@ -77,7 +79,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "sarif", "github", "junit"]),
+    type=click.Choice(["text", "json", "sarif", "github", "gitlab", "junit"]),
     default="text",
     show_default=True,
     help="The output format.",
@@ -87,6 +89,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @rule_options
 @click.option("--baseline", metavar="FILE", help="Ignore the findings that are in FILE.")
 @click.option("--write-baseline", metavar="FILE", help="Write all findings to FILE, and exit 0.")
+@click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
 @STDIN_FILENAME
 @JOBS
@@ -102,6 +105,7 @@ def check(
     ignore: tuple[str, ...],
     baseline: str | None,
     write_baseline: str | None,
+    exit_zero: bool,
     to: str | None,
     helpers: str | None,
     torch: TorchRelease | None,
@@ -148,7 +152,23 @@ def check(
     except (NoSuchPath, UnknownRule, settings.SettingsError, BaselineError) as error:
         raise click.ClickException(str(error)) from error
     _show(result, form, target, verbosity or "")
-    return exit_code(result)
+    if form == "github":
+        _say_to_github(result)
+    code = exit_code(result)
+    return 0 if exit_zero and code == 1 else code
+
+
+def _say_to_github(result: CheckResult) -> None:
+    """Add to the files that GitHub names to a step; each step has its own."""
+    from fsdp_migrate.report.check import step_summary
+
+    for name, text in (("GITHUB_STEP_SUMMARY", step_summary.render), ("GITHUB_OUTPUT", step_summary.outputs)):
+        if file := os.environ.get(name):
+            try:
+                with Path(file).open("a", encoding="utf-8", errors="backslashreplace") as stream:
+                    stream.write(text(result))
+            except OSError as error:
+                raise click.ClickException(f"could not write {file}: {error.strerror or error}") from error
 
 
 def _keep(file: Path, result: CheckResult, asked: list[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +16,7 @@ from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonS
 from fsdp_migrate.cli import main
 
 Capture = pytest.CaptureFixture[str]
-FORMATS = ("text", "json", "sarif", "github", "junit")
+FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
 #: Found by ``WordEngine`` in a file whose name is a bad one in every format.
 BAD_NAME = 'a, b:c%20 "é"\n::error::<x>&\x1b[31m\udcff.py'
 
@@ -150,7 +151,7 @@ def test_github_annotations(project: Path, capsys: Capture) -> None:
     out = _output(capsys, "github", "src", code=2)
     found = _annotations(out)
     assert len(found) == len(out.splitlines()) - 1
-    assert [kind for kind, _, _ in found] == ["error", "error", "error", "warning", "error"]
+    assert [kind for kind, _, _ in found] == ["error", "error", "warning", "warning", "warning"]
     assert found[1] == (
         "error",
         {
@@ -163,8 +164,8 @@ def test_github_annotations(project: Path, capsys: Capture) -> None:
         },
         "native [bold]manual[/bold]\ndo it",
     )
-    assert found[0][1]["file"].startswith('src/a, b:c%20 "é"\\n::error::<x>&\\x1b')
-    assert found[4][1] == {"file": "src/bad.py", "title": "could not be checked"}
+    assert found[0][1] == {"file": "src/bad.py", "title": "could not be checked"}
+    assert found[2][1]["file"].startswith('src/a, b:c%20 "é"\\n::error::<x>&\\x1b')
 
 
 def test_json(project: Path, capsys: Capture) -> None:
@@ -205,3 +206,78 @@ def test_an_output_that_cannot_be_written(project: Path, capsys: Capture, monkey
     assert capsys.readouterr().err == "Error: could not write out.txt: No space left on device\n"
     assert main(["check", "--ignore", "FSDP1", "--write-baseline", "known.json", "src/plain.py"]) == 2
     assert "could not write the baseline known.json: No space left on device" in capsys.readouterr().err
+
+
+def test_gitlab(project: Path, capsys: Capture) -> None:
+    issues = json.loads(_output(capsys, "gitlab", "src", code=2))
+    assert [issue["severity"] for issue in issues] == ["minor", "major", "minor", "info", "critical"]
+    assert issues[1] | {"fingerprint": ""} == {
+        "description": "FSDP101: native [bold]manual[/bold]. do it",
+        "check_name": "FSDP101",
+        "fingerprint": "",
+        "severity": "major",
+        "location": {"path": "src/plain.py", "lines": {"begin": 2}},
+    }
+    assert len({issue["fingerprint"] for issue in issues}) == len(issues)
+
+
+def test_sarif_has_edits_that_make_the_rewrite(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)"
+    (tmp_path / "a.py").write_text(source)
+    run = _sarif(_output(capsys, "sarif", ".", code=1))
+    assert run["originalUriBaseIds"] == {"%SRCROOT%": {"uri": f"{tmp_path.as_uri()}/"}}
+    (rule,) = [rule for rule in run["tool"]["driver"]["rules"] if rule["id"] == "FSDP101"]
+    assert rule["defaultConfiguration"] == {"level": "warning"}
+    assert rule["properties"]["tags"] == ["pytorch", "fsdp", "construction"]
+    (result,) = [result for result in run["results"] if result["ruleId"] == "FSDP101"]
+    ((change,),) = [fix["artifactChanges"] for fix in result["fixes"]]
+    (replacement,) = change["replacements"]
+    region = replacement["deletedRegion"]
+    assert (region["startLine"], region["startColumn"]) == (1, 1)
+    lines = source.split("\n")
+    kept = lines[region["endLine"] - 1][region["endColumn"] - 1 :]
+    assert main(["rewrite", "--allow-dirty", "a.py"]) == 0
+    assert replacement["insertedContent"]["text"] + kept == (tmp_path / "a.py").read_text()
+    # With rules left out a rewrite would do less than these edits.
+    (tmp_path / "a.py").write_text(source)
+    run = _sarif(_output(capsys, "sarif", "--select", "FSDP101", ".", code=1))
+    assert "fixes" not in run["results"][0]
+
+
+def test_addresses_come_from_the_distribution_alone(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = _sarif(_output(capsys, "sarif", "src", code=2))["tool"]["driver"]
+    assert "informationUri" not in driver
+    known = Message()
+    known["Project-URL"] = "Repository, https://example.org/fsdp-migrate"
+    monkeypatch.setattr("fsdp_migrate.report.check.sarif.metadata", lambda name: known)
+    driver = _sarif(_output(capsys, "sarif", "src", code=2))["tool"]["driver"]
+    assert driver["informationUri"] == "https://example.org/fsdp-migrate"
+    assert driver["rules"][0]["helpUri"] == "https://example.org/fsdp-migrate/blob/HEAD/docs/rules/FSDP101.md"
+
+
+def test_a_workflow_gets_a_summary_and_outputs(project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
+        monkeypatch.setenv(name, str(project / name))
+    _output(capsys, "text", "src", code=2)
+    assert not (project / "GITHUB_OUTPUT").exists()
+    _output(capsys, "github", "src", code=2)
+    outputs = (project / "GITHUB_OUTPUT").read_text().splitlines()
+    assert outputs == ["exit-code=2", "findings=3", "safe=1", "review=1", "manual=1", "info=0"]
+    summary = (project / "GITHUB_STEP_SUMMARY").read_text()
+    assert "| FSDP101 | manual | constructor-call | 1 |" in summary
+    assert "- src/plain.py:2:7: FSDP101: native \\[bold\\]manual" in summary
+    _output(capsys, "github", "src", code=2)
+    assert (project / "GITHUB_STEP_SUMMARY").read_text() == summary * 2
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_findings_can_be_shown_without_failing(form: str, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nFSDP(m)\n")
+    assert main(["check", "--format", form, "--exit-zero", str(tmp_path)]) == 0
+    (tmp_path / "a.py").write_text("FSDP(\n")
+    assert main(["check", "--format", form, "--exit-zero", str(tmp_path)]) == 2

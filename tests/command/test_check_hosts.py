@@ -157,7 +157,7 @@ def test_the_action_annotates_and_fails(action: Action, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(SOURCE)
     answer = action.run(tmp_path, install="false")
     assert answer.returncode == 1, answer.stderr
-    assert "::error file=a.py,line=5,endLine=5,col=12,endColumn=19,title=FSDP101 constructor-call::" in answer.stdout
+    assert "::warning file=a.py,line=5,endLine=5,col=12,endColumn=19,title=FSDP101 constructor-call::" in answer.stdout
     (tmp_path / "a.py").write_text(CLEAN)
     answer = action.run(tmp_path, install="false")
     assert answer.returncode == 0, answer.stderr
@@ -212,3 +212,23 @@ def test_the_action_installs_what_lies_beside_it(
     installed = Path(calls[calls.index("fsdp_migrate") - 2])
     assert (installed / "pyproject.toml").read_text(encoding="utf-8").count('name = "fsdp-migrate"') == 1
     assert calls[calls.index("fsdp_migrate") + 1 :] == ["check", "--format", "github", "--", "."]
+
+
+@pytest.mark.parametrize("name", ["sarif", "comment"])
+def test_the_example_workflows_are_ones_to_github(environment: None, name: str) -> None:
+    file = ROOT / "docs" / "workflows" / f"{name}.yml"
+    command = [BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", file]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout
+
+
+def test_the_comment_holds_the_patch(environment: None, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+    steps = yaml.safe_load((ROOT / "docs/workflows/comment.yml").read_text())["jobs"]["fsdp-migrate"]["steps"]
+    (script,) = [step["run"] for step in steps if step.get("name") == "Write the comment"]
+    path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    subprocess.run(shell, cwd=tmp_path, env={**os.environ, **path}, check=True)
+    comment = (tmp_path / "comment.md").read_text()
+    assert "+++ b/a.py" in comment
+    assert comment.startswith("1 file read, 1 with findings, 1 would be rewritten.")

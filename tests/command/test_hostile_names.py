@@ -96,6 +96,21 @@ def test_json_and_sarif_give_the_names_back(hostile: Path, capsys: Capture) -> N
     assert all(re.fullmatch(r"[\w./%~!$&'()*+,;=:@-]+", link, re.ASCII) for link in links)
 
 
+def test_gitlab_and_summaries_hold_names_as_text(
+    hostile: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    main(["check", "--format", "gitlab", hostile.name])
+    found = json.loads(capsys.readouterr().out)
+    assert {entry["location"]["path"] for entry in found} == {f"tree/{name}" for name in NAMES}
+    assert all(_is_plain(entry["description"]) for entry in found)
+    main(["check", "--format", "github", hostile.name])
+    summary = (tmp_path / "summary.md").read_text()
+    assert _is_plain(summary)
+    tags = {tag for tag, _ in _tags(MarkdownIt("commonmark", {"html": True}).enable("table").render(summary))}
+    assert tags <= {"h2", "h3", "p", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+
+
 def test_junit_is_xml_that_any_reader_takes(hostile: Path, capsys: Capture) -> None:
     main(["check", "--format", "junit", hostile.name])
     text = capsys.readouterr().out

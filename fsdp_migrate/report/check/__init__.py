@@ -7,7 +7,7 @@ from importlib import import_module
 
 from fsdp_migrate.check.checked import CheckResult
 
-NAMES = ("text", "json", "sarif", "github", "junit")
+NAMES = ("text", "json", "sarif", "github", "gitlab", "junit")
 
 
 def render(name: str, result: CheckResult) -> str:

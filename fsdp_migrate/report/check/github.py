@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_migrate.check.checked import CheckResult, Told
+from fsdp_migrate.check.checked import ORDER, CheckResult, Told
 from fsdp_migrate.report.check.text import paragraph
 from fsdp_migrate.report.summary import spelled_out
+from fsdp_rules.verdict.finding import Level
+
+_KINDS = {Level.MANUAL: "error", Level.REVIEW: "warning", Level.SAFE: "warning", Level.INFO: "notice"}
 
 
 def render(result: CheckResult) -> str:
-    """An ``error`` for what fails the check, a ``notice`` for notes, a ``warning`` for what was left out."""
+    """An ``error`` for what is left by hand, a ``warning`` for what a rewrite moves, a ``notice`` for notes.
+
+    GitHub shows ten of a kind for each step, so what needs most attention is first.
+    """
     return "".join(f"{line}\n" for line in _lines(result))
 
 
 def _lines(result: CheckResult) -> Iterator[str]:
-    for told in result.told:
-        finding = told.alone
-        message = f"{finding.text}\n{finding.advice}" if finding.advice else finding.text
-        kind = "error" if told.fails else "notice"
-        yield _command(kind, {**_place(told), "title": f"{finding.rule} {finding.name}"}, message)
-    for path, reason in result.skipped:
-        yield _command("warning", {"file": path, "title": "not checked"}, reason)
     for path, reason in result.errors:
         yield _command("error", {"file": path, "title": "could not be checked"}, reason)
+    for told in sorted(result.told, key=lambda one: -ORDER.index(one.finding.level)):
+        finding = told.alone
+        message = f"{finding.text}\n{finding.advice}" if finding.advice else finding.text
+        yield _command(_KINDS[finding.level], {**_place(told), "title": f"{finding.rule} {finding.name}"}, message)
+    for path, reason in result.skipped:
+        yield _command("warning", {"file": path, "title": "not checked"}, reason)
     yield paragraph(result)
 
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
 from fsdp_migrate.check.checked import CheckResult, Told, exit_code
+from fsdp_migrate.pipeline.hunks import Hunk
 from fsdp_migrate.report.rulebook import Page, explanation, pages
 from fsdp_migrate.report.summary import printable
 from fsdp_rules.verdict.finding import Level
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+#: What the first digit of a rule says that it is about.
+_SUBJECTS = {
+    "1": "construction",
+    "2": "training-loop",
+    "3": "state-dict",
+    "4": "checkpoint",
+    "5": "configuration",
+}
 _LEVELS = {Level.MANUAL: "error", Level.REVIEW: "warning", Level.SAFE: "warning", Level.INFO: "note"}
 
 
@@ -23,15 +32,18 @@ def render(result: CheckResult) -> str:
     """The result as one run. Files under the working directory are named from there, as code scanning expects."""
     ids = sorted({told.finding.rule for told in result.told})
     known = {page.id: page for page in pages()}
+    home = _home()
     run = {
         "tool": {
             "driver": {
                 "name": "fsdp-migrate",
                 "version": version("fsdp-migrate"),
-                "rules": [_rule(known[rule]) for rule in ids],
+                **({"informationUri": home} if home else {}),
+                "rules": [_rule(known[rule], home) for rule in ids],
             }
         },
         "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"{Path.cwd().as_uri().rstrip('/')}/"}},
         "invocations": [
             {
                 "executionSuccessful": not result.errors,
@@ -47,7 +59,13 @@ def render(result: CheckResult) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _rule(page: Page) -> dict[str, Any]:
+def _home() -> str:
+    """Where this distribution says that its repository is; empty where it says nothing."""
+    urls = dict(line.split(", ", 1) for line in metadata("fsdp-migrate").get_all("Project-URL") or ())
+    return str(urls.get("Repository", "")).rstrip("/")
+
+
+def _rule(page: Page, home: str) -> dict[str, Any]:
     text = inspect.cleandoc(page.doc)
     return {
         "id": page.id,
@@ -55,6 +73,9 @@ def _rule(page: Page) -> dict[str, Any]:
         "shortDescription": {"text": f"{page.first_sentence}."},
         "fullDescription": {"text": text},
         "help": {"text": text, "markdown": "\n".join(explanation(page))},
+        **({"helpUri": f"{home}/blob/HEAD/docs/rules/{page.id}.md"} if home else {}),
+        "defaultConfiguration": {"level": "error" if page.id.startswith("FSDP4") else "warning"},
+        "properties": {"tags": ["pytorch", "fsdp", _SUBJECTS.get(page.id[4:5], "other")]},
     }
 
 
@@ -77,7 +98,35 @@ def _result(told: Told, index: int) -> dict[str, Any]:
         "locations": [{"physicalLocation": place}],
         "partialFingerprints": {"fsdpMigrate/v1": told.fingerprint},
         "properties": {"level": finding.level.value, "fails": told.fails},
+        **({"fixes": [fix]} if (fix := _fix(told)) else {}),
     }
+
+
+def _fix(told: Told) -> dict[str, Any] | None:
+    """The edits of a rewrite on these lines; they may need those of the other findings in the file."""
+    try:
+        replacements = [
+            {
+                "deletedRegion": {"startLine": hunk.start + 1, "startColumn": 1, "endLine": hunk.end, "endColumn": end},
+                "insertedContent": {"text": text},
+            }
+            for hunk in told.fix
+            for end, text in [_whole_lines(hunk)]
+        ]
+    except UnicodeDecodeError:
+        return None
+    if not replacements:
+        return None
+    change = {"artifactLocation": _artifact(told.finding.path), "replacements": replacements}
+    return {"description": {"text": "What fsdp-migrate rewrite would change here."}, "artifactChanges": [change]}
+
+
+def _whole_lines(hunk: Hunk) -> tuple[int, str]:
+    """The column after the last old line, and the new lines; the end of the last line is kept as it is."""
+    last = hunk.old[-1].decode("utf-8").rstrip("\r\n") if hunk.old else ""
+    text = b"".join(hunk.new).decode("utf-8")
+    kept = hunk.old[-1].decode("utf-8")[len(last) :] if hunk.old else ""
+    return len(last) + 1, text.removesuffix(kept) if kept else text
 
 
 def _notification(level: str, path: str, reason: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def render(result: RunResult) -> str:
 def _lines(result: RunResult) -> Iterator[str]:
     yield "# From FSDP1 to FSDP2"
     yield ""
-    yield _escape(paragraph(result))
+    yield inline(paragraph(result))
     if steps := next_steps(result):
         yield from ("", "## What to do", "", *(f"1. {step}" for step in steps))
     if tests := checks(result):
@@ -37,7 +37,7 @@ def _lines(result: RunResult) -> Iterator[str]:
         names = {finding.rule: finding.name for finding in result.findings}
         yield from ("", "## Rules", "", "| Rule | Name | Findings |", "|---|---|---:|")
         for rule, number in by_rule(result.findings).items():
-            yield f"| {rule} | {_escape(names[rule])} | {number} |"
+            yield f"| {rule} | {inline(names[rule])} | {number} |"
     if result.changed:
         yield from ("", f"## Files that {'would be' if result.diff else 'were'} rewritten", "")
         yield from (f"- {_code(file.path)}" for file in result.changed)
@@ -47,7 +47,7 @@ def _lines(result: RunResult) -> Iterator[str]:
     ):
         if pairs:
             yield from ("", f"## {title}", "")
-            yield from (f"- {_code(path)}: {_escape(reason)}" for path, reason in pairs)
+            yield from (f"- {_code(path)}: {inline(reason)}" for path, reason in pairs)
     for file in result.with_fsdp1:
         yield from _file(file, result.diff)
 
@@ -58,7 +58,7 @@ def _findings(result: RunResult) -> Iterator[str]:
     if assumed := assumptions(result):
         yield from ("", "Rewritten with an assumption", "")
         for assumption in assumed:
-            yield f"- {_escape(assumption.message)}{_advice(assumption.advice)}"
+            yield f"- {inline(assumption.message)}{_advice(assumption.advice)}"
             yield from (f"  - {_place(place)} {place.rule}" for place in assumption.places)
     if info := result.of_level(Level.INFO):
         yield from ("", "For information", "", *_items(info))
@@ -75,7 +75,7 @@ def _file(file: FileOutcome, diff: bool) -> Iterator[str]:
             yield ""
             yield from (
                 f"- line {found.line}, {found.rule} {found.name}, **{found.level.value}**: "
-                f"{_escape(found.text)}{_advice(found.advice)}"
+                f"{inline(found.text)}{_advice(found.advice)}"
                 for found in told
             )
             if change.hunk is not None:
@@ -95,7 +95,7 @@ def _items(findings: list[Finding]) -> Iterator[str]:
 
 
 def _item(finding: Finding) -> str:
-    return f"- {_place(finding)} {finding.rule}: {_escape(finding.text)}{_advice(finding.advice)}"
+    return f"- {_place(finding)} {finding.rule}: {inline(finding.text)}{_advice(finding.advice)}"
 
 
 def _place(finding: Finding) -> str:
@@ -103,7 +103,7 @@ def _place(finding: Finding) -> str:
 
 
 def _advice(advice: str) -> str:
-    return f". What to do: {_escape(advice)}" if advice else ""
+    return f". What to do: {inline(advice)}" if advice else ""
 
 
 def _code(text: str) -> str:
@@ -111,5 +111,6 @@ def _code(text: str) -> str:
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
-def _escape(text: str) -> str:
+def inline(text: str) -> str:
+    """``text`` on one line of Markdown, with what could be markup as text."""
     return _SPECIAL.sub(r"\\\1", printable(text))
