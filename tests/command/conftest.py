@@ -37,6 +37,9 @@ class WordEngine:
     def build(self, facts: Iterable[str], flags: frozenset[str], batchnorm: frozenset[str]) -> list[str]:
         return sorted(facts)
 
+    def agree(self, project: list[str], files: object, settings_of: object, unread: object) -> list[str]:
+        return project
+
     def rewrite(self, data: bytes, path: str, project: list[str], settings: Settings) -> Result:
         assert path in project
         if b"# die" in data:

@@ -165,7 +165,7 @@ def test_github_annotations(project: Path, capsys: Capture) -> None:
         "native [bold]manual[/bold]\ndo it",
     )
     assert found[0][1] == {"file": "src/bad.py", "title": "could not be checked"}
-    assert found[2][1]["file"].startswith('src/a, b:c%20 "é"\\n::error::<x>&\\x1b')
+    assert found[3][1]["file"].startswith('src/a, b:c%20 "é"\\n::error::<x>&\\x1b')
 
 
 def test_json(project: Path, capsys: Capture) -> None:
