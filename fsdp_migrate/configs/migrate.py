@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.dialect import Dialect
@@ -45,6 +46,7 @@ def migrate(data: bytes, path: str, settings: Settings) -> Result:
     findings: list[Finding] = []
     edits: list[TextEdit] = []
     for block in blocks:
+        block = replace(block, transformers=settings.transformers)
         told, changes = judge(block, _heard(block, text, settings))
         findings += [_finding(rule, verdict, block, text, path) for rule, verdict in told]
         edits += block.editor.edits(changes)

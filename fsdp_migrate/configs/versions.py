@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib import metadata
 from importlib.resources import files
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
+from fsdp_migrate.tree.requirements import required
 from fsdp_rules.verdict.finding import Finding, Level
 
 RULE, NAME = "FSDP571", "versions"
 DOC = """\
 Required framework versions that do not match the project's FSDP.
 
-Requirements in requirements files, pyproject.toml, setup.cfg and conda's environment files are read, together with what
-the other rules found in the project. A requirement without an upper bound counts as the newest release that this tool
-knows; one without a line on it is installed as that, too. The combinations, each with the thread that shows it, are
-fsdp_migrate/configs/versions.toml.
+Requirements in requirements files, pyproject.toml, setup.cfg, setup.py, Pipfile, conda's environment files and the lock
+files of poetry, uv, pdm and pipenv are read, together with what the other rules found in the project. A requirement
+without an upper bound counts as the newest release that this tool knows. Where no file requires accelerate or
+transformers, the release counts that is installed beside this tool. The combinations, each with the thread that shows
+it, are fsdp_migrate/configs/versions.toml.
 """
-#: A requirement on a line of its own, in quotes, or as an item of a list.
-_LINE = re.compile(r"^[\s\-\"']*(?P<text>(?P<name>transformers|accelerate|torch)(?![\w-])[^#\"';]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,34 +65,47 @@ def _affected(since: str, before: str) -> SpecifierSet:
 def judge(data: bytes, path: str, spoken: Collection[str]) -> Iterator[Finding]:
     """The findings about the requirements in a file. ``spoken`` are the rules that found something in the project."""
     text = data.decode("utf-8", errors="replace")
-    for match in _LINE.finditer(text):
-        version = _installed(match["name"], match["text"].strip().rstrip(","))
+    for one in required(text, path.rpartition("/")[2]):
+        version = one.newest
         if version is None:
             continue
-        line = text.count("\n", 0, match.start("text")) + 1
-        column = match.start("text") - text.rfind("\n", 0, match.start("text")) - 1
-        for row in rows():
-            used = any(rule.startswith(row.used) for rule in spoken)
-            if row.package == match["name"] and used and version in row.affected:
-                message = f"this {row.message.format(version=version)}"
-                end = column + len(match["text"].rstrip())
-                advice = f"{row.advice} ({row.thread})"
-                yield Finding(RULE, NAME, path, line, column, line, end, row.level, message, advice)
+        line = text.count("\n", 0, one.start) + 1
+        column = one.start - text.rfind("\n", 0, one.start) - 1
+        for row in _rows_for(one.package, version, spoken):
+            message = f"this {row.message.format(version=version)}"
+            advice = f"{row.advice} ({row.thread})"
+            end = column + one.end - one.start
+            yield Finding(RULE, NAME, path, line, column, line, end, row.level, message, advice)
 
 
-def _installed(name: str, requirement: str) -> Version | None:
-    """The newest known release that a requirement allows, or the one that it pins; None if it cannot be read."""
-    # conda pins with one sign.
-    requirement = re.sub(r"(?<![=<>!~])=(?!=)", "==", requirement)
-    try:
-        specifier = Requirement(requirement).specifier
-    except InvalidRequirement:
-        return None
-    pinned = [one.version for one in specifier if one.operator in ("==", "===") and "*" not in one.version]
-    if pinned:
-        return Version(pinned[0])
-    known = [Version(one) for one in _content()["releases"][name]]
-    return max((one for one in known if one in specifier), default=None)
+def judge_installed(findings: Sequence[Finding], seen: Collection[str]) -> Iterator[Finding]:
+    """The findings about what is installed here, of packages that no file of the project requires (``seen`` ones).
+
+    Each is shown at the first of ``findings`` whose rule it goes with.
+    """
+    for package in ("accelerate", "transformers"):
+        if package in seen:
+            continue
+        try:
+            version = Version(metadata.version(package))
+        except (metadata.PackageNotFoundError, InvalidVersion):
+            continue
+        for row in _rows_for(package, version, {one.rule for one in findings}):
+            place = next(one for one in findings if one.rule.startswith(row.used))
+            told = row.message.format(version=version).removeprefix("allows ")
+            message, advice = f"installed here is {told}", f"{row.advice} ({row.thread})"
+            yield replace(place, rule=RULE, name=NAME, level=row.level, message=message, advice=advice)
+
+
+def packages(data: bytes, path: str) -> set[str]:
+    """The packages that a file requires."""
+    return {one.package for one in required(data.decode("utf-8", errors="replace"), path.rpartition("/")[2])}
+
+
+def _rows_for(package: str, version: Version, spoken: Collection[str]) -> Iterator[Row]:
+    for row in rows():
+        if row.package == package and version in row.affected and any(rule.startswith(row.used) for rule in spoken):
+            yield row
 
 
 @cache

@@ -16,6 +16,7 @@ from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
+from fsdp_migrate.pipeline.releases import Done, with_releases
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter, contained
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
@@ -195,17 +196,10 @@ def _configure(files: Sequence[_File], request: Request, progress: Progress) -> 
         settings = request.selection.applied(request.settings, candidate.path)
         file.result = contained(partial(configs.migrate, candidate.data, candidate.path, settings))
         progress.step()
-    spoken = {
-        finding.rule
-        for file in files
-        if isinstance(file.result, Changed | Unchanged)
-        for finding in file.result.findings
-    }
-    for file in configuration:
-        if spoken and file.source.is_requirements:
-            data, path = file.candidate.data, file.candidate.path
-            settings = request.selection.applied(request.settings, path)
-            file.result = configs.with_versions(file.result, data, path, spoken, settings)
+    done = [Done(file.candidate.path, file.candidate.data, file.result) for file in files]
+    made = with_releases(done, lambda path: request.selection.applied(request.settings, path))
+    for file, result in zip(files, made, strict=True):
+        file.result = result
 
 
 def _analyse(

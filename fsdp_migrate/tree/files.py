@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.tree import git as gitstate
+from fsdp_migrate.tree.requirements import FILES
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ SUFFIXES = (".py", ".ipynb")
 SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", *SHELL_SUFFIXES)
 _FOUND = (*SUFFIXES, *CONFIG_SUFFIXES)
-_REQUIREMENTS = re.compile(r"(pyproject\.toml|setup\.cfg|(conda|environment)[\w.-]*\.ya?ml|requirements[\w.-]*\.txt)$")
 #: A path may have a million characters; a message shows its start.
 _SHOWN = 300
 
@@ -57,7 +56,7 @@ def is_config(path: Path) -> bool:
 
 def is_requirements(name: str) -> bool:
     """Whether a file of this name lists requirements."""
-    return _REQUIREMENTS.match(name) is not None
+    return FILES.match(name) is not None
 
 
 def discover(paths: Sequence[str], selection: Selection = ALL_FILES) -> list[Source]:

@@ -18,7 +18,8 @@ class Settings:
     ``fsdp_compat``: ``never``, where it is ``needed``, or ``always`` where a helper exists. ``select`` and ``ignore``
     hold rule ids or prefixes (``FSDP1``); an empty ``select`` means all. ``traps``: nothing is going to be written, so
     that traps are told of in projects that have no FSDP1 any more, too. ``torch``: the least release (major, minor)
-    that the output has to run on. ``line_length``: the longest line that the project allows, None where it is silent.
+    that the output has to run on. ``transformers``: the newest release (major, minor) that the project allows, None
+    where it says nothing. ``line_length``: the longest line that the project allows, None where it is silent.
     """
 
     to: str = "native"
@@ -28,6 +29,7 @@ class Settings:
     traps: bool = False
     torch: tuple[int, int] = FIRST_TORCH
     line_length: int | None = None
+    transformers: tuple[int, int] | None = None
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.configs.versions import judge, rows
 from fsdp_migrate.tree.files import is_requirements
+from fsdp_migrate.tree.requirements import newest_allowed, required
 
 TRAINER = {"FSDP552"}
 
@@ -44,6 +47,64 @@ def test_every_row_has_a_thread_and_a_short_message() -> None:
     for row in rows():
         assert row.thread
         assert len(f"this {row.message.format(version='5.10.1')}") <= 110
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "newest"),
+    [
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntransformers = "^4.40"\n', "4.57.6"),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntransformers = {version = "~5.8", extras = ["a"]}\n', "5.8.0"),
+        ("pyproject.toml", '[project]\ndependencies = [\n  "transformers>=5,<5.10",\n]\n', "5.9.0"),
+        ("Pipfile", '[packages]\ntransformers = "*"\n', "5.23.0"),
+        ("Pipfile.lock", '{"default": {"transformers": {"hashes": ["a"], "version": "==5.12.1"}}}', "5.12.1"),
+        ("poetry.lock", '[[package]]\nname = "transformers"\nversion = "5.11.0"\n', "5.11.0"),
+        ("uv.lock", '[[package]]\nname = "transformers"\nversion = "4.50.0"\n', "4.50.0"),
+        ("pdm.lock", '[[package]]\nname = "transformers"\nversion = "5.2.0"\n', "5.2.0"),
+        ("setup.py", 'setup(install_requires=["numpy", "transformers>=4.3,<5"])\n', "4.57.6"),
+        ("setup.cfg", "[options]\ninstall_requires =\n    transformers==5.20.*\n", None),
+        ("environment.yml", "dependencies:\n  - pip:\n    - transformers==5.1.0\n", "5.1.0"),
+    ],
+)
+def test_forms_of_requirements(name: str, text: str, newest: str | None, tmp_path: Path) -> None:
+    (one,) = required(text, name)
+    assert (one.package, str(one.newest) if one.newest else None) == ("transformers", newest)
+    assert "transformers" in text[one.start : one.end]
+    (tmp_path / name).write_text(text)
+    (tmp_path / ".git").mkdir()
+    assert newest_allowed(tmp_path, "transformers") == (Version(newest) if newest else None)
+
+
+@pytest.mark.parametrize("text", ["", "transformers = {", "transformers @ x y", "setup(", '"transformers": {}'])
+@pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "uv.lock", "Pipfile.lock", "requirements.txt"])
+def test_broken_requirements_say_nothing(name: str, text: str) -> None:
+    assert not [one for one in required(text, name) if one.newest is None]
+
+
+def test_a_project_that_allows_no_new_transformers_keeps_its_version(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text('setup(install_requires=["transformers>=4.3,<5"])\n')
+    (tmp_path / ".git").mkdir()
+    program = "from transformers import TrainingArguments as T\nT('out', fsdp='full_shard')\n"
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "fsdp.json").write_text('{"fsdp_transformer_layer_cls_to_wrap": ["Block"]}\n')
+    assert main(["rewrite", "--allow-dirty", str(tmp_path)]) == 1
+    assert "version" not in (tmp_path / "train.py").read_text().replace("where version 2", "")
+    assert "version" not in (tmp_path / "fsdp.json").read_text()
+
+
+def test_installed_releases_count_where_nothing_is_required(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = {"accelerate": "1.14.0"}
+    real = metadata.version
+    monkeypatch.setattr("importlib.metadata.version", lambda name: installed.get(name) or real(name))
+    plugin = "from accelerate import FullyShardedDataParallelPlugin as P\np = P()\n"
+    (tmp_path / "train.py").write_text(plugin)
+    assert main(["check", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "FSDP571 info: installed here is accelerate 1.14.0, whose FSDP2 fails with tied embeddings" in out
+    (tmp_path / "requirements.txt").write_text("accelerate>=1.15\n")
+    assert main(["check", str(tmp_path)]) == 1
+    assert "FSDP571" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

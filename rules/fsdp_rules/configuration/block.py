@@ -82,7 +82,8 @@ class Block:
 
     ``dialect`` names the framework; ``form`` is ``file``, ``flags`` or ``variables``. ``around`` holds what else the
     place says: other keys of the same file. ``place`` is where findings about the whole are shown. ``others`` are
-    settings under names that count less than those in ``settings``: the key was written twice.
+    settings under names that count less than those in ``settings``: the key was written twice. ``transformers`` is the
+    newest release that the project allows, None where nothing is known of it.
     """
 
     dialect: str
@@ -92,6 +93,7 @@ class Block:
     place: tuple[int, int]
     editor: Editor
     others: tuple[Setting, ...] = ()
+    transformers: tuple[int, int] | None = None
 
     def get(self, name: str) -> Setting | None:
         return self.settings.get(name)

@@ -11,6 +11,8 @@ from fsdp_rules.configuration.config_units import SIZE_FAILS
 from fsdp_rules.verdict.finding import Level
 
 TRAINER = "transformers"
+#: The first release whose version 2 reads all keys.
+FIRST = (5, 10)
 
 
 def trainer_is_fsdp2(block: Block) -> bool:
@@ -67,6 +69,13 @@ class TrainerVersion(ConfigRule):
             advice = 'Set "version": 1 until transformers drops FSDP1, or use full_shard.'
             told = f"transformers' FSDP2 refuses {refused[0]} with ValueError"
             yield Verdict(version or reshard, Level.MANUAL, told, advice, keeps=True)
+            return
+        if block.transformers is not None and block.transformers < FIRST:
+            release = ".".join(map(str, block.transformers))
+            told = f"the project allows transformers {release} at most, where version 2 means something else"
+            yield Verdict(
+                version, Level.MANUAL, told, "Require transformers>=5.10 and run this tool again.", keeps=True
+            )
             return
         told = "assumes transformers 5.10 or newer: before, version 2 is not read (4.x) or saves sharded states"
         change = Change({version.written: 2}) if version else Change(added={f"{prefix}version": 2})

@@ -67,7 +67,8 @@ class Arguments:
             "prefix": PREFIX if prefixed and config else "",
             "precision": _precision(given, file),
         }
-        block = Block("transformers", PYTHON, settings, around, (0, 0), NoEditor())
+        release = file.settings.transformers
+        block = Block("transformers", PYTHON, settings, around, (0, 0), NoEditor(), (), release)
         return cls(place, given, config, block, nodes, unseen or reason)
 
     @property

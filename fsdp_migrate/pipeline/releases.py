@@ -1,0 +1,50 @@
+"""What the required and installed releases of frameworks mean for a run, once every file has its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fsdp_migrate.configs import configuration as configs
+from fsdp_migrate.tree.files import is_requirements
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Changed, Result, Unchanged
+
+
+@dataclass(frozen=True)
+class Done:
+    """A file of a run, as the user named it, with its text and its result."""
+
+    path: str
+    data: bytes
+    result: Result
+
+    @property
+    def requires(self) -> bool:
+        """Whether the file lists requirements."""
+        name = self.path.rpartition("/")[2]
+        return name == "setup.py" or is_requirements(name)
+
+
+def with_releases(files: Sequence[Done], applied: Callable[[str], Settings]) -> list[Result]:
+    """The results of ``files``, in their order, with what their requirements and the installed releases mean.
+
+    ``applied`` gives the settings of a file by its path.
+    """
+    results = [file.result for file in files]
+    spoken = {
+        one.rule for file in files if isinstance(file.result, Changed | Unchanged) for one in file.result.findings
+    }
+    if not any(rule.startswith(("FSDP1", "FSDP3", "FSDP5")) for rule in spoken):
+        return results
+    seen: set[str] = set()
+    for number, file in enumerate(files):
+        if file.requires:
+            seen |= configs.required_packages(file.data, file.path)
+            results[number] = configs.with_versions(file.result, file.data, file.path, spoken, applied(file.path))
+    for number, file in enumerate(files):
+        result = results[number]
+        if isinstance(result, Changed | Unchanged) and any(one.rule.startswith("FSDP5") for one in result.findings):
+            results[number] = configs.with_installed(result, result.findings, seen, applied(file.path))
+            break
+    return results
