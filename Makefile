@@ -60,7 +60,8 @@ old-checkpoints: $(STAMP)
 frameworks:
 	test -x .frameworks/bin/python || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]'
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]' pydantic
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0
 	.frameworks/bin/python -m pytest tests/configs/frameworks
 	rm -rf .frameworks/older
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older transformers==5.9.0

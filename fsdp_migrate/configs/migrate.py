@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
+from fsdp_migrate.configs.dialects.axolotl import Axolotl
 from fsdp_migrate.configs.dialects.dialect import Dialect
 from fsdp_migrate.configs.dialects.others import Others
 from fsdp_migrate.configs.dialects.shell import shell_blocks
@@ -26,7 +27,7 @@ from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchange
 
 #: Configuration is written by people; what is larger is data.
 LARGEST = 1_000_000
-DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl())
+DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl(), Axolotl())
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]")
 
 

@@ -32,8 +32,20 @@ class DocumentEditor:
         made = inner.edits(change.values, change.names, change.removed, change.added)
         if change.beside:
             outer = MappingEditor(self._text, self._outer, self._is_json)
-            made += outer.edits({}, {}, (), change.beside)
+            known = {entry.key for entry in self._outer.entries or () if not entry.is_merged}
+            there = {name: value for name, value in change.beside.items() if name in known}
+            made += outer.edits(there, {}, (), {name: new for name, new in change.beside.items() if name not in known})
+            made = [self._beside_removed(edit, made) for edit in made]
         return made
+
+    def _beside_removed(self, edit: TextEdit, made: list[TextEdit]) -> TextEdit:
+        """``edit``, or what it becomes where it adds lines behind one that is removed: the same in front of it."""
+        if edit.start == edit.end:
+            for other in made:
+                if other.start < edit.start < other.end and not other.text:
+                    newline = self._text.newline
+                    return TextEdit(other.start, other.start, edit.text.removeprefix(newline) + newline)
+        return edit
 
 
 def setting(name: str, entry: Entry) -> Setting:

@@ -50,7 +50,7 @@ mixed_precision: 'no'
         if block.dialect == TRAINER:
             mine = block.get(CHECKPOINTING.removeprefix("fsdp_"))
             if mine is not None and mine.is_true and not trainer_is_fsdp2(block) and not is_xla(block):
-                yield Verdict(mine, Level.REVIEW, *_NO_DROPOUT)
+                yield Verdict(mine, Level.REVIEW, *NO_DROPOUT)
             return
         setting = block.get(CHECKPOINTING)
         if not is_fsdp1(block) or setting is None or not setting.is_true:
@@ -65,10 +65,10 @@ mixed_precision: 'no'
                 keeps=True,
             )
         else:
-            yield Verdict(setting, Level.REVIEW, *_NO_DROPOUT)
+            yield Verdict(setting, Level.REVIEW, *NO_DROPOUT)
 
 
-_NO_DROPOUT = (
+NO_DROPOUT = (
     "assumes no dropout in checkpointed layers: accelerate's FSDP2 recomputes with another random state",
     "Use accelerate 1.15 or newer, and the model's own gradient checkpointing if it has dropout.",
 )

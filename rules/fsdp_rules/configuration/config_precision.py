@@ -12,7 +12,7 @@ from fsdp_rules.verdict.finding import Level
 
 
 class ConfigPrecision(ConfigRule):
-    """`mixed_precision` of accelerate, `bf16` and `fp16` of the Trainer.
+    """`mixed_precision` of accelerate, `bf16` and `fp16` of the Trainer and axolotl.
 
     accelerate runs FSDP1 under autocast and FSDP2 without, and the Trainer trains by accelerate. With `mixed_precision:
     bf16` or `fp16`, accelerate wraps the forward of an FSDP1 model in autocast, which computes norms, softmax and
@@ -23,7 +23,7 @@ class ConfigPrecision(ConfigRule):
 
     id = "FSDP508"
     name = "config-precision"
-    dialects = (ACCELERATE, TRAINER)
+    dialects = (ACCELERATE, TRAINER, "axolotl")
     before = """
 distributed_type: FSDP
 fsdp_config:
@@ -40,7 +40,7 @@ mixed_precision: bf16
 
     def visit(self, block: Block) -> Iterable[Verdict]:
         """Once for a file that trains in low precision, or may."""
-        is_trainer = block.dialect == TRAINER
+        is_trainer = block.dialect != ACCELERATE
         precision = str(block.around["precision"] or "unknown") if is_trainer else low_precision(block)
         moves = not trainer_is_fsdp2(block) and not is_xla(block) if is_trainer else is_fsdp1(block)
         if not moves or precision in ("", "no"):

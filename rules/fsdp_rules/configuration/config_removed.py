@@ -53,9 +53,9 @@ mixed_precision: 'no'
         loading = block.get(LOADING)
         in_python = block.form == PYTHON
         if block.get(SYNC) is None and loading is not None and not loading.is_true and not in_python:
-            yield Verdict(loading, Level.REVIEW, *_NOT_BROADCAST)
+            yield Verdict(loading, Level.REVIEW, *NOT_BROADCAST)
         if block.get(ORIGINAL) is None and in_python:
-            yield Verdict(None, Level.REVIEW, *_ELEMENTWISE)
+            yield Verdict(None, Level.REVIEW, *ELEMENTWISE)
 
     def _removed(self, block: Block, setting: Setting) -> Verdict:
         change = Change(removed=(setting.written,))
@@ -65,17 +65,17 @@ mixed_precision: 'no'
             told = "removed, which also ends accelerate's refusal of fsdp_cpu_ram_efficient_loading beside it"
             return Verdict(setting, Level.REVIEW, f"{setting.written} is {told}", change=change)
         if setting.name == SYNC and setting.is_true and not loads_once:
-            return Verdict(setting, Level.REVIEW, *_NOT_BROADCAST, change=change)
+            return Verdict(setting, Level.REVIEW, *NOT_BROADCAST, change=change)
         if setting.name == ORIGINAL and not setting.is_true:
-            return Verdict(setting, Level.REVIEW, *_ELEMENTWISE, change)
+            return Verdict(setting, Level.REVIEW, *ELEMENTWISE, change)
         return Verdict(setting, Level.SAFE, f"{setting.written} is removed: FSDP2 has no such setting", change=change)
 
 
-_ELEMENTWISE = (
+ELEMENTWISE = (
     "assumes an elementwise optimizer (Adam, SGD): FSDP2 has no flat parameters for it",
     "Pass model and optimizer to one prepare() call: FSDP1 made the optimizer after it.",
 )
-_NOT_BROADCAST = (
+NOT_BROADCAST = (
     "assumes all ranks start from the same weights: FSDP2 does not broadcast those of rank 0",
     "Set fsdp_cpu_ram_efficient_loading: true to have them broadcast.",
 )

@@ -8,8 +8,6 @@ from fsdp_rules.configuration.block import Block, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.verdict.finding import Level
 
-#: Keys that axolotl's model of `fsdp_config` does not have, or that FSDP2 does not.
-_AXOLOTL = ("sharding_strategy", "backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
 #: Keys that Composer's FSDP2Config drops.
 _COMPOSER = (
     *("sharding_strategy", "cpu_offload", "limit_all_gathers", "backward_prefetch", "forward_prefetch"),
@@ -21,7 +19,7 @@ _COMPOSER = (
 class HostConfig(ConfigRule):
     """FSDP1 in configuration of axolotl, Composer, llm-foundry, Lightning, NeMo and others.
 
-    axolotl runs FSDP1 unless `fsdp_version` is 2, and drops keys that its model of `fsdp_config` does not have.
+    axolotl runs FSDP1 unless `fsdp_version` is 2. Its `fsdp_config` is migrated (FSDP531), a list `fsdp` is reported.
     Composer runs FSDP1 unless the environment says `FSDP_VERSION=2`; its FSDP2 then drops the strategy, offloading and
     the sizes of hybrid sharding with a warning, and saves sharded checkpoints by default. A `class_path` or `_target_`
     that names a class for FSDP1 is reported as the class is in Python (FSDP553).
@@ -35,9 +33,7 @@ class HostConfig(ConfigRule):
 base_model: some/model
 fsdp:
   - full_shard
-fsdp_config:
-  fsdp_offload_params: true
-  fsdp_sharding_strategy: FULL_SHARD
+  - auto_wrap
 """
     after = before
 
@@ -65,16 +61,7 @@ fsdp_config:
                 yield Verdict(None, Level.MANUAL, str(block.around["message"]), str(block.around["advice"]))
 
     def _axolotl(self, block: Block) -> Iterable[Verdict]:
-        old = [block.settings[name] for name in _AXOLOTL if name in block.settings]
-        if block.around["version"] == "2":
-            for setting in old:
-                told = f"{setting.written} has no effect: fsdp_version is 2 here"
-                yield Verdict(setting, Level.MANUAL, told, "Use reshard_after_forward, or remove the key.")
-            return
-        names = ", ".join(setting.written for setting in old)
-        yield Verdict(
-            None,
-            Level.MANUAL,
-            "axolotl runs FSDP1 here: fsdp_version is 1 by default",
-            f"Set fsdp_version: 2 and reshard_after_forward, remove the list fsdp{': and ' * bool(names)}{names}.",
-        )
+        if block.around["version"] != "2":
+            told = "axolotl runs FSDP1 here: fsdp_version is 1 by default"
+            advice = "Set fsdp_version: 2, and an fsdp_config with reshard_after_forward in place of the list fsdp."
+            yield Verdict(None, Level.MANUAL, told, advice)

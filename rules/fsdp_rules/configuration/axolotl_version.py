@@ -1,0 +1,133 @@
+"""Rule for axolotl's ``fsdp_version`` and ``fsdp_config``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_rules.configuration.block import Block, Change, Setting, Verdict
+from fsdp_rules.configuration.config_checkpointing import NO_DROPOUT
+from fsdp_rules.configuration.config_removed import ELEMENTWISE, NOT_BROADCAST
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.configuration.config_units import SIZE_FAILS
+from fsdp_rules.configuration.trainer_version import trainer_is_fsdp2
+from fsdp_rules.frameworks.table import table
+from fsdp_rules.verdict.finding import Level
+
+AXOLOTL = "axolotl"
+_RL = ("dpo", "kto", "orpo", "ipo")
+_EIGHT_BITS = ("adamw_8bit", "adamw_bnb_8bit")
+_AGAIN = "Change it, or keep fsdp_version: 1, and run this tool again."
+
+
+class AxolotlVersion(ConfigRule):
+    """axolotl's `fsdp_version` and `fsdp_config`.
+
+    axolotl runs FSDP1 unless `fsdp_version` is 2. It reads no strategy from `fsdp_config`: the words of `fsdp` choose
+    it, and the key becomes the `reshard_after_forward` of what runs today. Keys that it never read, or that FSDP2 does
+    not have, are removed. Combinations that axolotl itself refuses under FSDP2 keep the file: 8-bit and 4-bit models
+    with preference training, 8-bit optimizers of bitsandbytes, MXFP4 with RAM-efficient loading.
+    """
+
+    id = "FSDP531"
+    name = "axolotl-version"
+    dialects = (AXOLOTL,)
+    file = "axolotl.yaml"
+    before = """
+base_model: some/model
+fsdp_config:
+  fsdp_offload_params: false
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_use_orig_params: true
+"""
+    after = """
+base_model: some/model
+fsdp_config:
+  fsdp_offload_params: false
+  fsdp_reshard_after_forward: true
+fsdp_version: 2
+"""
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """The switch, the keys that go, and what axolotl refuses."""
+        known = table(AXOLOTL).keys
+        for setting in block.settings.values():
+            if setting.name not in known:
+                advice = "Remove it, or use a key that is read."
+                yield Verdict(setting, Level.MANUAL, f"axolotl does not read the key {setting.written}", advice)
+        for other in block.others:
+            told = f"{other.written} is written twice, and the last one counts"
+            yield Verdict(other, Level.MANUAL, told, "Remove one of them and run this tool again.", keeps=True)
+        if trainer_is_fsdp2(block):
+            for setting in block.settings.values():
+                if setting.name in known and known[setting.name].verdict == "dead":
+                    told = f"{setting.written} has no effect: fsdp_version is 2 here"
+                    yield Verdict(setting, Level.MANUAL, told, "Use reshard_after_forward, or remove the key.")
+            return
+        yield from self._refused(block)
+        yield self._switch(block)
+        for setting in block.settings.values():
+            verdict = known[setting.name].verdict if setting.name in known else ""
+            if setting.name == "sharding_strategy":
+                yield self._strategy(block, setting)
+            elif verdict == "dead":
+                change = Change(removed=(setting.written,))
+                yield Verdict(setting, Level.SAFE, f"{setting.written} is never read by axolotl", change=change)
+            elif verdict == "removed" and not self._is_asked_for(block, setting):
+                yield self._removed(block, setting)
+        checkpointing = block.get("activation_checkpointing")
+        if checkpointing and checkpointing.is_true and not block.around.get("lora_dropout"):
+            yield Verdict(checkpointing, Level.REVIEW, *NO_DROPOUT)
+
+    def _switch(self, block: Block) -> Verdict:
+        inner = block.around["inner"]
+        values = {str(inner): 2} if inner else {}
+        beside = {} if inner and block.around["version"] is None else {"fsdp_version": 2}
+        return Verdict(None, Level.SAFE, "FSDP1 becomes FSDP2", change=Change(values, beside=beside))
+
+    def _refused(self, block: Block) -> Iterable[Verdict]:
+        around, words = block.around, str(block.around["fsdp"] or "").lower()
+        optimizer, policy, state = around["optimizer"], block.get("auto_wrap_policy"), block.get("state_dict_type")
+        told = []
+        if around["rl"] in _RL and (around["load_in_8bit"] or around["load_in_4bit"]):
+            told.append(f"axolotl refuses a quantized model with rl: {around['rl']} under FSDP2")
+        if optimizer in _EIGHT_BITS:
+            told.append(f"axolotl refuses optimizer: {optimizer} under FSDP2, which takes adamw_torch_8bit")
+        loading = block.get("cpu_ram_efficient_loading")
+        if around["model_quantization_config"] == "Mxfp4Config" and loading and loading.is_true:
+            told.append("axolotl refuses cpu_ram_efficient_loading with Mxfp4Config")
+        if any(word in words for word in ("hybrid_shard", "no_shard")):
+            told.append(f"transformers' FSDP2 refuses fsdp: {words} with ValueError")
+        if state and state.word == "LOCAL_STATE_DICT":
+            told.append("LOCAL_STATE_DICT does not exist in FSDP2, and accelerate raises ValueError")
+        if policy and policy.word == "SIZE_BASED_WRAP":
+            told.append(SIZE_FAILS)
+        checkpointing = block.get("activation_checkpointing")
+        if checkpointing and checkpointing.is_true and around["lora_dropout"]:
+            told.append("FSDP2 recomputes a layer with another dropout than it was run with, and lora_dropout is on")
+        for one in told:
+            yield Verdict(None, Level.MANUAL, one, _AGAIN, keeps=True)
+
+    def _strategy(self, block: Block, setting: Setting) -> Verdict:
+        new = setting.written.replace("sharding_strategy", "reshard_after_forward")
+        ran = "shard_grad_op" not in str(block.around["fsdp"] or "").lower()
+        reshard = block.get("reshard_after_forward")
+        change = Change({setting.written: ran}, {setting.written: new})
+        if reshard:
+            change = Change(removed=(setting.written,))
+        name = "FULL_SHARD" if ran else "SHARD_GRAD_OP"
+        if setting.word == name:
+            told = f"{setting.written}: {setting.value} becomes {new}: {str(ran).lower()}"
+            return Verdict(setting, Level.SAFE, told, change=change)
+        told = f"{setting.written}: {setting.value} was never read, and {name} ran: now {new}: {str(ran).lower()}"
+        return Verdict(setting, Level.REVIEW, told, "Set it otherwise, if that was meant.", change)
+
+    def _removed(self, block: Block, setting: Setting) -> Verdict:
+        change, loading = Change(removed=(setting.written,)), block.get("cpu_ram_efficient_loading")
+        if setting.name == "use_orig_params" and not setting.is_true:
+            return Verdict(setting, Level.REVIEW, *ELEMENTWISE, change)
+        if setting.name == "sync_module_states" and setting.is_true and not (loading and loading.is_true):
+            return Verdict(setting, Level.REVIEW, *NOT_BROADCAST, change)
+        return Verdict(setting, Level.SAFE, f"{setting.written} is removed: FSDP2 has no such setting", change=change)
+
+    def _is_asked_for(self, block: Block, setting: Setting) -> bool:
+        return setting.name == "use_orig_params" and str(block.around["optimizer"]).startswith("q_galore")
