@@ -30,6 +30,7 @@ ADVICE = (
     "use p.grad.to_local(), this rank's shard as under FSDP1, or p.grad.full_tensor(). To clip, call "
     "torch.nn.utils.clip_grad_norm_(model.parameters(), limit)"
 )
+SENT = "send its shard, as FSDP1 did, with .to_local(), or send the values before the model is sharded"
 
 
 class GradientData(Rule):
@@ -92,7 +93,10 @@ def train(model, batch):
                 continue
             spoken.add(function)
             text = file.code(place)
-            if _is_used_on(whole, file):
+            if (name := _sent_by(place, file)) is not None:
+                message = f"{text} is a DTensor under FSDP2, and {name} takes a plain tensor"
+                yield Diagnosis(place, Level.MANUAL, message, SENT)
+            elif _is_used_on(whole, file):
                 message = f"{text} is a DTensor under FSDP2, this arithmetic takes a plain shard"
                 yield Diagnosis(place, Level.MANUAL, message, ADVICE)
             else:
@@ -118,6 +122,13 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
 
 def _is_collective(call: cst.Call, file: File) -> bool:
     return last_name(call.func) in COLLECTIVES and (file.resolved(call.func) or "").startswith("torch.distributed.")
+
+
+def _sent_by(place: cst.BaseExpression, file: File) -> str | None:
+    """The name of the collective that is given ``place`` itself."""
+    parent = file.parent(place)
+    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
+    return last_name(call.func) if isinstance(call, cst.Call) and _is_collective(call, file) else None
 
 
 def _read(file: File) -> Iterator[cst.BaseExpression]:

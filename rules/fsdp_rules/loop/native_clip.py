@@ -83,14 +83,14 @@ def train(model, loss):
         )
         message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm"
         if "fsdp1" not in file.project.flags:
-            return Diagnosis(call, Level.INFO, f"if these parameters are sharded, {message}", advice)
+            return Diagnosis(call.func, Level.INFO, f"if these parameters are sharded, {message}", advice)
         if held is Certainty.YES:
-            return Diagnosis(call, Level.MANUAL, message, advice)
+            return Diagnosis(call.func, Level.MANUAL, message, advice)
         if "ddp" in file.project.flags:
             return Diagnosis(
                 call, Level.REVIEW, f"assumes these parameters are those of a DDP model: {message}", advice
             )
-        return Diagnosis(call, Level.MANUAL, f"if these parameters are sharded, {message}", advice)
+        return Diagnosis(call.func, Level.MANUAL, f"if these parameters are sharded, {message}", advice)
 
 
 def _other_arm_is_fsdp1(call: cst.Call, file: File) -> bool:
