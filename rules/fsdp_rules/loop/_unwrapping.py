@@ -5,6 +5,9 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.guards import Guard, guard_of
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.project import Certainty
 
 
 def is_passed_to_itself(node: cst.Attribute, file: File) -> bool:
@@ -30,3 +33,15 @@ def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
             return None
         child = ancestor
     return None
+
+
+def is_unwrapped_further(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bool:
+    """Whether ``node``, ``model.module``, is read below the statement ``gone`` as well, which unwraps the model."""
+    text, scope, last = file.code(node), file.scope(node), file.span(gone).end_line
+    return any(
+        file.code(entry) == text and file.scope(entry) == scope and file.span(entry).line > last
+        for entry in file.nodes(cst.Attribute)
+        if entry.attr.value == node.attr.value
+        and sharded(entry.value, file).certainty is Certainty.NO
+        and guard_of(entry, file.code(entry.value), file) in (Guard.NONE, Guard.OTHER)
+    )

@@ -11,7 +11,7 @@ from fsdp_rules.file.expressions import elements, is_repeatable, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.loop._unwrapping import is_passed_to_itself
+from fsdp_rules.loop._unwrapping import is_passed_to_itself, is_unwrapped_further
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -123,6 +123,14 @@ def unwrap(model):
         elif certain:
             edits = self._itself(node, file)
             gone = edits[0].node
+            if not isinstance(gone, cst.BaseExpression) and is_unwrapped_further(node, gone, file):
+                yield Diagnosis(
+                    gone,
+                    Level.MANUAL,
+                    f"below this, {subject}.module is an attribute of the model that was wrapped",
+                    "give what is unwrapped here a name of its own, then run this tool again",
+                )
+                return
             yield Diagnosis(
                 node,
                 Level.SAFE,

@@ -107,3 +107,14 @@ def test_other_wrappers_stay() -> None:
     result = rewrite(source, Settings(to="shim"))
     assert isinstance(result, Changed)
     assert "while isinstance(m, DDP):\n        m = m.module\n" in result.source.decode()
+
+
+def test_an_attribute_of_the_unwrapped_model_is_no_wrapper() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def run(model, x):\n    if isinstance(model, FSDP):\n        model = model.module\n{last}"
+    )
+    below = findings(source.format(last="    return model.module(x)\n"))
+    assert [(found.line, found.level.value) for found in below if found.rule == "FSDP206"] == [(4, "manual")]
+    alone = findings(source.format(last="    return model(x)\n"))
+    assert [found.level.value for found in alone if found.rule == "FSDP206"] == ["safe"]
