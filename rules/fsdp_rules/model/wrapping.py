@@ -16,7 +16,7 @@ from fsdp_rules.fsdp1.names import FSDP
 PASSING = frozenset({"dict", "enumerate", "filter", "iter", "list", "reversed", "sorted", "tuple", "zip"})
 
 #: What shards the model that it is given, as rewritten code does.
-SHARDING = ("torch.distributed.fsdp.fully_shard", "fsdp_compat.shard")
+SHARDING = ("torch.distributed.fsdp.fully_shard", "fsdp_compat.shard", "fsdp_compat.wrap")
 
 
 def wrapping_call(node: cst.CSTNode, file: File) -> cst.Call | None:
