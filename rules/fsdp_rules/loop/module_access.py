@@ -128,7 +128,7 @@ def unwrap(model):
                     gone,
                     Level.MANUAL,
                     f"below this, {subject}.module is an attribute of the model that was wrapped",
-                    "give what is unwrapped here a name of its own, then run this tool again",
+                    "give what is unwrapped here another name, then run this tool again",
                 )
                 return
             yield Diagnosis(
