@@ -41,6 +41,7 @@ NOT_RUN = {
 STOPS = {
     "FSDP211-copies": ("AssertionError", "FSDP does not support deepcopy"),
     "FSDP222-gradient-data": ("AssertionError", "total += parameter.grad.pow(2).sum()"),
+    "FSDP227-parameter-numbers": ("NotImplementedError", "dist.all_reduce(total)"),
     "FSDP303-get-state-dict-type": ("AttributeError", "settings.state_dict_type"),
     "FSDP310-local-state-dict": ("KeyError", "StateDictType.LOCAL_STATE_DICT"),
 }
@@ -56,6 +57,7 @@ DIFFERS = {
     "FSDP216-hand-reduced-norm": "each rank adds what is the norm of all ranks already",
     "FSDP217-parameter-data": "nothing decays",
     "FSDP219-parameter-attributes": "all parameters decay",
+    "FSDP228-whole-parameter-optimizers": "ratios of norms are of whole parameters",
     "FSDP226-random-values": "the numbers drawn for DTensors are others",
     "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",
 }

@@ -17,6 +17,7 @@ from fsdp_rules.project.steps import Step
 LOOKS = re.compile(r"ema|averag|optim|teacher|update|hash|checksum|freeze|param|norm|sync|copy|count", re.IGNORECASE)
 #: Functions and methods that run a model without a backward, by what people call them.
 EVALUATES = re.compile(r"(^|_)(eval\w*|valid\w*|test|tests|infer\w*|predict\w*|sample|generate|rollout|forward)(_|$)")
+GROUPS = re.compile(r"group|param|trainable|weights", re.IGNORECASE)
 #: Methods of every module, which are not those of the tree that have the same names.
 OF_MODULES = frozenset(
     {
@@ -71,6 +72,15 @@ class Entered:
         for site in self._called(path, scope, callee):
             found |= self._leaves(site)
         return frozenset(found)
+
+    def is_given_model(self, name: str) -> Certainty:
+        """How sure it is that a call of ``name`` gets a sharded model, or its parameters; NO where others get none."""
+        calls = [(site, self.steps[site][position]) for site, position in self._callers.get(name, ())]
+        if any(self._holds(*site, text) for site, step in calls for text in step.given):
+            return Certainty.YES
+        # A list of groups may hold what no name of a model says.
+        known = bool(calls) and all(step.given and not GROUPS.search(" ".join(step.given)) for _, step in calls)
+        return Certainty.NO if known else Certainty.MAYBE
 
     def _is_entered(self, site: Site) -> bool:
         scope = site[1]

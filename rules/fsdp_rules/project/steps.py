@@ -17,14 +17,16 @@ PLAIN = frozenset(
         *("setter", "staticmethod", "wraps"),
     }
 )
+PARAMETERS = frozenset({"parameters", "named_parameters"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Arms = tuple[tuple[int, int, str], ...]
 Loops = tuple[tuple[int, int], ...]
 
 
 class Step(NamedTuple):
-    """One call: what is called, the dotted names that it is given, where its text ends, and what is around it.
+    """One call: what is called, what it is given, where its text ends, and what is around it.
 
+    ``given`` are dotted names, and the names of models whose parameters are given.
     ``arms`` are the conditional parts around it, each the line and column of the test and which of its parts it is;
     ``loops`` the first and the last line of every loop, innermost first.
     """
@@ -140,5 +142,11 @@ def _step(node: ast.Call, arms: Arms, loops: Loops) -> Step:
     callee = text_of(func) or (f"?.{func.attr}" if isinstance(func, ast.Attribute) else "")
     if isinstance(func, ast.Subscript):
         callee = text_of(func.value) or ""
-    texts = tuple(text for one in given if (text := text_of(one)) is not None)
+    texts = tuple(text for one in given if (text := text_of(_owner_of_parameters(one))) is not None)
     return Step(callee, texts, (node.end_lineno or 0, node.end_col_offset or 0), arms, loops)
+
+
+def _owner_of_parameters(node: ast.expr) -> ast.expr:
+    """The model in ``model.parameters()``, and any other ``node`` itself."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return func.value if isinstance(func, ast.Attribute) and func.attr in PARAMETERS else node

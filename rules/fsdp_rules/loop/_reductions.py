@@ -1,0 +1,93 @@
+"""Which calls make one number, or one vector, of sharded parameters, and what becomes of the number."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File
+from fsdp_rules.model.parameters import sharded_parameter
+from fsdp_rules.model.sharded import sharded, sharded_owner
+from fsdp_rules.model.wrapping import model_of_parameters
+from fsdp_rules.project.project import Certainty
+
+#: Methods, and functions of torch, that make a number of a tensor.
+REDUCES = frozenset({"dot", "item", "max", "mean", "min", "norm", "prod", "std", "sum", "var", "vector_norm"})
+#: Functions that make numbers of many tensors.
+OF_MANY = frozenset({"_foreach_norm", "get_total_norm"})
+JOINS = frozenset({"cat", "concat", "hstack", "parameters_to_vector", "vector_to_parameters"})
+#: What a parameter may go through before.
+PASSED = frozenset(
+    {
+        *("abs", "clone", "contiguous", "cpu", "data", "detach", "double", "flatten", "float", "pow", "ravel"),
+        *("reshape", "square", "to", "view"),
+    }
+)
+COLLECTIVES = re.compile(r"^(all_gather|all_reduce|broadcast|reduce)")
+PLAIN = frozenset({"float", "int", "item", "print", "round", "str", "tolist"})
+REPORTS = re.compile(r"(^|_)(debug|info|log|note|print|report|scalar|warn|warning|write|summary)(s|$|_)", re.IGNORECASE)
+
+
+def reduces(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` makes a number of the tensor that it is called on or given, or numbers of many."""
+    name = last_name(call.func)
+    if name not in REDUCES | OF_MANY:
+        return False
+    return not isinstance(call.func, cst.Name) or (file.resolved(call.func) or "").startswith("torch.")
+
+
+def joins(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` is a function of torch that makes one tensor of several."""
+    return last_name(call.func) in JOINS and (file.resolved(call.func) or "").startswith("torch.")
+
+
+def reduced(call: cst.Call, file: File) -> Certainty:
+    """How sure it is that sharded parameters are what ``call`` reduces or joins."""
+    func = call.func
+    is_torch = (file.resolved(func) or "").startswith("torch.")
+    if isinstance(func, cst.Attribute) and not is_torch:
+        return _parameter(func.value, file)
+    given = [argument.value for argument in call.args[:2]]
+    if last_name(func) in OF_MANY | JOINS:
+        models = [model for node in given if (model := model_of_parameters(node, file)) is not None]
+        return max((sharded(model, file).certainty for model in models), default=Certainty.NO)
+    return _parameter(given[0], file) if given else Certainty.NO
+
+
+def _parameter(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``node`` is computed from one sharded parameter, element by element."""
+    while True:
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in PASSED:
+            node = node.func.value
+        elif isinstance(node, cst.Attribute) and node.attr.value in PASSED:
+            node = node.value
+        elif isinstance(node, cst.BinaryOperation):
+            return max(_parameter(node.left, file), _parameter(node.right, file))
+        else:
+            break
+    if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias"):
+        return Certainty.NO if sharded_owner(node.value, file) is None else Certainty.YES
+    return sharded_parameter(node, file)
+
+
+def is_only_reported(call: cst.Call, file: File) -> bool:
+    """Whether the number becomes a plain one, or text, and its function reduces nothing over ranks."""
+    if joins(call, file) or last_name(call.func) in OF_MANY:
+        return False
+    whole = file.function(call) or file.module
+    if any(COLLECTIVES.search(last_name(one.func)) for one in file.inside(whole, cst.Call)):
+        return False
+    if last_name(call.func) == "item":
+        return True
+    for around in file.ancestors(call):
+        if isinstance(around, cst.BaseStatement | cst.BaseSmallStatement):
+            return False
+        if isinstance(around, cst.FormattedStringExpression):
+            return True
+        if isinstance(around, cst.Call):
+            name = last_name(around.func)
+            if name in PLAIN or REPORTS.search(name):
+                return True
+    return False

@@ -1,0 +1,103 @@
+"""Rule for numbers that a program takes from sharded parameters: norms, sums and vectors of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File
+from fsdp_rules.loop._reductions import is_only_reported, joins, reduced, reduces
+from fsdp_rules.loop.hand_reduced import AWARE
+from fsdp_rules.loop.rank_guards import RankGuards
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+ADVICE = (
+    "use p.to_local(), this rank's shard as under FSDP1, or p.full_tensor() on all ranks. A sum of squares that is "
+    "all-reduced takes to_local(); without the all_reduce, full_tensor() of the result is a plain tensor"
+)
+REPORTED = "no change needed where it is only reported. p.to_local() is this rank's shard"
+
+
+class ParameterNumbers(Rule):
+    """Norms and other numbers of parameters by hand.
+
+    FSDP1's parameters are plain tensors, this rank's own flat shard, between its forwards. FSDP2's are DTensors, under
+    `fsdp_compat` too: a norm or a sum of one is of the whole parameter, and a DTensor, which raises in collectives and
+    where it meets a plain tensor, and is counted several times where it is reduced again. Parameters that are joined to
+    one vector raise where a rank's shards are of uneven sizes. A number that is only reported is reported of the whole.
+    """
+
+    id = "FSDP227"
+    name = "parameter-numbers"
+    markers = (".parameters()", "parameters_to_vector")
+    words = (r"\b(max|mean|min|norm|prod|std|sum|var|vector_norm)\(", r"\b(cat|_foreach_norm|\w+_to_\w+)\(")
+    what_to_test = "Compare the norms of the parameters with those of the old code on all ranks."
+    visits = (cst.Module,)
+    shim = True
+    before = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model):
+    model = FSDP(model)
+    total = sum(parameter.detach().pow(2).sum() for parameter in model.parameters())
+    dist.all_reduce(total)
+    return total.sqrt()
+"""
+    after = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+def train(model):
+    fully_shard(model)
+    # TODO(fsdp-migrate FSDP227): sum() is of the whole parameter, a DTensor (FSDP1: of this rank's plain shard)
+    total = sum(parameter.detach().pow(2).sum() for parameter in model.parameters())
+    dist.all_reduce(total)
+    return total.sqrt()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """The first number of a parameter in each function that takes some."""
+        if "fsdp1" not in file.project.flags:
+            return
+        spoken: dict[cst.CSTNode | None, Level] = {}
+        for call, held in _taken(file):
+            function = file.function(call)
+            if is_summoned(call, file) or AWARE.search(file.code(function or file.module)):
+                continue
+            if any(found.level is Level.MANUAL for found in RankGuards().visit(call, file)):
+                continue
+            level = Level.INFO if is_only_reported(call, file) else Level.MANUAL
+            if spoken.get(function) in (level, Level.MANUAL):
+                continue
+            spoken[function] = level
+            yield _diagnosis(call, level, held, file)
+
+
+def _taken(file: File) -> Iterator[tuple[cst.Call, Certainty]]:
+    """Every call that takes a number of sharded parameters, or joins them, and how sure it is that they are sharded."""
+    for call in file.nodes(cst.Call):
+        if reduces(call, file) or joins(call, file):
+            held = reduced(call, file)
+            if held is not Certainty.NO:
+                yield call, held
+
+
+def _diagnosis(call: cst.Call, level: Level, held: Certainty, file: File) -> Diagnosis:
+    name = f"{last_name(call.func)}()"
+    if joins(call, file):
+        text = f"{name} of DTensors raises for uneven shards (FSDP1: plain shards)"
+    elif level is Level.INFO:
+        text = f"{name} is of the whole parameter (FSDP1: of this rank's shard)"
+    else:
+        text = f"{name} is of the whole parameter, a DTensor (FSDP1: of this rank's plain shard)"
+    message = text if held is Certainty.YES else f"if this model is sharded: {text}"
+    return Diagnosis(call, level, message, REPORTED if level is Level.INFO else ADVICE)

@@ -1,0 +1,105 @@
+"""Rule for optimizers whose update of an element depends on the whole parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File
+from fsdp_rules.loop._reductions import OF_MANY, REDUCES
+from fsdp_rules.loop.hand_reduced import AWARE
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrapping import model_of_parameters
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+#: Classes of well-known libraries that use norms, rows and columns, or matrix products, of a parameter.
+WHOLE = frozenset(
+    {
+        *("Adafactor", "AdamWScale", "CAME", "DistributedShampoo", "FusedLAMB", "FusedNovoGrad", "GaLoreAdamW", "LAMB"),
+        *("LARS", "LBFGS", "Lamb", "Lars", "Muon", "NovoGrad", "SM3", "SOAP", "Shampoo"),
+    }
+)
+#: Numbers that the update of an element may depend on.
+NUMBERS = REDUCES - {"item", "max", "min"} | OF_MANY
+SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
+ADVICE = (
+    "the new steps are those of training without sharding. For FSDP1's, take every number of to_local() in the "
+    "optimizer's step. Compare the losses, and expect to tune the learning rate again"
+)
+
+
+class WholeOptimizers(Rule):
+    """Optimizers that use whole parameters (LAMB, Adafactor, LBFGS).
+
+    FSDP1 gives an optimizer flat, one-dimensional shards, so a norm, a row or a column that it takes is one of a
+    rank's own shard. FSDP2's parameters are DTensors of their full shape: norms are global, and matrices have rows and
+    columns. The steps are other ones, with the shim too. An optimizer of the program that reduces such numbers over
+    ranks by hand is reported by FSDP222.
+    """
+
+    id = "FSDP228"
+    name = "whole-parameter-optimizers"
+    markers = (("Optimizer)", "param_groups"),)
+    words = (r"Optimizer\)", "|".join(sorted(WHOLE)))
+    what_to_test = "Compare the losses of some hundred steps with those of the old code."
+    visits = (cst.Call, cst.ClassDef)
+    shim = True
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch_optimizer import Lamb
+
+def build(model):
+    model = FSDP(model, use_orig_params=True)
+    return model, Lamb(model.parameters(), lr=1e-3)
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+from torch_optimizer import Lamb
+
+def build(model):
+    fully_shard(model)
+    # TODO(fsdp-migrate FSDP228): Lamb uses whole parameters (FSDP1: flat shards), so its steps differ
+    return model, Lamb(model.parameters(), lr=1e-3)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Calls of known classes for a sharded model, and classes of the program that take such numbers."""
+        if "fsdp1" not in file.project.flags:
+            return
+        if isinstance(node, cst.Call) and last_name(node.func) in WHOLE and node.args:
+            name, value = last_name(node.func), node.args[0].value
+            model = model_of_parameters(value, file)
+            held = sharded(model, file).certainty if model is not None else _may_hold_groups(value)
+            if held is not Certainty.NO and name not in file.project.owners.classes:
+                yield _diagnosis(node, name, held, Level.INFO if model is None else Level.MANUAL)
+        elif isinstance(node, cst.ClassDef) and any(last_name(base.value).endswith("Optimizer") for base in node.bases):
+            held = file.project.entered.is_given_model(node.name.value)
+            if held is not Certainty.NO and (number := _number(node, file)) is not None:
+                level = Level.MANUAL if held is Certainty.YES else Level.INFO
+                yield _diagnosis(number, node.name.value, held, level)
+
+
+def _diagnosis(node: cst.CSTNode, name: str, held: Certainty, level: Level) -> Diagnosis:
+    text = SEEN.format(name=name)
+    message = text if held is Certainty.YES else f"if its model is sharded: {text}"
+    return Diagnosis(node, level, message, ADVICE if level is Level.MANUAL else f"no change needed otherwise: {ADVICE}")
+
+
+def _may_hold_groups(value: cst.BaseExpression) -> Certainty:
+    return Certainty.MAYBE if isinstance(value, cst.Name | cst.Attribute) else Certainty.NO
+
+
+def _number(owner: cst.ClassDef, file: File) -> cst.Call | None:
+    """The first number that a method of ``owner`` takes of tensors, without knowing of DTensors or collectives."""
+    text = file.code(owner)
+    if AWARE.search(text) or "param_groups" not in text or "all_reduce" in text:
+        return None
+    for call in file.inside(owner, cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in NUMBERS:
+            return call
+    return None

@@ -1,0 +1,87 @@
+"""FSDP227 and FSDP228: numbers that programs and optimizers take from sharded parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import findings
+
+HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+#: What a function of another file does with the model, and the level at which that is reported.
+USES = {
+    "total = sum(p.norm() ** 2 for p in net.parameters())\n    return x * total": "manual",
+    "for p in net.parameters():\n        x += p.detach().float().norm() ** 2\n    return x": "manual",
+    "return x + 0.1 * sum((p ** 2).sum() for p in net.parameters())": "manual",
+    "return torch.stack([torch.norm(p) for p in net.parameters()]).norm()": "manual",
+    "return torch.cat([p.detach().flatten() for _, p in net.named_parameters()])": "manual",
+    "return torch.nn.utils.parameters_to_vector(net.parameters())": "manual",
+    "held = list(net.parameters())\n    return torch._foreach_norm(held)": "manual",
+    "return net.head.weight.abs().mean() + x": "manual",
+    "total = sum(p.sum() for p in net.parameters()).item()\n    dist.all_reduce(x)\n    return total": "manual",
+    "return max(p.abs().max().item() for p in net.parameters())": "info",
+    "print(f'{sum(p.norm() for p in net.parameters())}')": "info",
+    "log(norm=float(sum(p.norm() for p in net.parameters())))": "info",
+    "return [p.full_tensor().norm() for p in net.parameters()]": None,
+    "return sum(p.numel() for p in net.parameters() if p.requires_grad)": None,
+    "with FSDP.summon_full_params(net):\n        return sum(p.norm() for p in net.parameters())": None,
+    "return x.norm() + torch.cat([x, x]).sum()": None,
+    "return any(p.isnan().any() for p in net.parameters())": None,
+}
+
+
+def levels(rule: str, source: str, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, **others) if found.rule == rule]
+
+
+@pytest.mark.parametrize(("use", "level"), USES.items())
+def test_numbers_in_another_file(use: str, level: str | None) -> None:
+    source = f"import torch\nimport torch.distributed as dist\n{HEAD}def measure(net, x):\n    {use}\n"
+    main = f"{HEAD}from example import measure\n\nmodel = FSDP(model)\nmeasure(model, x)\n"
+    assert levels("FSDP227", source, main=main) == ([] if level is None else [level])
+    plain = main.replace("model = FSDP(model)", "other = FSDP(model)").replace("measure(model", "measure(build()")
+    assert levels("FSDP227", source, main=plain) == []
+
+
+OWN = """
+import torch
+
+
+class Trust(torch.optim.Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                {line}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "level"),
+    [
+        ("p.sub_(p.grad * p.norm() / p.grad.norm())", "FSDP(net).parameters()", "info"),
+        ("p.sub_(p.grad * p.norm() / p.grad.norm())", "model.parameters()", "manual"),
+        ("p.sub_(p.grad * p.grad.square().mean(dim=-1, keepdim=True))", "model.parameters()", "manual"),
+        ("p.sub_(p.grad * p.to_local().norm())", "model.parameters()", None),
+        ("p.sub_(p.grad.sign())", "model.parameters()", None),
+        ("p.sub_(p.grad * p.norm() / p.grad.norm())", "other.parameters()", None),
+        ("p.sub_(p.grad * p.norm() / p.grad.norm())", "groups", "info"),
+    ],
+)
+def test_optimizers_of_the_program(line: str, given: str, level: str | None) -> None:
+    main = f"{HEAD}from example import Trust\n\nmodel = FSDP(net)\nother = net.part\noptimizer = Trust({given}, lr=1)\n"
+    assert levels("FSDP228", OWN.format(line=line), main=main) == ([] if level is None else [level])
+
+
+@pytest.mark.parametrize(
+    ("made", "level"),
+    [
+        ("torch.optim.Adafactor(model.parameters())", "manual"),
+        ("torch.optim.LBFGS(model.parameters())", "manual"),
+        ("transformers.Adafactor([p for p in model.parameters() if p.requires_grad], lr=1)", "manual"),
+        ("FusedLAMB(groups)", "info"),
+        ("torch.optim.LBFGS(other.parameters())", None),
+        ("torch.optim.AdamW(model.parameters())", None),
+    ],
+)
+def test_optimizers_of_libraries(made: str, level: str | None) -> None:
+    source = f"import torch\nimport transformers\n{HEAD}model = FSDP(net)\noptimizer = {made}\n"
+    assert levels("FSDP228", source) == ([] if level is None else [level])
