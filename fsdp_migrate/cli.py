@@ -54,7 +54,8 @@ cli.add_command(verify)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (None: those of the process); the exit code."""
     try:
-        code = cli.main(args=None if argv is None else list(argv), prog_name="fsdp-migrate", standalone_mode=False)
+        words = sys.argv[1:] if argv is None else list(argv)
+        code = cli.main(args=words, prog_name="fsdp-migrate", standalone_mode=False, obj=words)
     except click.ClickException as error:
         show_error(error)
         return FAILURE

@@ -31,6 +31,7 @@ ALLOWED = {
         "pathspec",
         "picklescan",
         "pygls",
+        "pygments",
         "rich",
         "ruamel",
         "safetensors",

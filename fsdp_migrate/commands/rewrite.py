@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import shlex
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -224,13 +227,31 @@ def _write_reports(result: RunResult, files: Sequence[Path]) -> None:
             raise click.ClickException(f"could not write {file}: {error.strerror}") from error
 
 
+def _about(result: RunResult) -> list[tuple[str, str]]:
+    """What a page says of the run it comes from."""
+    from fsdp_migrate.tree import git
+
+    first = Path(result.paths[0]).resolve()
+    root = git.repository(first if first.is_dir() else first.parent)
+    commit, day = git.head(root) if root is not None else ("", "")
+    words = click.get_current_context().obj or []
+    about = [
+        ("Project", (root or (first if first.is_dir() else first.parent)).name),
+        ("Commit", f"{commit} of {day}" if commit else ""),
+        ("Report", f"{datetime.date.today():%Y-%m-%d}"),
+        ("fsdp-migrate", version("fsdp-migrate")),
+        ("Command", shlex.join(["fsdp-migrate", *words])),
+    ]
+    return [(name, value) for name, value in about if value]
+
+
 def _render(suffix: str, result: RunResult) -> str:
     """The report of the kind that a suffix in ``_REPORTS`` stands for."""
     match suffix:
         case ".html":
             from fsdp_migrate.report.rewrite import html_report as html
 
-            return html.render(result)
+            return html.render(result, _about(result))
         case ".json":
             from fsdp_migrate.report.rewrite import json_report as json
 

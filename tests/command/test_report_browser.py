@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from axe_selenium_python import Axe
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -127,9 +128,9 @@ def reader(browser: webdriver.Chrome, tmp_path: Path) -> Iterator[Reader]:
 
 def test_everything_is_shown_at_first(reader: Reader) -> None:
     reader.status("4 findings in 2 files")
-    assert reader.messages() == ["wraps", "casts", "summons", "casts"]
+    assert reader.messages() == ["summons", "casts", "wraps", "casts"]
     assert reader.seen(".file > summary .counter") == ["3", "1"]
-    assert "-first = FSDP(m)" in reader.seen(".hunk pre")[0]
+    assert "-first = FSDP(m)" in reader.seen(".hunk pre")[1]
     assert reader.seen(".whole pre") == []
 
 
@@ -139,7 +140,7 @@ def test_everything_is_shown_at_first(reader: Reader) -> None:
         ("summons", "1 of 4 findings in 1 file", ["summons"]),
         ("SUB/B.PY", "1 of 4 findings in 1 file", ["casts"]),
         ("fsdp104", "2 of 4 findings in 2 files", ["casts", "casts"]),
-        ("fully_shard(m)", "2 of 4 findings in 1 file", ["wraps", "casts"]),
+        ("fully_shard(m)", "2 of 4 findings in 1 file", ["casts", "wraps"]),
         ("casts another", "1 of 4 findings in 1 file", ["casts"]),
         ("[.*", "0 of 4 findings in 0 files", []),
     ],
@@ -159,7 +160,7 @@ def test_nothing_found_has_a_way_back(reader: Reader) -> None:
 def test_levels(reader: Reader) -> None:
     reader.find("input[value=review]").click()
     reader.status("2 of 4 findings in 1 file")
-    assert reader.messages() == ["wraps", "summons"]
+    assert reader.messages() == ["summons", "wraps"]
     assert reader.seen(".file > summary .counter") == ["2 of 3"]
     counters = {level.value: reader.find(f"#count-{level.value}").text for level in Level}
     assert counters == {"manual": "1", "review": "0", "safe": "1", "info": "0"}
@@ -255,6 +256,64 @@ def test_text_can_be_read_on_its_ground(reader: Reader, scheme: str) -> None:
             assert contrast(*colours) >= 4.5, selector
     finally:
         reader.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_card_is_a_filter_that_the_address_keeps(reader: Reader) -> None:
+    reader.find(".card[data-level=manual]").click()
+    reader.status("1 of 4 findings in 1 file")
+    assert reader.browser.current_url.endswith("#level=manual")
+    Select(reader.find("#rule")).select_by_value("FSDP203")
+    assert reader.browser.current_url.endswith("#rule=FSDP203&level=manual")
+    reader.browser.refresh()
+    reader.status("1 of 4 findings in 1 file")
+    assert reader.messages() == ["summons"]
+    reader.find(".places a").click()
+    reader.status("4 findings in 2 files")
+    assert "=" not in reader.browser.current_url
+
+
+def test_what_is_done_by_hand_is_remembered(reader: Reader) -> None:
+    assert reader.seen("#progress") == ["0 of 1 done"]
+    assert reader.find("main > section:nth-of-type(2)").get_attribute("id") == "by-hand"
+    reader.find(".done").click()
+    assert reader.seen("#progress") == ["1 of 1 done"]
+    reader.browser.refresh()
+    assert reader.seen("#progress") == ["1 of 1 done"]
+    reader.find(".done").click()
+    reader.browser.refresh()
+    assert reader.seen("#progress") == ["0 of 1 done"]
+
+
+def test_new_lines_are_copied_as_code(reader: Reader) -> None:
+    reader.browser.execute_script(
+        "window.taken = []; document.execCommand = () => taken.push(getSelection().toString());"
+        "navigator.clipboard.writeText = async (text) => taken.push(text);"
+    )
+    reader.find("#expand").click()
+    button = next(one for one in reader.browser.find_elements(By.CSS_SELECTOR, ".copy") if one.text == "Copy new lines")
+    button.click()
+    WebDriverWait(reader.browser, 20).until(lambda _: reader.browser.execute_script("return taken.length"))
+    assert reader.browser.execute_script("return taken[0]").startswith("first = fully_shard(m)\nx = 1\n")
+    assert button.text == "Copied"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_axe_finds_nothing(reader: Reader, width: int, scheme: str) -> None:
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    reader.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    reader.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        reader.find("#expand").click()
+        axe = Axe(reader.browser)
+        axe.inject()
+        found = axe.run()
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+        assert len(found["passes"]) > 10
+    finally:
+        reader.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        reader.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.mark.parametrize(

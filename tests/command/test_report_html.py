@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.rewrite import html_report as html
+from fsdp_migrate.report.rewrite.colours import coloured
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Skipped, Unchanged
 
@@ -82,7 +84,7 @@ def test_what_changed_and_why() -> None:
     (to_do,) = tree.texts("section", id="next")
     assert "Change the 1 place" in to_do
     assert "Train the first steps" in to_do
-    changed, excerpt = tree.texts("article")
+    excerpt, changed = tree.texts("article")
     assert changed.index("if it holds") < changed.index("same") < changed.index("-FSDP(m)")
     assert "+fully_shard(m)" in changed
     assert "The code, unchanged" in excerpt
@@ -175,3 +177,36 @@ def test_a_run_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "-model = FSDP(net)" in "".join(tree.texts("del"))
     assert "# TODO(fsdp-migrate FSDP901)" in "".join(tree.texts("ins"))
     assert any("has moved this program" in text for text in tree.texts("p"))
+
+
+def test_the_page_says_which_run_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nFSDP(m)\n")
+    assert main(["rewrite", "--diff", "--report", "out put.html", "a.py"]) == 0
+    (about,) = Tree((tmp_path / "out put.html").read_text()).texts("ul", **{"class": "about"})
+    assert f"Project {tmp_path.name}" in about
+    assert "Command fsdp-migrate rewrite --diff --report 'out put.html' a.py" in about
+    assert re.search(r"Report \d{4}-\d\d-\d\d", about)
+    assert "Commit" not in about
+
+
+def test_lines_have_their_numbers_and_severity_comes_first() -> None:
+    findings = (finding(Level.SAFE, 1, "same"), finding(Level.MANUAL, 30, "no"), finding(Level.MANUAL, 30, "no"))
+    tail = "x = 1\n" * 28 + "FSDP.by_hand()\n"
+    tree = page(outcome(f"FSDP(m)\n{tail}", f"new()\nfully_shard(m)\n{tail}", *findings))
+    first, second = tree.texts("article")
+    assert "no" in first
+    assert "same" in second
+    numbers = tree.texts("span", **{"class": "n"})
+    assert numbers[2:8] == ["1", "", "", "1\n2", "2\n3\n4", "3\n4\n5"]
+    (to_do,) = tree.texts("section", id="by-hand")
+    assert to_do.count("FSDP101: no") == 1
+
+
+@pytest.mark.parametrize(
+    "code", ['+def f():  # why\n \n-    return \'a<b\' + """x\n+y"""', "+'unclosed\n-", " \x00\\", "+" * 30_000]
+)
+def test_colours_change_no_character(code: str) -> None:
+    shown = str(coloured(code))
+    assert unescape(re.sub(r"</?i[^>]*>", "", shown)) == code
+    assert "<b" not in shown

@@ -1,5 +1,58 @@
 "use strict";
 (() => {
+  // A page that is a file may have no storage: then boxes are forgotten, and nothing else is lost.
+  const remember = (key, value) => {
+    try {
+      if (value === undefined) return localStorage.getItem(key);
+      if (value) localStorage.setItem(key, "done");
+      else localStorage.removeItem(key);
+    } catch {
+      return null;
+    }
+    return null;
+  };
+  const done = [...document.querySelectorAll(".done")];
+  const progress = document.getElementById("progress");
+  const tally = () => {
+    if (progress) progress.textContent = `${done.filter((box) => box.checked).length} of ${done.length} done`;
+  };
+  for (const box of done) {
+    const key = `fsdp-migrate ${box.dataset.key}`;
+    box.hidden = false;
+    box.checked = remember(key) === "done";
+    box.addEventListener("change", () => {
+      remember(key, box.checked);
+      tally();
+    });
+  }
+  if (progress) progress.hidden = false;
+  tally();
+
+  const copied = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return;
+    } catch {
+      // Not every browser lets a file use the clipboard.
+    }
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  };
+  for (const button of document.querySelectorAll(".copy")) button.hidden = false;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest(".copy");
+    if (!button) return;
+    const parts = [...button.nextElementSibling.querySelectorAll(":scope > ins, :scope > span:not(.n):not(.place)")];
+    await copied(parts.map((part) => part.textContent.replace(/^[ +]/gm, "")).join("\n") + "\n");
+    const said = button.textContent;
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = said), 1500);
+  });
+
   const filter = document.getElementById("filter");
   if (!filter) return;
   const search = document.getElementById("search");
@@ -68,6 +121,26 @@
     const findings = shown === total ? count(total, "finding") : `${shown} of ${count(total, "finding")}`;
     status.textContent = `${findings} in ${count(shownFiles, "file")}`;
     show(nothing, shownFiles === 0);
+    const state = new URLSearchParams();
+    if (search.value) state.set("search", search.value);
+    if (rule.value) state.set("rule", rule.value);
+    if (levels.size < boxes.length) state.set("level", [...levels].join(","));
+    const wanted = state.toString();
+    if (wanted || location.hash.includes("=")) {
+      history.replaceState(null, "", wanted ? `#${wanted.replaceAll("%2C", ",")}` : location.href.split("#")[0]);
+    }
+  };
+
+  // What stands after the # is a place on the page, or a state of the filters, which has an equals sign.
+  const restore = () => {
+    if (!location.hash.includes("=")) return false;
+    const state = new URLSearchParams(location.hash.slice(1));
+    search.value = state.get("search") ?? "";
+    rule.value = state.get("rule") ?? "";
+    const levels = state.get("level");
+    for (const box of boxes) box.checked = levels === null || levels.split(",").includes(box.value);
+    apply();
+    return true;
   };
 
   const reset = () => {
@@ -94,6 +167,13 @@
     target.scrollIntoView();
   };
 
+  for (const card of document.querySelectorAll(".card")) {
+    card.addEventListener("click", (event) => {
+      event.preventDefault();
+      location.hash = `level=${card.dataset.level}`;
+    });
+  }
+
   let timer;
   search.addEventListener("input", () => {
     clearTimeout(timer);
@@ -117,10 +197,15 @@
   addEventListener("beforeprint", () => {
     for (const part of document.querySelectorAll("#changes .file, #changes .hunk")) part.open = true;
   });
-  addEventListener("hashchange", reveal);
+  addEventListener("hashchange", () => {
+    if (restore()) document.getElementById("changes").scrollIntoView();
+    else reveal();
+  });
 
   filter.hidden = false;
   // A browser may fill in what stood in the fields before a reload.
-  apply();
-  reveal();
+  if (!restore()) {
+    apply();
+    reveal();
+  }
 })();

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -21,12 +21,13 @@ from markupsafe import Markup
 
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report.rewrite.changes import Change, Hunk, Reader
+from fsdp_migrate.report.rewrite.colours import coloured
 from fsdp_migrate.report.rewrite.guide import MEANINGS, assumptions, checks, next_steps
 from fsdp_migrate.report.rulebook import Page, pages
 from fsdp_migrate.report.shorten import Rest, shortened
 from fsdp_migrate.report.summary import by_level, by_rule, count, paragraph, printable
 from fsdp_migrate.report.what_to_test import what_to_test
-from fsdp_rules.verdict.finding import Finding
+from fsdp_rules.verdict.finding import Finding, Level
 
 #: Lines of a change that are shown beside its findings; the whole diff of the file has them all.
 LONGEST_HUNK = 200
@@ -66,11 +67,26 @@ class _File:
 
     @property
     def changes(self) -> list[Change]:
-        return self._reader.changes()
+        """What needs most attention first, then by line."""
+        found = [Change(tuple(sorted(one.findings, key=_urgency)), one.hunk) for one in self._reader.changes()]
+        return sorted(found, key=lambda change: _urgency(change.findings[0])[0])
 
     @property
-    def whole(self) -> list[Hunk]:
-        return self._reader.whole()
+    def whole(self) -> Iterator[tuple[int, Hunk]]:
+        """Every hunk, with the number of unchanged lines before it that are not shown."""
+        end = 1
+        for hunk in self._reader.whole():
+            yield hunk.before_line - end, hunk
+            end = hunk.before_line + len(hunk.before)
+
+    def bar(self, most: int) -> Iterator[tuple[str, float, float]]:
+        """Level, start and width of each part of a bar of 100, where ``most`` findings fill it."""
+        start = 0.0
+        for level, number in self.levels.items():
+            if number:
+                width = round(100 * number / most, 2)
+                yield level, round(start, 2), width
+                start += width
 
 
 @dataclass(frozen=True)
@@ -87,8 +103,21 @@ class _Rule:
         return what_to_test(self.id)
 
 
-def render(result: RunResult) -> str:
-    """The report as a page of HTML that needs no other file and no network."""
+@dataclass(frozen=True)
+class _Run:
+    """Lines of one kind: the element that says which, their numbers before and after, and their text."""
+
+    kind: str
+    old: str
+    new: str
+    text: str
+
+
+def render(result: RunResult, about: Sequence[tuple[str, str]] = ()) -> str:
+    """The report as a page of HTML that needs no other file and no network.
+
+    ``about`` are names and values of the run: project, commit, date, version, command.
+    """
     environment = Environment(
         loader=PackageLoader("fsdp_migrate.report", "page"),
         autoescape=True,
@@ -101,12 +130,14 @@ def render(result: RunResult) -> str:
         count=count,
         shown=printable,
         runs=_runs,
+        coloured=coloured,
         markdown=lambda text: Markup(markdown.render(text)),
         sentence=lambda text: Markup(markdown.renderInline(text)),
     )
     numbers: dict[tuple[object, ...], int] = {}
     for number, finding in enumerate(result.findings):
         numbers.setdefault(_place(finding), number)
+    files = [_File(file, result.diff) for file in result.with_fsdp1]
     style, script = _part("style.css"), _part("filter.js")
     return environment.get_template("report.html").render(
         result=result,
@@ -117,7 +148,10 @@ def render(result: RunResult) -> str:
         levels=_levels(result.findings),
         meanings={level.value: meaning for level, meaning in MEANINGS.items()},
         rules=list(_rules(result)),
-        files=[_File(file, result.diff) for file in result.with_fsdp1],
+        about=about,
+        by_hand=list(_by_hand(result)),
+        files=files,
+        most=max((file.total for file in files), default=1) or 1,
         anchor=lambda finding: f"finding-{numbers[_place(finding)]}",
         longest_hunk=LONGEST_HUNK,
         style=Markup(style),
@@ -147,10 +181,34 @@ def _rules(result: RunResult) -> Iterator[_Rule]:
         yield _Rule(rule, names[rule], levels, known.get(rule))
 
 
-def _runs(hunk: Hunk, longest: int | None = None) -> Iterator[tuple[str, str]]:
+def _urgency(finding: Finding) -> tuple[int, int]:
+    return list(MEANINGS).index(finding.level), finding.line
+
+
+def _by_hand(result: RunResult) -> Iterator[tuple[Finding, str]]:
+    """What is left to do by hand, each with a key that stays the same as long as the finding does."""
+    seen: Counter[str] = Counter()
+    for finding in shortened(result.of_level(Level.MANUAL))[0]:
+        text = "\0".join([finding.path, finding.rule, finding.message])
+        key = hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
+        seen[key] += 1
+        yield finding, f"{key}-{seen[key]}"
+
+
+def _runs(hunk: Hunk, longest: int | None = None) -> Iterator[_Run]:
     """The lines of a hunk, those of one kind together, each with the element that says its kind."""
-    for mark, lines in groupby(hunk.lines[:longest], key=lambda line: line[0]):
-        yield _KINDS[mark], "\n".join(lines)
+    old, new = hunk.before_line, hunk.after_line
+    for kind, together in groupby(hunk.lines[:longest], key=lambda line: line[0]):
+        lines = list(together)
+        is_old, is_new = kind != "+", kind != "-"
+        yield _Run(
+            _KINDS[kind],
+            "\n".join(map(str, range(old, old + len(lines)))) if is_old else "",
+            "\n".join(map(str, range(new, new + len(lines)))) if is_new else "",
+            "\n".join(lines),
+        )
+        old += len(lines) * is_old
+        new += len(lines) * is_new
 
 
 def _part(name: str) -> str:
