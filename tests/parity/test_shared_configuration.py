@@ -169,6 +169,105 @@ PROGRAMS = {
         """,
     ),
 }
+ARGUMENTS = """
+import functools
+
+import torch
+from torch.distributed.fsdp import BackwardPrefetch, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+
+def precision_of(kind):
+    dtype = torch.bfloat16 if kind == "zero2" else torch.float32
+    return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
+
+
+def kept_for_later():
+    return {"mixed_precision": precision_of("full"), "sharding_strategy": ShardingStrategy.NO_SHARD}
+
+
+def arguments_of(block, strategy, sync=False):
+    kind = strategy
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={block})
+    if strategy == "full":
+        strategy = ShardingStrategy.FULL_SHARD
+    elif strategy == "zero2":
+        strategy = ShardingStrategy.SHARD_GRAD_OP
+    elif strategy == "ddp":
+        strategy = ShardingStrategy.NO_SHARD
+        policy = None
+    kwargs = {
+        "auto_wrap_policy": policy,
+        "mixed_precision": precision_of(kind),
+        "sharding_strategy": strategy,
+        "device_id": torch.device("cpu"),
+        "limit_all_gathers": True,
+    }
+    if sync:
+        kwargs.update({"use_orig_params": True, "sync_module_states": True})
+    kwargs["backward_prefetch"] = BackwardPrefetch.BACKWARD_POST
+    return kwargs, block
+"""
+#: Other weights on each rank, of which rank 0's count.
+UNLIKE = "model.head.weight.data.add_(rank)\n"
+SPREAD = f"{UNLIKE}kwargs, _ = arguments_of(Block, choice, True)\nmodel = FSDP(model, **kwargs)"
+PROGRAMS |= {
+    "a dictionary of arguments": program(
+        "from common import Block\nfrom conf import arguments_of", SPREAD, conf=ARGUMENTS
+    ),
+    "a dictionary, asked for in a function": program(
+        "from common import Block\nfrom building import build",
+        f"{UNLIKE}model = build(model, choice)",
+        conf=ARGUMENTS,
+        building="""
+            import conf
+            from common import Block
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+            def build(net, choice):
+                settings, _ = conf.arguments_of(Block, choice, sync=True)
+                return FSDP(net, forward_prefetch=False, **settings)
+        """,
+    ),
+    "a dictionary alone": program(
+        "from conf import arguments",
+        "settings = arguments(choice)\nmodel = FSDP(model, **settings)",
+        conf="""
+            from precisions import half
+            from torch import device
+            from torch.distributed.fsdp import ShardingStrategy
+
+            def arguments(choice):
+                found = dict(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, device_id=device("cpu"))
+                found["mixed_precision"] = half
+                return found
+        """,
+        precisions="\n".join(line for line in PRECISIONS.splitlines() if "whole" not in line),
+    ),
+}
+FACTORY = """
+import functools
+
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+
+def factory(model):
+    return functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={type(model.blocks[0])})
+"""
+#: Policies that are not known are kept as they are, and asked about each module.
+ASKED = {
+    "a policy that the caller makes": program(
+        "from common import Block\nfrom conf import arguments_of",
+        "kwargs, _ = arguments_of(Block, choice)\n"
+        'if choice != "ddp":\n    kwargs["auto_wrap_policy"] = kwargs["auto_wrap_policy"](model)\n'
+        "model = FSDP(model, **kwargs)",
+        conf=ARGUMENTS.replace(
+            "policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={block})",
+            "policy = factory",
+        ).replace("import functools", "from factories import factory"),
+        factories=FACTORY,
+    ),
+}
 #: What of FSDP1's configuration is left in none of the files.
 NAMES = ("ShardingStrategy", "MixedPrecision(", "auto_wrap_policy", "fsdp_compat", "FullyShardedDataParallel")
 
@@ -182,6 +281,16 @@ def test_definitions_change_with_their_wraps(pool: Pool, tmp_path: Path, name: s
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
     assert list(differ("rank", before, train_tree(pool, rewritten.files, tmp_path / "after"))) == []
     assert rewrite_tree(rewritten.files).files == rewritten.files
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_policies_that_are_not_known_are_asked(pool: Pool, tmp_path: Path, name: str) -> None:
+    files = ASKED[name]
+    rewritten = rewrite_tree(files)
+    assert "nonwrapped_numel=0" in rewritten.files["train.py"]
+    assert "ShardingStrategy" not in rewritten.files["conf.py"]
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    assert list(differ("rank", before, train_tree(pool, rewritten.files, tmp_path / "after"))) == []
 
 
 def left(files: Mapping[str, str]) -> list[tuple[str, str]]:

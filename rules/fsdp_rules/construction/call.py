@@ -16,6 +16,8 @@ from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
 from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
+from fsdp_rules.construction._plan.spread import plan_spread, spread_of
+from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
@@ -24,6 +26,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, Taken
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -85,6 +88,10 @@ def build(model):
 
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         gathered = gather(call, parameters(FSDP), file)
+        spread = spread_of(call, file)
+        contract = spread.contract(file) if spread is not None else None
+        if contract is not None:
+            gathered.reasons.clear()
         if "module" not in gathered.arguments and not gathered.reasons:
             message = "FSDP is called without a model, which raises a TypeError"
             yield Diagnosis(call, Level.MANUAL, message, "pass the model", claims=(call.func,))
@@ -92,8 +99,17 @@ def build(model):
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
+        if spread is not None and contract is not None:
+            plan_spread(call, spread, contract, plan, file)
+            plan.assumptions += _assumed(contract)
+            if "mp_policy" in contract.keys and file.project.may_have_batchnorm(file.path, file.scope(call)):
+                plan.helper.append("the model may have BatchNorm, which FSDP1 keeps in full precision")
+            elif "mp_policy" in contract.keys and "batchnorm" in file.project.flags:
+                plan.assumptions.append(NO_BATCHNORM)
         if file.project.may_be_on_meta(file.path, file.scope(call)):
             plan.on_meta = True
+            if contract is not None:
+                plan.helper.append("the model may be on the meta device, and its arguments come from another function")
             if "torchdistx" in file.text:
                 plan.helper.append("torchdistX defers the initialisation of this model")
         elif "meta" in file.project.flags:
@@ -171,6 +187,16 @@ def build(model):
             claims=(call.func,),
         )
         yield from passed
+
+
+def _assumed(contract: Contract) -> Iterator[str]:
+    """What is assumed of a call that is given the arguments in a dictionary."""
+    if contract.buffers_like:
+        yield BUFFERS_CAST
+    if "NO_SHARD" in contract.strategies:
+        yield ONE_BACKWARD
+    if "offload_policy" in contract.keys:
+        yield CPU_BACKEND
 
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:

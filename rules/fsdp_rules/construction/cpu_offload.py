@@ -8,10 +8,11 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.leaves import leaves, readers
+from fsdp_rules.construction._plan.offload import offload_policy, offloads
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable, literal_bool
+from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
-from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
 CPU_BACKEND = 'assumes the process group has a CPU backend too ("cuda:nccl,cpu:gloo")'
@@ -48,7 +49,7 @@ def build(model):
         if is_none(value):
             return
         found = leaves(value, file)
-        wanted = [self._wanted(node, file) for node in found.nodes]
+        wanted = [offloads(node, file) for node in found.nodes]
         single = wanted[0] if len(wanted) == 1 else None
         if found.unknown or None in wanted:
             plan.helper.append(f"cpu_offload={brief(file.code(value))} is only known at run time")
@@ -68,7 +69,7 @@ def build(model):
         else:
             plan.offload_value = value
             plan.edits += [
-                Replace(node, self._policy(node, meant, file)) for node, meant in zip(found.nodes, wanted, strict=True)
+                Replace(node, offload_policy(meant, file)) for node, meant in zip(found.nodes, wanted, strict=True)
             ]
         if single is False:
             yield Diagnosis(value, Level.SAFE, "nothing is offloaded, as fully_shard does by default")
@@ -79,25 +80,3 @@ def build(model):
                 "CPUOffloadPolicy() offloads parameters, and norms are reduced on the CPU",
                 "compare the gradient norms of the first steps with those of FSDP1",
             )
-
-    def _policy(self, node: cst.BaseExpression, wanted: bool | cst.BaseExpression | None, file: File) -> Build:
-        on = file.ref("torch.distributed.fsdp.CPUOffloadPolicy") + "()"
-        off = file.ref("torch.distributed.fsdp.OffloadPolicy") + "()"
-        if isinstance(wanted, cst.BaseExpression):
-            return lambda code: f"{on} if {code(wanted)} else {off}"
-        return lambda code: on if wanted else off
-
-    def _wanted(self, value: cst.BaseExpression, file: File) -> bool | cst.BaseExpression | None:
-        """Whether ``value`` offloads, or the expression that decides it; None where that is not known."""
-        if is_none(value):
-            return False
-        if not isinstance(value, cst.Call) or file.fsdp1(value.func) != "CPUOffload":
-            return None
-        arguments = bind(value, ("offload_params",))
-        if arguments is None:
-            return None
-        flag = arguments.get("offload_params")
-        if flag is None:
-            return False
-        known = literal_bool(file.value(flag))
-        return known if known is not None else flag

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.contracts import given_leaves
+from fsdp_rules.construction._plan.argument_dicts import argument_dict
+from fsdp_rules.construction._plan.argument_edits import argument_edits, is_dropped
+from fsdp_rules.construction._plan.contracts import values_of
 from fsdp_rules.construction._plan.meshes import Meshes
+from fsdp_rules.construction._plan.offload import offload_policy, offloads
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
 from fsdp_rules.construction._plan.policy_test import as_function, is_assigned, parts, policy_test
 from fsdp_rules.construction._plan.policy_text import policy_text
@@ -23,6 +26,7 @@ from fsdp_rules.verdict.rule import Rule
 BECOMES = {
     "strategy": "a sharding strategy becomes the arguments of fully_shard that it means",
     "precision": "a MixedPrecision becomes a MixedPrecisionPolicy",
+    "arguments": "FSDP1's arguments become those of fully_shard",
     "policy": "a wrap policy becomes a function that tests a module",
 }
 
@@ -81,22 +85,32 @@ def build(model, config):
                 yield Diagnosis(node, Level.INFO, message, "change the two together, then run this tool again")
 
     def _converted(self, slot: Slot, contract: Contract, file: File) -> Iterable[Diagnosis]:
-        own = [leaf.node for leaf in given_leaves(slot, file) if leaf.slot is None]
-        if not own:
+        own = [(leaf.node, kind) for leaf, kind in values_of(slot, contract, file) if leaf.slot is None]
+        held = argument_dict(slot, file) if contract.kind == "arguments" else None
+        if not own and held is None:
             return
-        edits = [edit for node in own for edit in _edits(node, contract, file)]
+        edits = [edit for node, kind in own for edit in _edits(node, kind, contract, file)]
+        edits += argument_edits(held, contract, file) if held is not None else []
         consumed = tuple(
             (binding.statement, part.value)
-            for node in own
-            for part in (parts(node, file) if contract.kind == "policy" else [])
+            for node, kind in own
+            for part in (parts(node, file) if kind == "policy" else [])
             if isinstance(part, cst.Name) and (binding := file.binding(part)) is not None
         )
+        dropped = [write.value for write in held.writes if is_dropped(write, contract)] if held is not None else []
+        consumed += tuple(
+            (binding.statement, value.value)
+            for value in dropped
+            if isinstance(value, cst.Name) and (binding := file.binding(value)) is not None
+        )
         message, level = BECOMES[contract.kind], Level.SAFE
-        if contract.kind == "strategy" and slot.is_call and _makes_mesh(contract):
+        if slot.is_call and _makes_mesh(contract):
             message += f", and assumes a process group exists where {slot.name} is called"
             level = Level.REVIEW
         advice = f"call {slot.name} after init_process_group" if level is Level.REVIEW else ""
-        yield Diagnosis(own[0], level, message, advice, tuple(edits), tuple(own), consumed, gives=(slot,))
+        at = held.writes[0].value if held is not None else own[0][0]
+        claims = tuple(node for node, _ in own)
+        yield Diagnosis(at, level, message, advice, tuple(edits), claims, consumed, gives=(slot,))
 
 
 def _defines(node: cst.CSTNode, slot: Slot) -> bool:
@@ -109,18 +123,21 @@ def _defines(node: cst.CSTNode, slot: Slot) -> bool:
 
 def _makes_mesh(contract: Contract) -> bool:
     every = contract.device == "cpu"
-    return not contract.mesh_given and (every or not contract.strategies.isdisjoint({*HYBRID, "NO_SHARD"}))
+    made = contract.kind in ("strategy", "arguments") and not contract.mesh_given
+    return made and (every or not contract.strategies.isdisjoint({*HYBRID, "NO_SHARD"}))
 
 
-def _edits(node: cst.BaseExpression, contract: Contract, file: File) -> list[Edit]:
+def _edits(node: cst.BaseExpression, kind: str, contract: Contract, file: File) -> list[Edit]:
     """What one value that the definition gives becomes."""
-    if contract.kind == "strategy":
+    if kind == "strategy":
         plan = ShardPlan(call=cst.Call(node), arguments={"module": node}, device=Device(contract.device))
         plan.mesh = "given" if contract.mesh_given else None
         plan.strategy = Strategies(node)
         return [Meshes(plan, file).chosen(node, known_strategy(node, file) or "FULL_SHARD", plan.strategy)]
-    if contract.kind == "precision":
+    if kind == "precision":
         return [Replace(node, _precision(node, file))]
+    if kind == "offload":
+        return [Replace(node, offload_policy(offloads(node, file), file))]
     test = None if is_none(node) else policy_test(node, file)
     return [Replace(node, as_function(test, node, bare=is_assigned(node, file)))]
 

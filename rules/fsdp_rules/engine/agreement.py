@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.contracts import contract_of, given_leaves
+from fsdp_rules.construction._plan.contracts import contract_of, values_of
 from fsdp_rules.construction._plan.leaves import Leaf
 from fsdp_rules.construction._plan.slot_uses import uses_of
 from fsdp_rules.construction.call import ConstructorCall
@@ -114,10 +114,11 @@ class _Agreement(Mapping[Slot, Contract]):
         for path in asking:
             self._ask(path)
         for _ in range(ROUNDS):
+            known = len(self)
             taken, given = self._carried_out(sorted({*asking, *(slot.path for slot in self)}))
             changing = [slot for slot in self if slot not in self._refused]
             failed = {slot: why for slot in changing if (why := self._why_not(slot, taken, given)) is not None}
-            if not failed:
+            if not failed and len(self) == known:
                 return replace(self._project, configured=self._decided(taken))
             self._refused |= failed
         return replace(self._project, configured={})
@@ -150,9 +151,11 @@ class _Agreement(Mapping[Slot, Contract]):
         """
         own = self._leaves(slot)
         users = {(entry.device, entry.mesh_given) for entry in taken if entry.slot in self._fed_by(slot)}
-        if any(leaf.slot in self._refused for leaf in own) or not users:
+        # A dictionary names its device itself, so that one which nothing uses can change, too.
+        is_dict = self[slot].kind == "arguments"
+        if any(leaf.slot in self._refused for leaf in own) or not (users or is_dict):
             return ""
-        if slot not in given and any(leaf.slot is None for leaf in own):
+        if slot not in given and (is_dict or any(leaf.slot is None for leaf in own)):
             return ""
         is_strategy = self[slot].kind == "strategy"
         if is_strategy and not (len(users) == 1 and _can_be_made(slot, self[slot], *next(iter(users)))):
@@ -176,7 +179,7 @@ class _Agreement(Mapping[Slot, Contract]):
 
     def _leaves(self, slot: Slot) -> Sequence[Leaf]:
         file = self._file(slot.path)
-        return given_leaves(slot, file) if file is not None else ()
+        return [leaf for leaf, _ in values_of(slot, self[slot], file)] if file is not None else []
 
     def _unseen(self, slot: Slot, nodes: set[cst.CSTNode]) -> str | None:
         """The place of a use of ``slot`` that is none of ``nodes``, which change; None where all are."""
@@ -190,18 +193,28 @@ class _Agreement(Mapping[Slot, Contract]):
             for use in uses_of(slot, file) if file is not None else ():
                 if file is not None and use in kept:
                     return ""
+                if file is not None and use not in nodes and self._is_new(use, file):
+                    continue
                 if file is not None and use not in nodes:
                     return f"{path}:{file.span(use).line}"
             if file is None and word.search(data):
                 return path
         return next((path for path, data in self._unread() if word.search(data)), None)
 
+    def _is_new(self, use: cst.CSTNode, file: File) -> bool:
+        """Whether ``use`` is in a function that no wrap asks for, and that may change itself: it is looked at next."""
+        function = file.function(use)
+        slot = Slot(file.path, function.name.value) if function is not None else None
+        return slot is not None and slot not in self._known and slot in self
+
     def _decided(self, taken: list[Taken]) -> dict[Slot, Contract]:
         found: dict[Slot, Contract] = {}
         for slot in self:
             fed = self._fed_by(slot)
             device, mesh_given = next(((one.device, one.mesh_given) for one in taken if one.slot in fed), ("", False))
-            found[slot] = replace(self[slot], device=device, mesh_given=mesh_given)
+            contract = self[slot]
+            own = contract.kind == "arguments"
+            found[slot] = contract if own else replace(contract, device=device, mesh_given=mesh_given)
         return found
 
     def _file(self, path: str) -> File | None:

@@ -18,14 +18,16 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class Contract:
-    """What a slot holds: ``kind`` is ``strategy``, ``precision``, ``policy`` or ``offload``.
+    """What a slot holds: ``kind`` is ``strategy``, ``precision``, ``policy`` or ``arguments``, a dictionary of them.
 
     ``converted``: its definition is rewritten together with every use, so that it holds FSDP2's form. Else it is only
     known what FSDP1's value can be. ``strategies`` are the names of all strategies that it can be. ``casts`` says
     whether a MixedPrecision casts the inputs of units, and of the root; ``buffers_like`` is the field that the buffers'
     dtype equals, "" where they are not cast; ``optional``: there may be no MixedPrecision. ``device`` is the kind of
     device that all wraps name, ``mesh_given`` whether they have a mesh. ``needed_by`` is the place of the use that
-    keeps the definition as it is.
+    keeps the definition as it is. ``keys`` are what a dictionary holds besides the arguments of a strategy:
+    ``auto_wrap_policy`` (FSDP1's) or ``should_shard`` (a test), ``mp_policy``, ``offload_policy``,
+    ``sync_module_states``.
     """
 
     kind: str
@@ -37,3 +39,4 @@ class Contract:
     device: str = "unset"
     mesh_given: bool = False
     needed_by: str = ""
+    keys: frozenset[str] = frozenset()

@@ -116,3 +116,84 @@ def test_the_use_that_prevents_it_is_named() -> None:
 def test_wraps_on_two_kinds_of_devices_keep_it() -> None:
     other = TRAIN.replace("=strategy)", '=strategy, device_id=torch.device("cpu"))')
     assert not converted(files(other=other))
+
+
+ARGUMENTS = """
+from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
+
+
+def arguments_of(config):
+    kwargs = {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP, "limit_all_gathers": True}
+    return kwargs
+"""
+SPREAD = """
+from conf import arguments_of
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def build(model, config):
+    kwargs = arguments_of(config)
+    model = FSDP(model, **kwargs)
+    return model
+"""
+
+
+def put(line: str) -> dict[str, bytes]:
+    """The project whose dictionary is changed by ``line`` before it is returned."""
+    return files(ARGUMENTS.replace("    return", f"    {line}\n    return"), SPREAD)
+
+
+def of_arguments(tree: dict[str, bytes]) -> bool:
+    """Whether the dictionary in conf.py changes; it does so with the wrap or not at all."""
+    results = rewrite_tree(tree)
+    conf, train = results["conf.py"], results["train.py"]
+    changes = isinstance(conf, Changed) and b'"reshard_after_forward": False' in conf.source
+    assert isinstance(train, Changed)
+    assert (b"fully_shard(model, **kwargs" in train.source) == changes
+    assert (b"fsdp_compat.shard(model, " in train.source) != changes
+    return changes
+
+
+def test_a_dictionary_changes_with_its_wrap() -> None:
+    assert of_arguments(files(ARGUMENTS, SPREAD))
+    assert of_arguments(put('kwargs["use_orig_params"] = config.compile'))
+    assert of_arguments(put('kwargs.update({"forward_prefetch": True})'))
+
+
+KEPT = {
+    "an argument that is not known": put('kwargs["ignored_modules"] = config.ignored'),
+    "a key that is not known": put("kwargs[config.key] = True"),
+    "what another function adds": put("config.more(kwargs)"),
+    "what another dictionary adds": put("kwargs.update(config.more)"),
+    "what is taken out": put('kwargs.pop("limit_all_gathers")'),
+    "a second strategy": put('kwargs["sharding_strategy"] = ShardingStrategy.FULL_SHARD'),
+    "a precision of some runs": put('if config.bf16:\n        kwargs["mixed_precision"] = MixedPrecision()'),
+    "a device that is not known": put('kwargs["device_id"] = config.device'),
+    "a state that is synced in some runs": put('kwargs["sync_module_states"] = config.sync'),
+    "a precision that is not known": put('kwargs["mixed_precision"] = config.precision'),
+    "an argument besides": files(ARGUMENTS, SPREAD.replace("**kwargs", "cpu_offload=config.offload, **kwargs")),
+    "two dictionaries": files(ARGUMENTS, SPREAD.replace("**kwargs", "**kwargs, **config.more")),
+    "a read of the strategy": files(
+        ARGUMENTS, SPREAD.replace("    model = ", '    print(kwargs["sharding_strategy"].name)\n    model = ')
+    ),
+    "a caller that changes it": files(
+        ARGUMENTS, SPREAD.replace("    model = ", '    kwargs["mixed_precision"] = None\n    model = ')
+    ),
+    "a read in a function inside": files(
+        ARGUMENTS, SPREAD.replace("    return", "    config.show = lambda: kwargs.copy()\n    return")
+    ),
+    "a dictionary of two models": files(
+        ARGUMENTS, SPREAD.replace("    return", "    config.other = FSDP(config.other, **kwargs)\n    return")
+    ),
+    "a dictionary of the models in a loop": files(
+        ARGUMENTS,
+        SPREAD.replace(
+            "    model = FSDP(model, **kwargs)", "    for model in config.all:\n        FSDP(model, **kwargs)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_dictionary_that_is_not_seen_whole_is_kept(name: str) -> None:
+    assert not of_arguments(KEPT[name])

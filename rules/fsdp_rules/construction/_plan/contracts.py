@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.argument_dicts import SINGLE, ArgumentDict, argument_dict
 from fsdp_rules.construction._plan.leaves import Found, Leaf, leaves, readers
+from fsdp_rules.construction._plan.offload import offloads
 from fsdp_rules.construction._plan.plan import Precision
 from fsdp_rules.construction._plan.policy_test import policy_test
 from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
 from fsdp_rules.construction._plan.slots import given
-from fsdp_rules.construction._plan.strategies import known_strategy
-from fsdp_rules.file.expressions import is_none
+from fsdp_rules.construction._plan.strategies import NAMES, known_strategy
+from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Contract, Slot
+
+#: What the arguments of FSDP1 are that become something else in a dictionary of them.
+KINDS = {
+    "auto_wrap_policy": "policy",
+    "cpu_offload": "offload",
+    "mixed_precision": "precision",
+    "sharding_strategy": "strategy",
+}
+
+
+def values_of(slot: Slot, contract: Contract, file: File) -> list[tuple[Leaf, str]]:
+    """Every value that changes with the definition of ``slot``, with its kind: all, or those in a dictionary."""
+    held = argument_dict(slot, file)
+    if held is None:
+        return [(leaf, contract.kind) for leaf in given_leaves(slot, file)]
+    kinds = dict(KINDS)
+    if "should_shard" not in contract.keys:
+        del kinds["auto_wrap_policy"]
+    writes = [write for write in held.writes if write.key in kinds and not is_none(write.value)]
+    found = {leaf.node: (leaf, kinds[write.key]) for write in writes for leaf in leaves(write.value, file).leaves}
+    return list(found.values())
 
 
 def given_leaves(slot: Slot, file: File) -> tuple[Leaf, ...]:
@@ -41,6 +65,9 @@ def _is_passed_in(leaf: Leaf, file: File) -> bool:
 
 def contract_of(slot: Slot, file: File) -> Contract | None:
     """What ``slot``, whose definition is in ``file``, gives; None where its values are not all of one known kind."""
+    held = argument_dict(slot, file)
+    if held is not None:
+        return _arguments(held, file)
     found = given_leaves(slot, file)
     made = [leaf for leaf in found if not is_none(leaf.node)]
     kinds = {_kind(leaf, file) for leaf in made}
@@ -50,6 +77,72 @@ def contract_of(slot: Slot, file: File) -> Contract | None:
     if kind == "precision":
         return _precision(found, file)
     return Contract(kind) if kind == "policy" else None
+
+
+def _arguments(held: ArgumentDict, file: File) -> Contract | None:
+    """What a dictionary of arguments becomes, None where one of its values is not known."""
+    parts: dict[str, Found] = {}
+    for key in SINGLE - {"device_id"}:
+        write = held.only(key)
+        if write is None or is_none(write.value):
+            continue
+        parts[key] = leaves(write.value, file)
+        if parts[key].unknown or _is_shared(parts[key], file):
+            return None
+        if any(_is_passed_in(leaf, file) for leaf in parts[key].leaves):
+            return None
+        kinds = {_kind(leaf, file) for leaf in parts[key].leaves if not is_none(leaf.node)}
+        if key in ("mixed_precision", "sharding_strategy") and not kinds <= {KINDS[key]}:
+            return None
+    device = _device(held, file)
+    policy = _policy_key(parts["auto_wrap_policy"], file) if "auto_wrap_policy" in parts else ""
+    if device is None or policy is None:
+        return None
+    keys = {policy} - {""}
+    if any(write.key == "sync_module_states" and literal_bool(write.value) for write in held.writes):
+        keys.add("sync_module_states")
+    contract = Contract("arguments", device=device)
+    if "mixed_precision" in parts:
+        precision = _precision(parts["mixed_precision"].leaves, file)
+        if precision is None:
+            return None
+        keys.add("mp_policy")
+        contract = replace(precision, kind="arguments", device=device)
+    if "cpu_offload" in parts:
+        if any(offloads(leaf.node, file) is None for leaf in parts["cpu_offload"].leaves):
+            return None
+        keys.add("offload_policy")
+    strategies: set[str] = set()
+    for leaf in parts["sharding_strategy"].leaves if "sharding_strategy" in parts else ():
+        strategies |= _strategies(leaf, file)
+    if not strategies <= NAMES or (device == "cpu" and not strategies):
+        return None
+    return replace(contract, keys=frozenset(keys), strategies=frozenset(strategies))
+
+
+def _device(held: ArgumentDict, file: File) -> str | None:
+    """The kind of device that the dictionary names where ``fully_shard`` needs no more than that, else None."""
+    write = held.only("device_id")
+    if write is None or is_none(write.value):
+        return "unset"
+    value = file.value(write.value)
+    if file.calls(value, "torch.cuda.current_device"):
+        return "cuda"
+    named = bind(value, ("type",)) if isinstance(value, cst.Call) and file.calls(value, "torch.device") else None
+    kind = (named or {}).get("type")
+    return "cpu" if isinstance(kind, cst.SimpleString) and kind.evaluated_value == "cpu" else None
+
+
+def _policy_key(found: Found, file: File) -> str | None:
+    """Under which key the policy is kept: as a test of a module, or as FSDP1's, which is asked; "" for none."""
+    if not found.unknown and all(is_none(leaf.node) for leaf in found.leaves):
+        return ""
+    kinds = {_kind(leaf, file) for leaf in found.leaves if not is_none(leaf.node)}
+    if not found.unknown and kinds == {"policy"}:
+        return "should_shard"
+    custom = any("CustomPolicy" in file.code(leaf.node) for leaf in found.leaves)
+    taken = any(leaf.slot is not None for leaf in found.leaves)
+    return None if custom or taken or "counting_policy" in file.project.flags else "auto_wrap_policy"
 
 
 def _kind(leaf: Leaf, file: File) -> str | None:

@@ -249,11 +249,23 @@ def readers(found: Found, file: File) -> Iterator[cst.Name]:
             if carrier.value == name
             for statement in definitions(carrier, file) or ()
         }
+        # What a parameter is given is none of the values, where statements replace it.
+        carried = {entry for entry in carried if not isinstance(entry, cst.Param)} or carried
         for use in file.uses(name):
-            if use in known or use in leaving or file.scope(use) != scope or _is_printed(use, file):
+            if use in known or use in leaving or not is_same(use, scope, file) or is_printed(use, file):
                 continue
             if leaving.isdisjoint(file.ancestors(use)) and not _reads_earlier(use, carried, file):
                 yield use
+
+
+def is_same(use: cst.Name, scope: str, file: File) -> bool:
+    """Whether ``use`` reads the variable of the function ``scope``, in that function or in one inside it."""
+    inner = file.scope(use)
+    while inner != scope:
+        if not scope or not inner.startswith(f"{scope}.") or (inner, use.value) in file.bindings.found:
+            return False
+        inner = inner.rpartition(".")[0]
+    return True
 
 
 def _reads_earlier(use: cst.Name, carried: set[cst.CSTNode], file: File) -> bool:
@@ -264,7 +276,10 @@ def _reads_earlier(use: cst.Name, carried: set[cst.CSTNode], file: File) -> bool
     return reached is not None and carried.isdisjoint(reached)
 
 
-def _is_printed(use: cst.Name, file: File) -> bool:
+def is_printed(use: cst.Name, file: File) -> bool:
+    """Whether ``use`` is only printed, as a whole."""
+    if isinstance(file.parent(use), cst.Attribute | cst.Subscript):
+        return False
     for ancestor in file.ancestors(use):
         if isinstance(ancestor, cst.Call):
             named = names_in(ancestor.func)

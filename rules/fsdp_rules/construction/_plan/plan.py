@@ -65,6 +65,7 @@ class ShardPlan:
     ``ignored`` are the parameters that are not sharded, or (``ignores_modules``) the modules that hold them.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then. ``taken`` are the values that come from definitions which are rewritten too.
+    ``spread`` is the dictionary that has the arguments, ``taken_out`` the statements that take others out of it.
     """
 
     call: cst.Call
@@ -98,6 +99,8 @@ class ShardPlan:
     assumptions: list[str] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     taken: list[tuple[cst.CSTNode, Slot]] = field(default_factory=list)
+    spread: str | None = None
+    taken_out: list[str] = field(default_factory=list)
 
     @property
     def module(self) -> cst.BaseExpression:

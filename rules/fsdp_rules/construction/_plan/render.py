@@ -69,6 +69,7 @@ class _Renderer:
             plan.selector
             or plan.sync is not None
             or plan.on_meta
+            or plan.spread is not None
             or plan.ignored is not None
             or has_buffer_dtype(plan)
             or (plan.precision is not None and plan.precision.value is not None)
@@ -110,6 +111,7 @@ class _Renderer:
             root = self.root(code)
             lines += [f"{root} = {text}"] if root != text else []
         lines += device_lines(self.plan, self.file, code)
+        lines += self.plan.taken_out
         lines += self.meshes.strategy_lines(code)
         mesh = self._mesh(lines, code)
         ignored, self._ignored, self._never_units = ignored_lines(self.plan, self.file, code)
@@ -150,7 +152,7 @@ class _Renderer:
         shared = self._shared(mesh, code)
         own: dict[str, str] = {}
         its: dict[str, str] = {}
-        spread = self.meshes.strategy_name(code) if plan.strategy is not None else None
+        spread = self.meshes.strategy_name(code) if plan.strategy is not None else plan.spread
         if plan.precision is not None:
             self._policies(lines, shared, own, its, code)
         given = [*_keywords(shared), *([f"**{spread}"] if spread else [])]
