@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.file.printing import line_with
 from fsdp_rules.file.tree import Code
+from fsdp_rules.settings import LINE_LENGTH
 
 Item = cst.Arg | cst.DictElement
 
@@ -30,9 +32,7 @@ def keyed_call(
     ``texts`` are the new values by name, None to drop the argument; a name that the call does not have is added.
     ``names`` are new names for arguments. ``code`` gives the values that stay, edits in them already made.
     """
-    args = [
-        _rewritten(arg, texts, names, code, file) for arg in call.args if texts.get(key_of(arg) or "", "") is not None
-    ]
+    args = [_rewritten(arg, texts, names, code, file) for arg in call.args if not _is_dropped(arg, texts)]
     known = {key_of(arg) for arg in call.args}
     added = [
         cst.Arg(cst.parse_expression(text), cst.Name(name), equal=_equal())
@@ -43,9 +43,12 @@ def keyed_call(
     if not args and not isinstance(space, cst.ParenthesizedWhitespace):
         space = cst.SimpleWhitespace("")
     func = cst.parse_expression(code(call.func))
-    return _printed(
-        call.with_changes(func=func, args=_joined(call.args, args, added, space), whitespace_before_args=space)
-    )
+    made = _joined(call.args, args, added, space)
+    text = _printed(call.with_changes(func=func, args=made, whitespace_before_args=space))
+    if "\n" in text or line_with(text, call, False, file) <= LINE_LENGTH:
+        return text
+    parts = [_printed(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in made]
+    return f"{_printed(func)}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
 
 
 def keyed_dict(

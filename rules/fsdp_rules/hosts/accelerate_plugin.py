@@ -49,7 +49,11 @@ accelerator = Accelerator(fsdp_plugin=plugin)
     after = """
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-plugin = FullyShardedDataParallelPlugin(reshard_after_forward=True, fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+plugin = FullyShardedDataParallelPlugin(
+    reshard_after_forward=True,
+    fsdp_version=2,
+    state_dict_type="FULL_STATE_DICT",
+)
 accelerator = Accelerator(fsdp_plugin=plugin)
 """
 

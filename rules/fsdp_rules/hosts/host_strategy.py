@@ -15,7 +15,7 @@ from fsdp_rules.verdict.what_to_test import HOSTED
 
 
 class HostStrategy(Rule):
-    """`FSDPStrategy` of Lightning, NeMo and torchtnt, and similar classes.
+    """`FSDPStrategy` of Lightning and NeMo, and similar classes.
 
     Lightning has no strategy of that name for FSDP2. `ModelParallelStrategy` leaves sharding to `configure_model`, and
     its sizes have to be written out: the default "auto" means one data-parallel rank per machine, so that on one
