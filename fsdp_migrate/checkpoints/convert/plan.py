@@ -221,6 +221,8 @@ def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
         name = spelled(before.get(id(entry), key))
         if isinstance(entry, ValueEntry) and (entry.made_by or entry.where is not None):
             what = entry.made_by or "a value in a separate file that could not be read"
+            if not before.get(id(entry), key):
+                raise CannotConvert(f"{checkpoint.path}: it is one {what}, and holds no tensors to convert")
             raise CannotConvert(
                 f"{checkpoint.path}: {name} is {what}, which can only be made by running code: --leave-out {name}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -32,8 +33,18 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> tup
     for statement in wanted:
         name = bound_name(statement)
         above = name in before.references.wanted_above and name not in before.references.imported_above
-        if name in used and (above or name not in bound):
+        if (
+            name in used
+            and (above or name not in bound)
+            and (name not in used_before or _is_added(name, before, module))
+        ):
             needed.append(statement)
     if needed or cleaner.emptied:
         module = Adder(before, sorted(set(needed)), cleaner.emptied).run(module)
     return module, cleaner.said()
+
+
+def _is_added(name: str, before: File, module: cst.Module) -> bool:
+    """Whether ``module`` has ``name`` more often than ``before``, which may use it without an import that is seen."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    return len(word.findall(before.printer.code(module))) > len(word.findall(before.text))

@@ -26,6 +26,8 @@ OF_MODULES = frozenset(
         *("requires_grad_", "reshard", "state_dict", "to", "train", "zero_grad"),
     }
 )
+#: A function of torch that is only called like a pass.
+REGISTERS = "register_fsdp_forward_method"
 #: A function of the tree: the path of its file and its qualified name.
 Site = tuple[str, str]
 
@@ -149,7 +151,7 @@ class Entered:
         if owner and self._holds(*site, owner):
             return frozenset({Pass.FORWARD})
         found = self.leaves(*site, step.callee)
-        if not found and EVALUATES.search(name) and name not in OF_MODULES:
+        if not found and EVALUATES.search(name) and name not in OF_MODULES and name != REGISTERS:
             receiver = step.callee.rpartition(".")[0]
             if any(self._holds(*site, text) for text in (*step.given, *([receiver] if receiver else []))):
                 return frozenset({Pass.FORWARD})
