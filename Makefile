@@ -15,7 +15,7 @@ help:
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
 	@echo "make old-checkpoints  write checkpoints with torch 2.2 and 2.4, and read and convert them"
-	@echo "make frameworks  compare the tables of configuration keys with the frameworks' own code, and train under it"
+	@echo "make frameworks  compare configuration keys with the frameworks' own code, train under it, and read its checkpoints"
 	@echo "make frameworks-newest  say what the newest releases of accelerate and transformers changed in those tables"
 	@echo "make parity      run the whole differential matrix and write docs/parity.md"
 	@echo "make lint        ruff and mypy --strict"
@@ -62,7 +62,7 @@ frameworks:
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]' pydantic
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0
-	.frameworks/bin/python -m pytest tests/configs/frameworks
+	.frameworks/bin/python -m pytest tests/configs/frameworks tests/checkpoints/frameworks
 	rm -rf .frameworks/older
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older transformers==5.9.0
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older --no-deps accelerate==1.13.0
