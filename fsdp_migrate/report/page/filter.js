@@ -62,17 +62,21 @@
   const boxes = [...filter.querySelectorAll("input[name=level]")];
   const lower = (element) => (element ? element.textContent.toLowerCase() : "");
 
-  // Read once: with thousands of findings, asking the document at each key would be felt.
+  // Read once, at the first search: with thousands of findings, asking the document at each key would be felt.
   const files = [...document.querySelectorAll(".file")].map((element) => ({
     element,
     counter: element.querySelector(".counter"),
     path: lower(element.querySelector(".path")),
     changes: [...element.querySelectorAll(".change")].map((change) => ({
       element: change,
-      code: lower(change.querySelector(".diff")),
+      get code() {
+        return (this.text ??= lower(change.querySelector(".diff")));
+      },
       findings: [...change.querySelectorAll(".finding")].map((finding) => ({
         element: finding,
-        text: lower(finding),
+        get text() {
+          return (this.words ??= lower(finding));
+        },
         level: finding.dataset.level,
         rule: finding.dataset.rule,
       })),
