@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs picture bench-shim bench-verify clean help
+.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench-shim bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
@@ -20,6 +20,7 @@ help:
 	@echo "make parity      run the whole differential matrix and write docs/parity.md"
 	@echo "make lint        ruff and mypy --strict"
 	@echo "make docs        regenerate the pages under docs/ that come from the rules"
+	@echo "make site        build the documentation as a site in build/site, without the network; a broken link is an error"
 	@echo "make picture     draw the README's picture from what verify prints now"
 	@echo "make bench-verify  time a training step with and without the recorder of verify"
 	@echo "make bench-shim  time a step under the shim, under fully_shard by hand and under FSDP1"
@@ -85,6 +86,9 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python scripts/docs.py
+
+site: $(STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
 picture: $(STAMP)
 	$(BIN)/python scripts/picture.py
