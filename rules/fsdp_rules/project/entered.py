@@ -84,6 +84,15 @@ class Entered:
         known = bool(calls) and all(step.given and not GROUPS.search(" ".join(step.given)) for _, step in calls)
         return Certainty.NO if known else Certainty.MAYBE
 
+    def calls_on_model(self, path: str, methods: frozenset[str]) -> bool:
+        """Whether the file at ``path`` calls one of ``methods`` of what may be a sharded model."""
+        return any(
+            step.callee.rpartition(".")[2] in methods and self._holds(*site, step.callee.rpartition(".")[0])
+            for site, steps in self.steps.items()
+            if site[0] == path
+            for step in steps
+        )
+
     def _is_entered(self, site: Site) -> bool:
         scope = site[1]
         name = _called_as(scope)

@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.file.order import runs_before
 from fsdp_rules.model.same_model import Same, same_model
+from fsdp_rules.project.taking import STATES
 from fsdp_rules.state import local_state_dict
 from fsdp_rules.state._governing.context import SET_STATE_DICT_TYPE, is_context_call, means_the_same, read_context
 from fsdp_rules.state._governing.state_settings import Config, Context, Expression, Kind, Setting
@@ -53,9 +54,19 @@ def _own_problem(setting: cst.Call, file: File) -> str:
         return "the settings that it returns have no FSDP2 equivalent"
     if is_switcher(file.function(setting), file):
         return "it affects code inside this context manager that this tool cannot see"
-    if any(path != file.path and file.project.touches(path) for path in file.project.taking):
+    if any(path != file.path and _takes_sharded(path, file) for path in file.project.taking):
         return "it affects calls in other files, which take the state of a sharded model"
     return ""
+
+
+def _takes_sharded(path: str, file: File) -> bool:
+    """Whether a model that is sharded reaches the file at ``path``, under a name or as an attribute of its objects."""
+    # What a first run has sharded with FSDP2 is followed no more: its states are still of no kind.
+    return (
+        file.project.touches(path)
+        or file.project.entered.calls_on_model(path, STATES)
+        or (bool(file.project.fsdp2) and not file.project.held)
+    )
 
 
 def _subject(setting: cst.Call, file: File) -> cst.BaseExpression | None:
