@@ -31,6 +31,10 @@ NAME = "axolotl.yaml"
             "fsdp_config:\n  reshard_after_forward: true\noptimizer: adamw\nfsdp_version: 2\n",
         ),
         (
+            "fsdp_version: 2\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n  offload_params: true\n",
+            "fsdp_version: 2\nfsdp_config:\n  offload_params: true\n",
+        ),
+        (
             "optimizer: q_galore_adamw8bit\nfsdp_config:\n  use_orig_params: true\n",
             "optimizer: q_galore_adamw8bit\nfsdp_config:\n  use_orig_params: true\nfsdp_version: 2\n",
         ),

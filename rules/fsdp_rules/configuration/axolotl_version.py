@@ -61,7 +61,10 @@ fsdp_version: 2
             for setting in block.settings.values():
                 if setting.name in known and known[setting.name].verdict == "dead":
                     told = f"{setting.written} has no effect: fsdp_version is 2 here"
-                    yield Verdict(setting, Level.MANUAL, told, "Use reshard_after_forward, or remove the key.")
+                    if setting.word == "FULL_SHARD" or setting.name != "sharding_strategy":
+                        yield Verdict(setting, Level.SAFE, told, change=Change(removed=(setting.written,)))
+                    else:
+                        yield Verdict(setting, Level.MANUAL, told, "Use reshard_after_forward, or remove the key.")
             return
         yield from self._refused(block)
         yield self._switch(block)

@@ -8,6 +8,7 @@ from fsdp_rules.configuration.block import Block, Change, Verdict, merged
 from fsdp_rules.configuration.config_registry import config_rules
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.configuration.config_version import ConfigVersion
+from fsdp_rules.configuration.launched import ACCELERATE
 from fsdp_rules.verdict.finding import Level
 
 _KEPT = "these settings are kept as they are, because of {}"
@@ -35,7 +36,8 @@ def judge(block: Block, wanted: Callable[[ConfigRule, Verdict], bool]) -> tuple[
     left = [(rule, verdict) for rule, verdict in told if verdict.level in (Level.MANUAL, Level.INFO)]
     if any(verdict.change != Change() for _, verdict in told):
         whole = Verdict(None, Level.MANUAL, _KEPT.format(", ".join(dict.fromkeys(stays))))
-        left.append((ConfigVersion(), whole))
+        reasons = [rule for rule, verdict in told if verdict.keeps] or [rule for rule, _ in left_out]
+        left.append((reasons[0] if block.dialect != ACCELERATE else ConfigVersion(), whole))
     return left, Change()
 
 

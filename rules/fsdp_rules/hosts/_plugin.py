@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -22,7 +22,7 @@ _READERS: Mapping[str, Callable[[cst.BaseExpression, File], Value]] = {
     "mixed_precision_policy": precision,
 }
 #: What decides what happens: FSDP2 wants another value for it, so that it has to be known.
-_DECIDING = ("sharding_strategy", "reshard_after_forward")
+_DECIDING = ("sharding_strategy", "reshard_after_forward", "state_dict_type")
 #: What FSDP2 does not have, of the arguments that are Python's alone.
 _GONE = ("limit_all_gathers", "param_init_fn")
 #: Taken as on where only the running program knows.
@@ -65,6 +65,18 @@ class Plugin:
             if binding is not None and isinstance(node, cst.Name):
                 found.append((binding.statement, node.value))
         return tuple(found)
+
+    def set_later(self, file: File) -> Iterator[tuple[cst.CSTNode, str]]:
+        """Assignments to attributes of the plugin that mean something else under FSDP2, with their names."""
+        parent = file.parent(self.call)
+        targets = parent.targets if isinstance(parent, cst.Assign) else ()
+        held = {file.code(target.target) for target in targets}
+        known = {key.argument for key in table("accelerate").keys.values()} | set(table("accelerate").arguments)
+        for assign in file.nodes(cst.Assign) if held else ():
+            for target in assign.targets:
+                node = target.target
+                if isinstance(node, cst.Attribute) and file.code(node.value) in held and node.attr.value in known:
+                    yield assign, node.attr.value
 
     @property
     def unknown(self) -> list[str]:

@@ -12,10 +12,16 @@ from fsdp_rules.file.file import File
 from fsdp_rules.hosts._values import literal
 
 
-def prepared_alone(file: File) -> Iterator[tuple[cst.Call, str]]:
-    """The calls that prepare a model without its optimizer, and what to call them in a message."""
+def prepared_alone(plugin: cst.Call, file: File) -> Iterator[tuple[cst.Call, str]]:
+    """The calls that prepare a model without its optimizer, and what to call them in a message.
+
+    Those of the function that makes the plugin count, or of the whole file where none does.
+    """
+    place = file.function(plugin)
     for call in file.nodes(cst.Call):
         if not isinstance(call.func, cst.Attribute) or any(argument.star for argument in call.args):
+            continue
+        if place is not None and place not in file.ancestors(call):
             continue
         name = call.func.attr.value
         names = [last_name(argument.value).lower() for argument in call.args]

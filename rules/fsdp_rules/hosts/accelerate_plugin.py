@@ -110,7 +110,11 @@ accelerator = Accelerator(fsdp_plugin=plugin)
         if made is not None and not is_none(made):
             told = "accelerate's FSDP2 does not read param_init_fn: a model on the meta device gets no values"
             yield Diagnosis(made, Level.MANUAL, told, "Give the model its values first, and remove the argument.")
-        for call, what in () if is_fsdp2(plugin.block) else prepared_alone(file):
+        for assign, name in plugin.set_later(file):
+            if name not in ("state_dict_config", "optim_state_dict_config", "ignored_modules"):
+                told = f"this sets {name} of a plugin that runs FSDP1, where FSDP2 takes it in another form"
+                yield Diagnosis(assign, Level.MANUAL, told, "Pass it to the plugin and run this tool again")
+        for call, what in () if is_fsdp2(plugin.block) else prepared_alone(plugin.call, file):
             told = f"this plugin runs FSDP1, and {what} on line {file.span(call).line} raises ValueError under FSDP2"
             advice = "Pass model and optimizer to one prepare() call and run this tool again."
             yield Diagnosis(plugin.call, Level.MANUAL, told, advice)

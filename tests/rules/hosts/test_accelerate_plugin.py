@@ -60,6 +60,7 @@ def test_a_call_moves(arguments: str, after: str) -> None:
         ("cpu_offload=offload", "only the running program knows its value"),
         ("cpu_ofload=True", "has no argument cpu_ofload"),
         ("activation_checkpointing=True", "without a wrap policy fails"),
+        ("state_dict_type=args.kind", "only the running program knows its value"),
         ("fsdp_version=2, sharding_strategy='SHARD_GRAD_OP'", "raise ValueError under FSDP2"),
         ("fsdp_version=2, auto_wrap_policy=mine", "a callable is dropped silently"),
     ],
@@ -167,3 +168,17 @@ def test_a_missing_broadcast_is_said() -> None:
         f"{IMPORTS}plugin = FullyShardedDataParallelPlugin(sync_module_states=True, cpu_ram_efficient_loading=True)\n"
     )
     assert not any("same weights" in one.message for one in findings(source))
+
+
+def test_attributes_that_are_set_later_keep_the_plugin() -> None:
+    source = f"{IMPORTS}{TORCH}plugin = FullyShardedDataParallelPlugin()\nplugin.cpu_offload = CPUOffload(args.off)\n"
+    assert any("this sets cpu_offload" in one.message for one in findings(source))
+    assert "fsdp_version" not in rewrite(source).source.decode()  # type: ignore[union-attr]
+
+
+def test_another_function_that_prepares_a_model_alone_contradicts_nothing() -> None:
+    source = (
+        f"{IMPORTS}def build():\n    return FullyShardedDataParallelPlugin()\n\n"
+        "def evaluate(accelerator, model):\n    return accelerator.prepare(model)\n"
+    )
+    assert "fsdp_version=2" in rewrite(source).source.decode()  # type: ignore[union-attr]
