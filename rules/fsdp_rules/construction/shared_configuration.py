@@ -22,6 +22,7 @@ from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
 
 BECOMES = {
     "strategy": "a sharding strategy becomes the arguments of fully_shard that it means",
@@ -36,7 +37,8 @@ class SharedConfiguration(Rule):
 
     A function that returns a strategy, a `MixedPrecision` or a wrap policy, alone or in a tuple, and a module's name
     that holds one, change together with all wraps that use them, in whatever file these are. That is done where every
-    use in the project is seen and becomes `fully_shard`; otherwise nothing of it changes.
+    use in the project is seen and becomes `fully_shard`; otherwise nothing of it changes. A dictionary of FSDP1's
+    arguments that a function returns becomes one of arguments of `fully_shard` in the same way.
     """
 
     id = "FSDP123"
@@ -103,14 +105,13 @@ def build(model, config):
             for value in dropped
             if isinstance(value, cst.Name) and (binding := file.binding(value)) is not None
         )
-        message, level = BECOMES[contract.kind], Level.SAFE
+        assumed = [f"assumes nothing outside of the given paths uses {slot.name}"]
         if slot.is_call and _makes_mesh(contract):
-            message += f", and assumes a process group exists where {slot.name} is called"
-            level = Level.REVIEW
-        advice = f"call {slot.name} after init_process_group" if level is Level.REVIEW else ""
+            assumed.append("assumes a process group exists where it is called")
+        message = sentence(BECOMES[contract.kind], *assumed)
         at = held.writes[0].value if held is not None else own[0][0]
         claims = tuple(node for node, _ in own)
-        yield Diagnosis(at, level, message, advice, tuple(edits), claims, consumed, gives=(slot,))
+        yield Diagnosis(at, Level.REVIEW, message, "", tuple(edits), claims, consumed, gives=(slot,))
 
 
 def _defines(node: cst.CSTNode, slot: Slot) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_dicts import DROPPED, ArgumentDict, Write
@@ -59,7 +61,7 @@ def _entry(write: Write, contract: Contract, code: Code) -> str:
         return ""
     text = code(write.value)
     if write.key == "sharding_strategy":
-        return text[1:-1].strip() if text.startswith("{") else f"**{text}"
+        return textwrap.dedent(text[1:-1]).strip().rstrip(",") if text.startswith("{") else f"**{text}"
     if write.key == "auto_wrap_policy":
         policy = next(key for key in POLICIES if key in contract.keys)
         return f'"{policy}": {text}'

@@ -6,7 +6,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.local_functions import BY_NAME
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
-from fsdp_rules.construction._plan.policy_text import at_margin
+from fsdp_rules.construction._plan.policy_text import at_margin, display
 from fsdp_rules.construction._plan.strategies import HYBRID, ZERO2, Strategies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
@@ -223,7 +223,7 @@ class Meshes:
                 entries.append(f'"mesh": {self.made(f"({self.world()},)", code, named=False)}')
             if kind in ZERO2:
                 entries.append('"reshard_after_forward": False')
-            return f"{{{', '.join(entries)}}}"
+            return display(entries) if any("\n" in entry for entry in entries) else f"{{{', '.join(entries)}}}"
 
         return Replace(node, build)
 
