@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.pipeline.engine import Engine
-from fsdp_migrate.pipeline.work import Candidate
+from fsdp_migrate.pipeline.work import Candidate, contained
 from fsdp_migrate.tree.files import Source, read_regular
 from fsdp_migrate.tree.selection import Selection
 from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Failed
 
 if TYPE_CHECKING:
     from fsdp_rules.project.project import Project
@@ -46,4 +47,9 @@ class Agreement:
                     except (OSError, MemoryError):
                         continue
 
-        return self.engine.agree(project, files, lambda path: self.selection.applied(self.settings, path), texts)
+        def settings_of(path: str) -> Settings:
+            return self.selection.applied(self.settings, path)
+
+        found = contained(lambda: self.engine.agree(project, files, settings_of, texts))
+        # What cannot be decided changes nothing; the files themselves then say what is wrong with them.
+        return project if isinstance(found, Failed) else found
