@@ -149,8 +149,11 @@ def writable(name: str, option: str) -> Path:
 
 
 def show_error(error: click.ClickException) -> None:
-    """Print ``error``, whose message may have a name that was given: no line of it is a command of a runner."""
+    """Print ``error``, whose message may have a name that was given: no line of it is a command of a runner.
+
+    A message may have several lines, of which a name can begin one.
+    """
     from fsdp_migrate.report.summary import printable
 
-    vars(error)["message"] = printable(error.message)
+    vars(error)["message"] = "\n".join(map(printable, error.message.split("\n")))
     error.show()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.pipeline.engine import Engine
@@ -24,6 +25,7 @@ class Agreement:
     engine: Engine
     settings: Settings
     selection: Selection
+    read: Callable[[Path], bytes] = read_regular
 
     def reached(
         self, project: Project, parsed: Sequence[Candidate], others: Sequence[Candidate], rest: Sequence[Source]
@@ -43,7 +45,7 @@ class Agreement:
             for source in rest:
                 if source.shown not in known:
                     try:
-                        yield source.shown, read_regular(source.path)
+                        yield source.shown, self.read(source.path)
                     except (OSError, MemoryError):
                         continue
 

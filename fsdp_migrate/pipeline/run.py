@@ -226,7 +226,7 @@ def _analyse(
             file.result = Skipped(f"a wrapped model may reach it, but it {file.result.error}")
     if project is not None:
         parsed = [indexed[path] for path, why in index.results.items() if why is None]
-        agreement = Agreement(engine, request.settings, request.selection)
+        agreement = Agreement(engine, request.settings, request.selection, read)
         others = [file.candidate for path, file in indexed.items() if index.results.get(path, PENDING) is not None]
         project = agreement.reached(project, [file.candidate for file in parsed], others, rest)
         rewriter = Rewriter(engine, project, request.settings, request.selection)

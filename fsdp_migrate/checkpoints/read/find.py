@@ -145,12 +145,12 @@ def _dcp_layout(folder: Path, names: Iterable[str]) -> str:
 
 
 def _safetensors(folder: Path, shards: list[str], names: list[str]) -> Iterator[Found]:
-    from fsdp_migrate.checkpoints.read.safetensors import files_in_index
-
     taken: set[str] = set()
     for name in names:
         if not name.endswith(".safetensors.index.json"):
             continue
+        from fsdp_migrate.checkpoints.read.safetensors import files_in_index
+
         stem, listed = name.removesuffix(".safetensors.index.json"), files_in_index(folder / name)
         own = [shard for shard in shards if shard in listed or (not listed and shard.startswith(stem))] or shards
         taken.update(own)
