@@ -35,11 +35,14 @@ def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
     return None
 
 
-def is_unwrapped_further(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bool:
-    """Whether ``node``, ``model.module``, is read below the statement ``gone`` as well, which unwraps the model."""
-    text, scope, last = file.code(node), file.scope(node), file.span(gone).end_line
+def is_read_elsewhere(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bool:
+    """Whether its function also reads ``node``, ``model.module``, outside of ``gone``, where nothing says what it is.
+
+    Without ``gone``, the statement that unwraps the model, such a place would look like one of a wrapped model.
+    """
+    text, scope = file.code(node), file.scope(node)
     return any(
-        file.code(entry) == text and file.scope(entry) == scope and file.span(entry).line > last
+        file.code(entry) == text and file.scope(entry) == scope and gone not in file.ancestors(entry)
         for entry in file.nodes(cst.Attribute)
         if entry.attr.value == node.attr.value
         and sharded(entry.value, file).certainty is Certainty.NO

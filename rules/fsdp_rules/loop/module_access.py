@@ -11,7 +11,7 @@ from fsdp_rules.file.expressions import elements, is_repeatable, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.loop._unwrapping import is_passed_to_itself, is_unwrapped_further
+from fsdp_rules.loop._unwrapping import is_passed_to_itself, is_read_elsewhere
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -123,11 +123,11 @@ def unwrap(model):
         elif certain:
             edits = self._itself(node, file)
             gone = edits[0].node
-            if not isinstance(gone, cst.BaseExpression) and is_unwrapped_further(node, gone, file):
+            if not isinstance(gone, cst.BaseExpression) and is_read_elsewhere(node, gone, file):
                 yield Diagnosis(
                     gone,
                     Level.MANUAL,
-                    f"below this, {subject}.module is an attribute of the model that was wrapped",
+                    f"{subject}.module is also read where {subject} is not known to be a wrapper",
                     "give what is unwrapped here another name, then run this tool again",
                 )
                 return
