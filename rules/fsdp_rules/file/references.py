@@ -11,7 +11,7 @@ import libcst as cst
 from fsdp_rules.file.bindings import Bindings
 from fsdp_rules.file.shadowed import shadowed
 from fsdp_rules.file.tree import Layout, dotted
-from fsdp_rules.fsdp1.names import canonical, expand
+from fsdp_rules.fsdp1.names import PUBLIC_MODULES, canonical, expand
 from fsdp_rules.project.exports import Given
 from fsdp_rules.project.gates import statements
 from fsdp_rules.project.places import module_name
@@ -110,7 +110,7 @@ class References:
         for local, target in self.aliases.items():
             rest = full[len(target) :]
             if (
-                self._means_another(local, target)
+                self.means_another(local, target)
                 or (everywhere and local not in self.imported_above)
                 or not (rest == "" or rest.startswith("."))
                 or not full.startswith(target)
@@ -125,26 +125,27 @@ class References:
             return spelled
         package = full.partition(".")[0]
         near_torch = full.count(".") <= 3 and not full.startswith("torch.distributed.")
-        if not self._means_another(package, package) and (package != "torch" or near_torch):
+        if not self.means_another(package, package) and (package != "torch" or near_torch):
             self.wanted_imports[package] = f"import {package}"
             if everywhere:
                 self.wanted_above.add(package)
             return full
         module, _, name = full.rpartition(".")
-        if full.startswith("torch.distributed.") and full.count(".") == 2 and not self._means_another("dist", module):
+        if full.startswith("torch.distributed.") and full.count(".") == 2 and not self.means_another("dist", module):
             self.wanted_imports["dist"] = "import torch.distributed as dist"
             if everywhere:
                 self.wanted_above.add("dist")
             return f"dist.{name}"
         local = name
-        while self._means_another(local, full):
+        while self.means_another(local, full):
             local = f"torch_{local}" if package == "torch" and local == name else f"{local}_"
         self.wanted_imports[local] = f"from {module} import {name}" + (f" as {local}" if local != name else "")
         if everywhere:
             self.wanted_above.add(local)
         return local
 
-    def _means_another(self, local: str, full: str) -> bool:
+    def means_another(self, local: str, full: str) -> bool:
+        """Whether ``local`` is, or may be, something else in this file than the fully dotted name ``full``."""
         return local in self._shadowed or self.aliases.get(local, full) != full or self._overridden(local, full)
 
     def _overridden(self, local: str, full: str) -> bool:
@@ -152,6 +153,8 @@ class References:
         if local in self._imported_below_stars:
             return False
         if self.starred.get(local, frozenset()) - {full}:
+            return True
+        if self._is_guarded_above_a_star and local == full.rpartition(".")[2] and local not in self.aliases:
             return True
         return self.has_unseen_star and local not in self._module_names and local in self._read
 
@@ -168,6 +171,16 @@ class References:
     @cached_property
     def _given(self) -> Given:
         return self._project.names.given(module_name(self._path))
+
+    @cached_property
+    def _is_guarded_above_a_star(self) -> bool:
+        """Whether FSDP1's import is in a ``try`` above a star import that is not seen: new ones belong into it too."""
+        if not self.has_unseen_star:
+            return False
+        guards = [entry for entry in self._tree.body if isinstance(entry, ast.Try) and _imports_fsdp1(entry)]
+        stars = [entry for entry in statements(self._tree) if isinstance(entry, ast.ImportFrom)]
+        last = max((entry.lineno for entry in stars if entry.names[0].name == "*"), default=0)
+        return any(guard.lineno < last for guard in guards)
 
     @cached_property
     def _read(self) -> frozenset[str]:
@@ -248,3 +261,7 @@ def _identifiers(tree: ast.AST) -> frozenset[str]:
         elif isinstance(node, ast.alias):
             names.add((node.asname or node.name).partition(".")[0])
     return frozenset(names)
+
+
+def _imports_fsdp1(guard: ast.Try) -> bool:
+    return any(isinstance(entry, ast.ImportFrom) and entry.module in PUBLIC_MODULES for entry in guard.body)

@@ -185,3 +185,40 @@ def test_a_star_import_in_a_command(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FSDP1 + "from mine import *\n" + BUILD)
     assert main(["rewrite", str(tmp_path)]) == 0
     assert "    torch_fully_shard(model)\n" in (tmp_path / "train.py").read_text()
+
+
+GUARD = (
+    "try:\n    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    "except ImportError:\n    FSDP = None\n"
+)
+
+
+def test_an_import_in_a_guard_above_the_star_import_of_an_unknown_module() -> None:
+    output = _output(f"{GUARD}from third import *\n{BUILD}")
+    assert "    from torch.distributed.fsdp import fully_shard as torch_fully_shard\n" in output
+    assert "torch_fully_shard = None" in output
+    assert "return torch_fully_shard(model)" in output
+    assert "return fully_shard(model)" in _output(f"from third import *\n{GUARD}{BUILD}")
+
+
+LEGACY = "import torch.distributed.checkpoint{alias}\nfrom torch.distributed.checkpoint import load_state_dict\n"
+SAVED = "\n\ndef read(state, reader):\n    load_state_dict(state, reader)\n"
+
+
+@pytest.mark.parametrize("name", ["dcp", "load"])
+def test_a_module_that_a_star_import_gives(name: str) -> None:
+    """``dcp.load`` by an import of its own, since the file's ``dcp`` is another."""
+    alias = LEGACY.format(alias=" as dcp")
+    direct = "from torch.distributed.checkpoint import load\n" if name == "load" else ""
+    source = f"{alias}{direct}{FSDP1}from mine import *\n{BUILD}{SAVED}"
+    output = _output(source, mine=OWN.format(name=name))
+    assert "    load(" not in output or name != "load"
+    assert "    dcp.load(" not in output or name != "dcp"
+
+
+def test_a_module_whose_name_an_unknown_star_import_may_give() -> None:
+    source = f"{LEGACY.format(alias='')}{FSDP1}from third import *\n{BUILD}{SAVED}\n\ndef other():\n    dcp.save()\n"
+    output = _output(source)
+    assert "def other():\n    dcp.save()" in output
+    assert "import torch.distributed.checkpoint as dcp" not in output
+    assert "dist_cp.load(" in output

@@ -11,12 +11,13 @@ DCP = "torch.distributed.checkpoint"
 
 def spell(name: str, node: cst.CSTNode, file: File) -> str:
     """``dcp.<name>``, by the file's own alias where it has one."""
-    for local, target in file.aliases.items():
-        if target == f"{DCP}.{name}" and local == name:
-            return local
-    for local, target in file.aliases.items():
+    means_another = file.references.means_another
+    aliases = {local: target for local, target in file.aliases.items() if not means_another(local, target)}
+    if aliases.get(name) == f"{DCP}.{name}":
+        return name
+    for local, target in aliases.items():
         if target == DCP:
             return f"{local}.{name}"
-    local = file.fresh(node, "dcp", "dist_cp")
+    local = file.fresh(node, *(one for one in ("dcp", "dist_cp") if not means_another(one, DCP)), "torch_dcp")
     file.references.wanted_imports[local] = f"import {DCP} as {local}"
     return f"{local}.{name}"
