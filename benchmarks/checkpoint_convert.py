@@ -10,7 +10,9 @@ with a single tensor of 1 GiB among small ones. Each conversion runs in a proces
   same modules. Pages of mapped files are not in it, as the system drops them when it needs room.
 - ``max_rss_mib``: the peak resident set, mapped files and code in it, nothing taken off.
 - ``cpu_s`` and ``wall_s``: of the process from start to end; ``import_cpu_s``: that of the imports alone.
-- ``comparing``: the share of the wall time after the imports that reading everything again takes.
+- ``comparing``: the share of the wall time after the imports that reading source and target again takes;
+  ``read_again``: that time over the time of the conversion before it.
+- ``memory_factor``: ``anon_mib`` over the largest tensor.
 - ``peer``: ``dcp_to_torch_save`` and ``torch_save_to_dcp`` of torch.distributed.checkpoint.format_utils, at the same
   task in the same way, which read nothing again; ``ratio`` is ours to theirs.
 
@@ -162,6 +164,8 @@ def measure(root: Path, source: str, to: str, largest_mib: int) -> dict[str, obj
         "anon_mib": round(anon, 1),
         "import_cpu_s": round(idle.cpu_s, 2),
         "comparing": round(float(json.loads(share)), 2),
+        "read_again": round(float(json.loads(share)) / (1 - float(json.loads(share))), 2),
+        "memory_factor": round(anon / largest_mib, 2),
         "allowed_mib": allowed,
         "holds": anon <= allowed,
     }

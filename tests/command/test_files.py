@@ -156,7 +156,9 @@ def test_a_link_out_of_the_tree_is_not_written_through(
 
 
 @pytest.mark.parametrize("option", ["--assume-unchanged", "--skip-worktree", "ignored"])
-def test_what_git_does_not_look_at_is_guarded(option: str, git: Callable[..., str], tmp_path: Path) -> None:
+def test_what_git_does_not_look_at_is_guarded(
+    option: str, git: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
     (tmp_path / ".gitignore").write_text("a.py\n" if option == "ignored" else "")
     (tmp_path / "a.py").write_text(source)
@@ -166,6 +168,7 @@ def test_what_git_does_not_look_at_is_guarded(option: str, git: Callable[..., st
         git("update-index", option, "a.py")
     (tmp_path / "a.py").write_text(f"{source}mine = 1\n")
     assert main(["rewrite", "a.py"]) == 2
+    assert "would overwrite uncommitted changes:\n  a.py\nCommit or stash first" in capsys.readouterr().err
     assert (tmp_path / "a.py").read_text() == f"{source}mine = 1\n"
     assert main(["rewrite", "--allow-dirty", "a.py"]) == 0
 
