@@ -15,6 +15,10 @@ from fsdp_rules.hosts.host_table import host_of
 _OWN = re.compile(r"(fsdp|sharding_strategy)[\w.]*$|^fsdp\w*$", re.IGNORECASE)
 #: What the workflows of a CI server have at their top, whose jobs are named as people like.
 _WORKFLOW = "jobs"
+#: Arguments of FSDP1's constructor that FSDP2 has nothing for, as projects pass them on from their settings.
+_ARGUMENTS = frozenset(
+    {"limit_all_gathers", "use_orig_params", "forward_prefetch", "backward_prefetch", "sync_module_states"}
+)
 #: Keys of frameworks that run FSDP2 alone.
 _FSDP2 = frozenset({"fsdp_cpu_offload", "fsdp_reshard_after_forward"})
 _TRAINER = ("devices", "accelerator", "max_epochs", "num_nodes", "precision")
@@ -58,8 +62,11 @@ class Others:
             return
         found: list[Entry] = []
         strategies: list[Entry] = []
+        dead: list[Entry] = []
         for _, node in root.mappings():
             for entry in () if _is_off(node) else node.entries or ():
+                if entry.key.removeprefix("fsdp_") in _ARGUMENTS and entry.node.is_scalar:
+                    dead.append(entry)
                 if (
                     not _OWN.search(entry.key)
                     or {"@", "/"} & set(entry.key)
@@ -72,6 +79,8 @@ class Others:
                     strategies.append(entry)
         for entry in strategies:
             yield _block("own", entry, {"value": str(entry.node.value)})
+        for entry in dead:
+            yield _block("own", entry, {"value": None, "dead": True})
         # A vocabulary in JSON has every word for a key.
         if found and not strategies and not is_json:
             first = min(found, key=lambda one: one.key_start)

@@ -13,8 +13,9 @@ class OwnConfig(ConfigRule):
     """FSDP settings that only the project's own code reads.
 
     The name of a strategy means nothing to `fully_shard`, so that the code that reads it and the file have to change
-    together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. Other keys with FSDP
-    in their name are a note, one for each file.
+    together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. Arguments of FSDP1
+    that FSDP2 has nothing for (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get a note
+    each, other keys with FSDP in their name one for each file.
     """
 
     id = "FSDP542"
@@ -30,6 +31,10 @@ sharding_strategy: hybrid_full
     def visit(self, block: Block) -> Iterable[Verdict]:
         """A strategy's name, or the first key of the file."""
         key, value = block.around["key"], block.around["value"]
+        if block.around.get("dead"):
+            told = f"{key} means nothing under FSDP2, which has no such argument"
+            yield Verdict(None, Level.INFO, told, "Remove it together with the code that reads it.")
+            return
         if value is None:
             told = f"the project's own code reads {key}, which is not a key of a framework that this tool knows"
             yield Verdict(None, Level.INFO, told, "Look at it together with the code that reads it.")

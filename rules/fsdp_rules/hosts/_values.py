@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.configuration.block import Plain
 from fsdp_rules.file.expressions import bind, elements, is_none, is_partial, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.keyed import key_of
 
 POLICIES = {
     "transformer_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -133,3 +134,17 @@ def precision(node: cst.BaseExpression, file: File) -> Value:
     kept = [f"{name}={file.code(fields[name])}" for name in ("param_dtype", "reduce_dtype") if name in fields]
     policy_class = file.ref("torch.distributed.fsdp.MixedPrecisionPolicy")
     return Value("dtypes", known=False, text=f"{policy_class}({', '.join(kept)})")
+
+
+def layer_classes(node: cst.BaseExpression | None, file: File) -> str | None:
+    """The classes of a policy, as the text of a list; None where it is no policy by classes."""
+    found = file.value(node) if node is not None else None
+    classes: cst.BaseExpression | None = found if isinstance(found, cst.Set | cst.List) else None
+    if isinstance(found, cst.Call) and file.fsdp1(found.func) == "ModuleWrapPolicy" and len(found.args) == 1:
+        classes = found.args[0].value
+    elif isinstance(found, cst.Call) and is_partial(found, file) and len(found.args) == 2:
+        is_layers = key_of(found.args[1]) == "transformer_layer_cls"
+        is_policy = file.fsdp1(found.args[0].value) == "transformer_auto_wrap_policy"
+        classes = found.args[1].value if is_layers and is_policy else None
+    layers = elements(file.value(classes)) if classes is not None else None
+    return f"[{', '.join(file.code(layer) for layer in layers)}]" if layers else None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.hosts._lightning import lightning_advice
 from fsdp_rules.hosts.host_table import host_of
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -52,4 +53,5 @@ trainer = Trainer(devices=8, strategy=FSDPStrategy(sharding_strategy="SHARD_GRAD
         full = file.resolved(node.func)
         host = host_of(full) if full else None
         if host is not None:
-            yield Diagnosis(node, Level.MANUAL, host.message, host.advice)
+            advice = lightning_advice(node, file) if host.name == "lightning" else host.advice
+            yield Diagnosis(node, Level.MANUAL, host.message, advice)

@@ -8,11 +8,11 @@ import libcst as cst
 
 from fsdp_rules.configuration.config_removed import ELEMENTWISE, NOT_BROADCAST
 from fsdp_rules.configuration.config_strategy import RESHARDS, strategy_name
-from fsdp_rules.file.expressions import elements, is_none, is_partial, literal_bool
+from fsdp_rules.file.expressions import is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.file.printing import alias_text, import_text, line_with
-from fsdp_rules.hosts._values import literal, offload, precision
+from fsdp_rules.hosts._values import layer_classes, literal, offload, precision
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
@@ -96,7 +96,7 @@ strategy = FSDP2Strategy(
 
     def _read(self, arguments: dict[str, cst.BaseExpression], texts: dict[str, str], file: File) -> str:
         """Puts the new arguments into ``texts``; why the call is kept, empty if it is not."""
-        layers = _layers(arguments.pop("auto_wrap_policy", None), file)
+        layers = layer_classes(arguments.pop("auto_wrap_policy", None), file)
         if layers is None:
             return "FSDP2Strategy needs modules_to_shard, which no policy by classes says here"
         texts["modules_to_shard"] = layers
@@ -153,17 +153,3 @@ def _imported(node: cst.Call, file: File) -> tuple[str, ReplaceStatement] | None
 def _strategy(node: cst.BaseExpression, file: File) -> str | None:
     value = literal(node, file)
     return strategy_name(str(value.plain).upper()) if value.known else None
-
-
-def _layers(node: cst.BaseExpression | None, file: File) -> str | None:
-    """The classes of a policy, as a list; None where it is no policy by classes."""
-    found = file.value(node) if node is not None else None
-    if not isinstance(found, cst.Call):
-        return None
-    classes: cst.BaseExpression | None = None
-    if file.fsdp1(found.func) == "ModuleWrapPolicy" and len(found.args) == 1:
-        classes = found.args[0].value
-    elif is_partial(found, file) and len(found.args) == 2 and key_of(found.args[1]) == "transformer_layer_cls":
-        classes = found.args[1].value if file.fsdp1(found.args[0].value) == "transformer_auto_wrap_policy" else None
-    layers = elements(file.value(classes)) if classes is not None else None
-    return f"[{', '.join(file.code(layer) for layer in layers)}]" if layers else None

@@ -54,3 +54,21 @@ def test_every_name_of_the_list_is_found(host: object) -> None:
         (finding,) = findings(f"from {module} import {name}\nx = {name}()\n")
         assert finding.rule == "FSDP553"
         assert len(finding.message) <= 110, finding.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "fully_shard(self.model, mesh="),
+        ("auto_wrap_policy={Block}", "each m in self.modules() that is one of [Block], then"),
+        ("sharding_strategy='SHARD_GRAD_OP', state_dict_type='sharded'", "save_distributed_checkpoint=True"),
+        ("sharding_strategy='SHARD_GRAD_OP'", "reshard_after_forward=False"),
+        ("sharding_strategy='NO_SHARD'", "DDPStrategy()"),
+        ("sharding_strategy='HYBRID_SHARD'", "2-D mesh"),
+        ("cpu_offload=True", "offload_policy=CPUOffloadPolicy()"),
+        ("activation_checkpointing_policy={Block}", "apply_activation_checkpointing"),
+    ],
+)
+def test_lightnings_finding_has_the_code_to_write(arguments: str, said: str) -> None:
+    (finding,) = findings(f"from lightning.pytorch.strategies import FSDPStrategy\ns = FSDPStrategy({arguments})\n")
+    assert said in finding.advice

@@ -1,0 +1,41 @@
+"""What to write in place of Lightning's ``FSDPStrategy``."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.configuration.config_strategy import RESHARDS, strategy_name
+from fsdp_rules.file.expressions import is_none
+from fsdp_rules.file.file import File
+from fsdp_rules.file.keyed import key_of
+from fsdp_rules.hosts._values import layer_classes, literal, offload
+
+
+def lightning_advice(call: cst.Call, file: File) -> str:
+    """The strategy and the calls of ``fully_shard`` that do what ``call`` asks for, as far as the file says it."""
+    given = {key_of(one): one.value for one in call.args if not is_none(file.value(one.value))}
+    strategy = literal(given["sharding_strategy"], file).plain if "sharding_strategy" in given else "FULL_SHARD"
+    name = strategy_name(str(strategy).upper())
+    if name == "NO_SHARD":
+        return "Use DDPStrategy(): it computes the same."
+    options = ['mesh=self.device_mesh["data_parallel"]']
+    if name in RESHARDS and not RESHARDS[name]:
+        options.append("reshard_after_forward=False")
+    if "cpu_offload" in given and offload(given["cpu_offload"], file).plain:
+        options.append("offload_policy=CPUOffloadPolicy()")
+    if "mixed_precision" in given:
+        options.append("mp_policy=MixedPrecisionPolicy(...)")
+    sharded = literal(given["state_dict_type"], file).plain == "sharded" if "state_dict_type" in given else False
+    layers = layer_classes(given.get("auto_wrap_policy"), file)
+    keywords = ", ".join(options)
+    units = f"fully_shard(m, {keywords}) for each m in self.modules() that is one of {layers}, then " if layers else ""
+    steps = [
+        f"Use ModelParallelStrategy(data_parallel_size=WORLD_SIZE, tensor_parallel_size=1, "
+        f"save_distributed_checkpoint={sharded})",
+        f"and at the end of configure_model {units}fully_shard(self.model, {keywords})",
+    ]
+    if name and name.startswith("HYBRID"):
+        steps.append("with a 2-D mesh from init_device_mesh, since the strategy's has no axis of replicas")
+    if "activation_checkpointing_policy" in given or "activation_checkpointing" in given:
+        steps.append("after apply_activation_checkpointing on the same layers")
+    return ", ".join(steps) + "."
