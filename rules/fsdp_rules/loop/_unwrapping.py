@@ -25,14 +25,40 @@ def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
     subject = file.code(node.value)
     child: cst.CSTNode = node
     for ancestor in file.ancestors(node):
-        if isinstance(ancestor, cst.If | cst.IfExp | cst.While) and child is ancestor.body:
-            for call in file.inside(ancestor.test, cst.Call):
-                if dotted(call.func) in ("isinstance", "hasattr") and file.code(call.args[0].value) == subject:
-                    return ancestor.test
+        is_body = isinstance(ancestor, cst.If | cst.IfExp | cst.While) and child is ancestor.body
+        if (
+            isinstance(ancestor, cst.If | cst.IfExp | cst.While)
+            and is_body
+            and _asks_about(subject, ancestor.test, file)
+        ):
+            return ancestor.test
         if isinstance(ancestor, cst.FunctionDef):
             return None
         child = ancestor
     return None
+
+
+def _asks_about(subject: str, test: cst.BaseExpression, file: File) -> bool:
+    """Whether ``test`` asks what ``subject`` is, by its class or an attribute."""
+    for call in file.inside(test, cst.Call):
+        if dotted(call.func) in ("isinstance", "hasattr", "type") and file.code(call.args[0].value) == subject:
+            return True
+    return any(file.code(node) == f"{subject}.__class__" for node in file.inside(test, cst.Attribute))
+
+
+def is_looped(node: cst.Attribute, file: File) -> bool:
+    """Whether a ``while`` gives the receiver of ``node`` (or a name that it is given to) the module in it."""
+    statement = file.parent(node)
+    loop = next((entry for entry in file.ancestors(node) if isinstance(entry, cst.While | cst.FunctionDef)), None)
+    if not isinstance(statement, cst.Assign) or not isinstance(loop, cst.While):
+        return False
+    subject, names = file.code(node.value), {file.code(target.target) for target in statement.targets}
+    if subject in names:
+        return True
+    return any(
+        file.code(entry.value) in names and subject in {file.code(target.target) for target in entry.targets}
+        for entry in file.inside(loop.body, cst.Assign)
+    )
 
 
 def is_read_elsewhere(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bool:

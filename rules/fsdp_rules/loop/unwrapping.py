@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -10,12 +11,19 @@ from fsdp_rules.file.expressions import elements, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.loop._unwrapping import is_passed_to_itself, test_around
-from fsdp_rules.model.guards import Guard, tested
+from fsdp_rules.loop._unwrapping import is_looped, is_passed_to_itself, test_around
+from fsdp_rules.model.guards import Guard, guard_of, tested
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
+
+#: The attributes of FSDP1's wrapper that hold the module inside.
+INNER = ("module", "_fsdp_wrapped_module")
+BY_NAME = re.compile(r"__class__|__name__")
+ADVICE = "for the sharded model remove it: the model is its own inner model. Keep it for other wrappers, by their class"
 
 
 class Unwrapping(Rule):
@@ -29,11 +37,11 @@ class Unwrapping(Rule):
 
     id = "FSDP221"
     name = "unwrapping"
-    words = (r"\.module\b",)
+    words = (r"\.module\b", r"[\"']module[\"']", "_fsdp_wrapped_module")
     alone = (r"\.module\b",)
     markers = (".module",)
     what_to_test = EFFECT
-    visits = (cst.Attribute,)
+    visits = (cst.Attribute, cst.Call)
     shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -55,22 +63,54 @@ def unwrap(model):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Every ``model.module`` that is looked at again by the same function or the same loop."""
-        if not isinstance(node, cst.Attribute) or node.attr.value != "module" or file.resolved(node) is not None:
+        if isinstance(node, cst.Call):
+            yield from self._asked(node, file)
+        if not isinstance(node, cst.Attribute) or node.attr.value not in INNER or file.resolved(node) is not None:
             return
+        is_shim = file.settings.to == "shim"
         recursive = is_passed_to_itself(node, file)
-        if not recursive and not _is_looped(node, file):
+        if not (recursive or is_looped(node, file)) or (node.attr.value != "module" and not is_shim):
             return
         test = test_around(node, file)
-        if test is None or not _may_meet_fsdp(test, file):
+        if not _may_meet_fsdp(test, file):
             return
-        if file.settings.to == "shim":
+        if test is None:
+            if _is_about_a_model(node.value, file):
+                yield self._endless(node, node.value, file)
+        elif is_shim:
             yield from self._shim(node, test, file)
         elif recursive:
             yield from self._native(node, test, file)
+        elif not isinstance(test, cst.UnaryOperation) and not _is_removed(node, test, file):
+            yield self._endless(node, node.value, file)
+
+    def _endless(self, node: cst.CSTNode, subject: cst.BaseExpression, file: File) -> Diagnosis:
+        text = file.code(subject)
+        why = f"{text}.module is {text} itself" if file.settings.to == "shim" else f"{text} remains an FSDPModule"
+        name = "fsdp_compat" if file.settings.to == "shim" else "FSDP2"
+        return Diagnosis(node, Level.MANUAL, f"this may never end under {name}, where {why}", ADVICE)
+
+    def _asked(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+        """``getattr(model, "module")``, which no other rule rewrites."""
+        if dotted(call.func) != "getattr" or len(call.args) < 2 or "fsdp1" not in file.project.flags:
+            return
+        subject, name = call.args[0].value, call.args[1].value
+        if not isinstance(name, cst.SimpleString) or name.evaluated_value not in INNER:
+            return
+        guard = guard_of(call, file.code(subject), file)
+        if file.settings.to == "shim":
+            if any(isinstance(entry, cst.While) for entry in file.ancestors(call)) and _is_about_a_model(subject, file):
+                yield self._endless(call, subject, file)
+        elif len(call.args) == 2 and guard in (Guard.FSDP1, Guard.MIXED):
+            text = file.code(subject)
+            yield Diagnosis(
+                call, Level.MANUAL, f"{text} has no {name.evaluated_value} under FSDP2: this raises", ADVICE
+            )
 
     def _shim(self, node: cst.Attribute, test: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
         subject = file.code(node.value)
-        if f"{subject}.module is not {subject}" in file.code(test):
+        inner = f"{subject}.{node.attr.value}"
+        if f"{inner} is not {subject}" in file.code(test):
             return
         kinds = _kinds(test, file)
         if kinds and all((file.resolved(kind) or "").startswith("torch.nn.parallel") for kind in kinds):
@@ -79,12 +119,12 @@ def unwrap(model):
 
         def build(code: Code) -> str:
             text = f"({code(test)})" if either else code(test)
-            return f"{text} and {subject}.module is not {subject}"
+            return f"{text} and {inner} is not {subject}"
 
         yield Diagnosis(
             test,
             Level.SAFE,
-            f"{subject}.module is {subject} itself under fsdp_compat, so the test asks for that too",
+            f"{inner} is {subject} itself under fsdp_compat, so the test asks for that too",
             edits=(Replace(test, build),),
         )
 
@@ -110,6 +150,8 @@ def unwrap(model):
                 f"this never ends under FSDP2, where {subject} remains an FSDPModule",
                 f"remove it for the sharded model: {subject} itself is the model",
             )
+        elif guard is Guard.NONE and BY_NAME.search(file.code(test)):
+            yield self._endless(node, node.value, file)
 
 
 def _kinds(test: cst.BaseExpression, file: File) -> list[cst.BaseExpression]:
@@ -122,16 +164,24 @@ def _kinds(test: cst.BaseExpression, file: File) -> list[cst.BaseExpression]:
     return found
 
 
-def _is_looped(node: cst.Attribute, file: File) -> bool:
-    """Whether ``node`` is assigned to its own receiver in a ``while``."""
-    statement = file.parent(node)
-    if not isinstance(statement, cst.Assign):
-        return False
-    own = [file.code(target.target) for target in statement.targets] == [file.code(node.value)]
-    return own and any(isinstance(entry, cst.While) for entry in file.ancestors(node))
+def _is_removed(node: cst.Attribute, test: cst.BaseExpression, file: File) -> bool:
+    """Whether the loop over ``node`` ends by itself under FSDP2, or FSDP206 speaks about it."""
+    guard, statement = tested(test, file.code(node.value), file), file.parent(node)
+    own = isinstance(statement, cst.Assign) and file.code(statement.targets[0].target) == file.code(node.value)
+    return guard is Guard.OTHER or (own and guard is not Guard.NONE)
 
 
-def _may_meet_fsdp(test: cst.BaseExpression, file: File) -> bool:
-    if any(file.fsdp1(name) == FSDP for name in file.inside(test, cst.Attribute)):
+def _is_about_a_model(subject: cst.BaseExpression, file: File) -> bool:
+    """Whether ``subject`` may be a sharded model, or its function names FSDP1's class."""
+    if sharded(subject, file).certainty is not Certainty.NO:
+        return True
+    whole = file.function(subject) or file.module
+    return any(file.fsdp1(name) == FSDP for name in file.inside(whole, cst.Name)) or "AttributeError" in file.code(
+        whole
+    )
+
+
+def _may_meet_fsdp(test: cst.BaseExpression | None, file: File) -> bool:
+    if test is not None and any(file.fsdp1(name) == FSDP for name in file.inside(test, cst.Attribute)):
         return True
     return "fsdp1" in file.project.flags or any(canonical(target) == FSDP for target in file.aliases.values())
