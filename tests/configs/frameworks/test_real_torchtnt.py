@@ -30,9 +30,7 @@ def train(rank: int, world_size: int, source: str) -> dict[str, Any]:
     from torchtnt.utils.prepare_module import prepare_module
 
     from tests.configs.frameworks.accelerate_worker import Block, Net
-    from tests.parity.cpu import fsdp1_on_cpu
 
-    fsdp1_on_cpu()
     made: dict[str, Any] = {"Block": Block}
     exec(compile(source, "strategy.py", "exec"), made)
     torch.manual_seed(7)
