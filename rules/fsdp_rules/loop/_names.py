@@ -40,11 +40,15 @@ def _compared(text: cst.SimpleString, file: File) -> cst.BaseExpression | None:
         if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "startswith":
             return call.func.value
         return None
-    if isinstance(parent, cst.Element):
+    if isinstance(parent, cst.Element | cst.DictElement):
         shown = file.parent(parent)
-        if not isinstance(shown, cst.Tuple | cst.List | cst.Set) or shown.elements[0] is not parent:
+        if not isinstance(shown, cst.Tuple | cst.List | cst.Set | cst.Dict) or shown.elements[0] is not parent:
             return None
         parent = file.parent(shown)
+        while isinstance(parent, cst.Arg | cst.Call):
+            parent = file.parent(parent)
+        if isinstance(parent, cst.Assign | cst.AnnAssign):
+            return _looked_up(parent, file)
     elif isinstance(parent, cst.ComparisonTarget) and isinstance(parent.operator, cst.In | cst.NotIn):
         return None
     if isinstance(parent, cst.ComparisonTarget):
@@ -54,3 +58,19 @@ def _compared(text: cst.SimpleString, file: File) -> cst.BaseExpression | None:
         target = parent.comparisons[0]
         return target.comparator if isinstance(target.operator, cst.Equal | cst.NotEqual) else None
     return None
+
+
+def _looked_up(constant: cst.Assign | cst.AnnAssign, file: File) -> cst.BaseExpression | None:
+    """The name of a sharded model's parameter that is looked for in the container that ``constant`` names."""
+    target = constant.target if isinstance(constant, cst.AnnAssign) else constant.targets[0].target
+    text = file.code(target)
+    looked_up: list[cst.BaseExpression] = []
+    for whole in file.nodes(cst.Comparison):
+        found = whole.comparisons[0]
+        if isinstance(found.operator, cst.In | cst.NotIn) and file.code(found.comparator) == text:
+            looked_up.append(whole.left)
+    for call in file.nodes(cst.Call):
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "get" and file.code(func.value) == text:
+            looked_up += [argument.value for argument in call.args[:1]]
+    return next((name for name in looked_up if model_of_parameter(name, file) is not None), None)

@@ -25,6 +25,8 @@ HARMLESS = frozenset(
 COLLECTIVES = frozenset({"all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce", "reduce_scatter"})
 NUMBERS = frozenset({"abs", "detach", "float", "item", "max", "mean", "norm", "numpy", "pow", "sum", "tolist"})
 PLAIN = frozenset({"_foreach_norm", "allclose", "numpy", "tolist"})
+#: What a parameter is behind in a collective.
+PASSED_ON = frozenset({"contiguous", "data", "detach"})
 SCALES = frozenset({"clamp_", "copy_", "div_", "mul_"})
 ADVICE = (
     "use p.grad.to_local(), this rank's shard as under FSDP1, or p.grad.full_tensor(). To clip, call "
@@ -142,7 +144,10 @@ def _read(file: File) -> Iterator[cst.BaseExpression]:
         if _is_collective(call, file):
             for argument in call.args[:1]:
                 value = argument.value
-                inner = value.value if isinstance(value, cst.Attribute) and value.attr.value == "data" else value
+                inner = value
+                if isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute) and not inner.args:
+                    inner = inner.func if inner.func.attr.value in PASSED_ON else inner
+                inner = inner.value if isinstance(inner, cst.Attribute) and inner.attr.value in PASSED_ON else inner
                 if _is_of_sharded(inner, file):
                     yield value
 

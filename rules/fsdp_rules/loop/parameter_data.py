@@ -17,6 +17,10 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
+EXCHANGE = (
+    "exchange parameters before the model is sharded, or copy into the one that is there (parameter.data.copy_(x))"
+)
+
 
 class ParameterData(Rule):
     """Assignment to parameter.data.
@@ -29,7 +33,7 @@ class ParameterData(Rule):
     id = "FSDP217"
     name = "parameter-data"
     markers = (".data = ",)
-    words = (r"\.data\s*=[^=]", r"\.(numpy|tolist|copy_)\(", r"\b(allclose|equal|assert_close)\(")
+    words = (r"\.(data|weight|bias)\s*=[^=]", r"\.(numpy|tolist|copy_)\(", r"\b(allclose|equal|assert_close)\(")
     what_to_test = EFFECT
     visits = (cst.AssignTarget, cst.Call)
     shim = True
@@ -59,7 +63,12 @@ def decay(model, rate):
             yield from _read(node, file)
             return
         target = node.target if isinstance(node, cst.AssignTarget) else None
-        if not isinstance(target, cst.Attribute) or target.attr.value != "data" or is_summoned(target, file):
+        if not isinstance(target, cst.Attribute) or is_summoned(target, file):
+            return
+        if target.attr.value in ("weight", "bias") and sharded_owner(target.value, file) is not None:
+            message = f"{file.code(target)} is a sharded parameter, and FSDP2 still uses the one that this replaces"
+            yield Diagnosis(target, Level.MANUAL, message, EXCHANGE)
+        if target.attr.value != "data":
             return
         held = max(sharded_parameter(target.value, file), _owner(target.value, file))
         if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(target, file)):

@@ -24,8 +24,10 @@ INITIALISES = re.compile(r"^_?(re)?(set|init|initiali[sz]e)_?(all_)?(param(eter)
 #: Functions of torch.nn.init, and methods of tensors, that draw random values.
 DRAWS = re.compile(
     r"^(\w*normal_?|uniform_?|(xavier|kaiming|glorot)_\w+|orthogonal_?|sparse_|trunc_normal_?|bernoulli_|random_|"
-    r"exponential_|cauchy_|geometric_)$"
+    r"exponential_|cauchy_|geometric_|rand\w*_like|bernoulli)$"
 )
+#: Functions that draw as many values as a tensor has.
+LIKE = ("torch.rand_like", "torch.randn_like", "torch.randint_like", "torch.bernoulli")
 DRAWN = "random values of DTensors differ from FSDP1's, and may be equal on all ranks"
 
 
@@ -40,7 +42,7 @@ class RandomValues(Rule):
     id = "FSDP226"
     name = "random-values"
     markers = ("reset_parameters(", "init_weights(")
-    words = (r"(reset|init|initiali[sz]e)_\w+\(", r"(normal|uniform|orthogonal|random)_\(")
+    words = (r"(reset|init|initiali[sz]e)_\w+\(", r"(normal|uniform|orthogonal|random)_\(", r"rand\w*_like|bernoulli")
     what_to_test = EFFECT
     visits = (cst.Call,)
     shim = True
@@ -90,7 +92,8 @@ def _filled(call: cst.Call, file: File) -> cst.BaseExpression | None:
         return found
     if not DRAWS.search(last_name(func)):
         return None
-    drawn = call.args[0].value if (file.resolved(func) or "").startswith("torch.nn.init.") and call.args else None
+    full = file.resolved(func) or ""
+    drawn = call.args[0].value if full.startswith(("torch.nn.init.", *LIKE)) and call.args else None
     if drawn is None and isinstance(func, cst.Attribute) and func.attr.value.endswith("_"):
         drawn = func.value
     while isinstance(drawn, cst.Attribute) and drawn.attr.value == "data":
