@@ -232,6 +232,9 @@ def test_keys_that_become_one_with_dots_are_refused(tmp_path: Path) -> None:
     loaded = torch.load(tmp_path / "out.pt")
     assert torch.equal(loaded["a"]["b"], W + 1)
     assert torch.equal(loaded["a.b"], W)
+    torch.save({"a": {"b": (1, 2)}, "a.b": W}, tmp_path / "list.pt")
+    with pytest.raises(CannotConvert, match=r"a\.b is there twice"):
+        converted(tmp_path / "list.pt", tmp_path / "list", Target.DCP)
 
 
 def test_names_that_utf_8_cannot_spell_are_refused(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ def _noting_numbers(state: State) -> State:
 def _refuse_names_alike(state: State) -> None:
     """Refuse ``{"a": {"b": ...}, "a.b": ...}`` for a target that joins keys with dots: one would replace the other."""
     found: dict[str, Key] = {}
-    for key in state.entries:
+    # A list without tensors is one value there.
+    for key in (*state.entries, *state.sequences):
         other = found.setdefault(spelled(key), key)
         if other != key:
             raise CannotConvert(
