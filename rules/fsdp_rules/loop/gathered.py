@@ -76,7 +76,7 @@ def train(net, batches):
         resharded: dict[tuple[cst.CSTNode, str], cst.CSTNode] = {}
         for place, part, clears in parameter_reads(file):
             model = part if clears else _whole(part, file)
-            if not _is_gathered(place, model, clears, file):
+            if _only_counts(place) or not _is_gathered(place, model, clears, file):
                 continue
             optimizer = _optimizer_of(model, place, file) if clears and isinstance(place, cst.Call) else None
             if optimizer is not None and isinstance(place, cst.Call):
@@ -169,6 +169,14 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
     if clears or _zips(place) or (isinstance(place, cst.For) and _writes(place, model, file)):
         return not passes <= {Pass.BACKWARD, Pass.RESHARD}
     return Pass.FORWARD in passes
+
+
+def _only_counts(place: cst.CSTNode) -> bool:
+    """``sum(p.numel() for p in model.parameters())``: gathered and sharded parameters say the same."""
+    given = place.args[0].value if isinstance(place, cst.Call) and len(place.args) == 1 else None
+    elt = given.elt if isinstance(given, cst.GeneratorExp | cst.ListComp) else None
+    func = elt.func if isinstance(elt, cst.Call) and not elt.args else None
+    return isinstance(func, cst.Attribute) and func.attr.value in ("numel", "nelement", "dim", "size")
 
 
 def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:

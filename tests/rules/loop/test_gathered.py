@@ -61,3 +61,13 @@ def test_a_model_that_was_just_made_is_not_gathered() -> None:
     for made, reported in (("Net()", False), ("model.to(0)", True)):
         found = findings(source.format(made=made))
         assert ("FSDP220" in [entry.rule for entry in found]) is reported, made
+
+
+def test_what_only_counts_parameters_is_the_same_for_gathered_ones() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def run(net, batch):\n    model = FSDP(net, use_orig_params=True)\n    model(batch)\n"
+        "    return sum(parameter.{read} for parameter in model.parameters())\n"
+    )
+    for read, reported in (("numel()", False), ("sum()", True)):
+        assert ("FSDP220" in [entry.rule for entry in findings(source.format(read=read))]) is reported, read
