@@ -23,10 +23,14 @@ RULES = {
     "assigned data": {"FSDP217"},
     "the inner module": {"FSDP206", "FSDP221", "FSDP205"},
     "random values": {"FSDP226"},
+    "parameters as numbers": {"FSDP203", "FSDP214", "FSDP216", "FSDP222", "FSDP227"},
+    "a prefix of FSDP1": {"FSDP205", "FSDP206", "FSDP207", "FSDP902", "FSDP904"},
 }
 NUMBERS = frozenset({"abs", "item", "max", "mean", "norm", "numpy", "pow", "square", "sum", "tolist"})
 TAKES = re.compile(r"(^|_)(all_reduce|allclose|broadcast|cat|norm|stack)$")
 DRAWS = re.compile(r"^(reset_parameters|init_weights|(normal|uniform|trunc_normal)_|(kaiming|xavier)_\w+)$")
+REDUCES = frozenset({"mean", "norm", "std", "sum", "var"})
+PREFIX = re.compile(r"^\W*(_fsdp_wrapped_module|_flat_param)\b")
 AWARE = re.compile(r"\b(DTensor|to_local|full_tensor|summon_full_params|unshard)\b")
 
 
@@ -108,6 +112,11 @@ def _kinds(node: ast.AST, own: list[ast.AST], names: set[str], text: str) -> Ite
             subject = node.args[0] if "init." in ast.unparse(node.func) and node.args else owner
             if _root(subject) in names and _is_below_the_sharding(node, own):
                 yield "random values"
+        is_number = method in REDUCES and ".grad" not in ast.unparse(node.func) and not AWARE.search(text)
+        if is_number and _loops_over_parameters(_inmost(node.func), own, names):
+            yield "parameters as numbers"
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and PREFIX.search(node.value):
+        yield "a prefix of FSDP1"
     if isinstance(node, ast.Call) and _is_optimizer(node, own):
         yield "an optimizer from before"
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -129,6 +138,13 @@ def _kinds(node: ast.AST, own: list[ast.AST], names: set[str], text: str) -> Ite
         target = node.targets[0]
         if target.attr == "data" and _loops_over_parameters(target, own, names):
             yield "assigned data"
+
+
+def _inmost(node: ast.AST) -> ast.AST:
+    """The name that the methods in ``p.detach().norm()`` are called on."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    return node
 
 
 def _root(node: ast.AST) -> str:

@@ -9,10 +9,15 @@ import pytest
 
 from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.leftovers.silence import RULES, silent
-from tests.parity import test_gathered, test_guarded_optimizers, test_own_states, test_stale_optimizers
+from tests.parity import elsewhere, test_gathered, test_guarded_optimizers, test_own_states, test_stale_optimizers
 from tests.rules.helpers import rewrite_tree
 
 FIXTURES = sorted((Path(__file__).parents[2] / "fixtures" / "rewrite").glob("*/before.py"))
+ELSEWHERE = {
+    f"{name}, {where}": files
+    for name, text in elsewhere.OPERATIONS.items()
+    for where, files in elsewhere.programs(text).items()
+}
 PROGRAMS = {
     f"{module.__name__.rpartition('.')[2]}: {name}": files
     for module, programs in (
@@ -20,6 +25,7 @@ PROGRAMS = {
         (test_stale_optimizers, test_stale_optimizers.TRAINED),
         (test_guarded_optimizers, test_guarded_optimizers.EARLY),
         (test_own_states, test_own_states.PROGRAMS),
+        (elsewhere, ELSEWHERE),
     )
     for name, files in programs.items()
 }
@@ -33,6 +39,8 @@ SEEDED = {
     "assigned data": "for p in model.parameters():\n        p.data = p.data.half()",
     "the inner module": "print(model.module)",
     "random values": "model.reset_parameters()",
+    "parameters as numbers": "total = 0\n    for p in model.parameters():\n        total += p.detach().norm()",
+    "a prefix of FSDP1": 'names = [n for n, _ in model.named_parameters() if n.startswith("_fsdp_wrapped_module.")]',
 }
 
 
