@@ -165,7 +165,7 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
         return False
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False
-    passes = last_passes(place, file)
+    passes = last_passes(place, file, made_here=bool(held.wraps))
     if clears or _zips(place) or (isinstance(place, cst.For) and _writes(place, model, file)):
         return not passes <= {Pass.BACKWARD, Pass.RESHARD}
     return Pass.FORWARD in passes

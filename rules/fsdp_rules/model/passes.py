@@ -38,8 +38,11 @@ class Event(NamedTuple):
     may_run_none: bool
 
 
-def last_passes(place: cst.CSTNode, file: File) -> frozenset[Pass]:
-    """Everything that may have been the last pass when ``place`` runs, loops followed around once."""
+def last_passes(place: cst.CSTNode, file: File, made_here: bool = False) -> frozenset[Pass]:
+    """Everything that may have been the last pass when ``place`` runs, loops followed around once.
+
+    ``made_here``: the function wraps the model itself, so that no pass before its call is one of this model.
+    """
     owner = file.function(place) or file.module
     events = _events(owner, file)
     around = list(file.ancestors(place))
@@ -58,7 +61,7 @@ def last_passes(place: cst.CSTNode, file: File) -> frozenset[Pass]:
         start = first
     if not _collect([entry for entry in events if _end(entry[0], file) <= start], place, file, found):
         found.add(Pass.UNKNOWN)
-        if file.project.entered.after_forward(file.path, file.scope(place)):
+        if not made_here and file.project.entered.after_forward(file.path, file.scope(place)):
             found.add(Pass.FORWARD)
     return frozenset(found)
 

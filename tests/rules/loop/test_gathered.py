@@ -71,3 +71,13 @@ def test_what_only_counts_parameters_is_the_same_for_gathered_ones() -> None:
     )
     for read, reported in (("numel()", False), ("sum()", True)):
         assert ("FSDP220" in [entry.rule for entry in findings(source.format(read=read))]) is reported, read
+
+
+def test_a_model_that_the_function_wraps_has_run_in_no_call_before() -> None:
+    source = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def main(args, net, x):\n    model = net\n    if args.fsdp:\n        model = FSDP(net, use_orig_params=True)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    model(x)\n    return optimizer\n"
+    )
+    twice = "from example import main\n\nmain(a, b, c)\nmain(a, b, c)\n"
+    assert [found.rule for found in findings(source, twice=twice) if found.rule == "FSDP220"] == []
