@@ -8,12 +8,14 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import brief, elements
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.fsdp1.names import expand
+from fsdp_rules.fsdp1.names import FSDP, expand
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+
+DIFFERS = ".module, state dicts, deepcopy, clip_grad_norm_ and gathered parameters differ under FSDP2"
 
 
 class UnseenFunctions(Rule):
@@ -21,7 +23,8 @@ class UnseenFunctions(Rule):
 
     A sharded model is followed into functions that are passed as values: callbacks, registries, partials, methods. If
     a model is given to a function that is passed in and nothing in the project passes one, or to one that a
-    configuration names, what that function does with the model is unknown. The call is reported and not changed.
+    configuration names, what that function does with the model is unknown. The call is reported and not changed. In a
+    project where a wrapped model may be in tens of thousands of places, the wrap is reported.
     """
 
     id = "FSDP223"
@@ -46,8 +49,18 @@ def train(model, step, batches):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Calls that are given a wrapped model and whose function no file names."""
+        if not isinstance(node, cst.Call):
+            return
+        if "bounded" in file.project.flags and file.fsdp1(node.func) == FSDP:
+            yield Diagnosis(
+                node.func,
+                Level.REVIEW,
+                "assumes that code which this tool does not follow the model to uses nothing that only FSDP1 models "
+                "have, since the model may be almost anywhere in this project",
+                f"read what the model is given to: {DIFFERS}",
+            )
         unseen = file.project.unseen.get(file.path)
-        if not isinstance(node, cst.Call) or not unseen:
+        if not unseen:
             return
         if (file.path, file.scope(node), _name(node.func, file)) not in unseen:
             return
@@ -58,8 +71,7 @@ def train(model, step, batches):
                 node.func,
                 Level.REVIEW,
                 f"assumes {called}, which this tool cannot see, uses nothing that only FSDP1 models have",
-                "read each function that this may be: .module, state dicts, deepcopy, clip_grad_norm_ and gathered "
-                "parameters differ under FSDP2",
+                f"read each function that this may be: {DIFFERS}",
             )
 
 

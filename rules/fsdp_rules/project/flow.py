@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections import defaultdict, deque
+import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,11 @@ from fsdp_rules.project.places import Place, Sure, field_of
 
 #: How many objects, one in another or one behind another, a model is followed through.
 OBJECTS = 2
+
+
+#: How many places a value is followed to. Projects that are followed whole have some thousands; where registries make
+#: classes of whatever they are given, everything reaches everything, and no answer says anything.
+PLACES = 20_000
 
 
 class Certainty(enum.IntEnum):
@@ -38,9 +44,9 @@ class Held(NamedTuple):
     objects: int = 0
 
     @property
-    def rank(self) -> tuple[Certainty, bool, int]:
-        """What makes one reason better than another."""
-        return self.certainty, not self.by_name, -self.objects
+    def order(self) -> tuple[int, bool, int]:
+        """The better reason first."""
+        return -self.certainty, self.by_name, self.objects
 
 
 def seeds(edges: Edges, kind: str) -> dict[Place, Held]:
@@ -59,41 +65,56 @@ def parts(held: Mapping[Place, Held], kind: str) -> dict[Place, Held]:
 
 
 def spread(edges: Edges, instances: Instances, start: Mapping[Place, Held]) -> dict[Place, Held]:
-    """Follow what is held at ``start`` along ``edges`` until nothing changes.
+    """Follow what is held at ``start`` along ``edges``, what is surest first, until nothing changes.
 
-    What an object of a class of the tree has is followed to its ``instances``.
+    What an object of a class of the tree has is followed to its ``instances``. Ends at :data:`PLACES` places.
     """
     if not start:
         return {}
     bound = {target for found in edges.values() for target, _ in found}
     inner = enclosed(edges, bound)
     held: dict[Place, Held] = {}
-    queue = deque(start.items())
-    while queue:
-        place, found = queue.popleft()
-        known = held.get(place)
-        if place.kind == "shift" or (known is not None and known.rank >= found.rank):
+    # The place itself is the last key, so that what is left out does not hang on the order of the edges.
+    queue = [(found.order, 0, place, found) for place, found in start.items()]
+    heapq.heapify(queue)
+    while queue and len(held) < PLACES:
+        _, steps, place, found = heapq.heappop(queue)
+        if place.kind == "shift" or place in held:
             continue
         held[place] = found
-        maybe = found._replace(certainty=min(found.certainty, Certainty.MAYBE))
-        for target, sure in edges.get(place, ()):
-            if place.kind == "attr":
-                queue.append((target, maybe._replace(by_name=True)))
-            elif sure or not (found.by_name or (found.objects and sure is None)):
-                queue.append((target, found if sure else maybe))
-        for target, sure in _of_field(place, edges):
-            # Objects are too many to be followed to whatever has a method of some name.
-            if sure is not None or not found.objects:
-                queue.append((target, found if sure else maybe))
-        # Which of a class's objects has the model is not known.
-        if not found.by_name and found.objects < min(place.name.count("."), OBJECTS):
-            given = maybe._replace(objects=found.objects + 1)
-            queue.extend((target, given) for target in instances.fields(place))
-        if place.kind == "var" and not found.by_name:
-            for scope in inner[place.path, place.name]:
-                if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
-                    queue.append((place._replace(scope=scope), maybe))
+        for target, given in _next(place, found, edges, instances, inner):
+            if target not in held:
+                heapq.heappush(queue, (given.order, steps + 1, target, given))
     return held
+
+
+def is_cut(held: Mapping[Place, Held]) -> bool:
+    """Whether ``held``, from :func:`spread`, is not all."""
+    return len(held) >= PLACES
+
+
+def _next(
+    place: Place, found: Held, edges: Edges, instances: Instances, inner: Mapping[tuple[str, str], list[str]]
+) -> Iterator[tuple[Place, Held]]:
+    """Where ``found`` is one step on from ``place``, and how sure it is there."""
+    maybe = found._replace(certainty=min(found.certainty, Certainty.MAYBE))
+    for target, sure in edges.get(place, ()):
+        if place.kind == "attr":
+            yield target, maybe._replace(by_name=True)
+        elif sure or not (found.by_name or (found.objects and sure is None)):
+            yield target, found if sure else maybe
+    for target, sure in _of_field(place, edges):
+        # Objects are too many to be followed to whatever has a method of some name.
+        if sure is not None or not found.objects:
+            yield target, found if sure else maybe
+    # Which of a class's objects has the model is not known.
+    if not found.by_name and found.objects < min(place.name.count("."), OBJECTS):
+        given = maybe._replace(objects=found.objects + 1)
+        yield from ((target, given) for target in instances.fields(place))
+    if place.kind == "var" and not found.by_name:
+        for scope in inner[place.path, place.name]:
+            if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
+                yield place._replace(scope=scope), maybe
 
 
 def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, Sure]]:

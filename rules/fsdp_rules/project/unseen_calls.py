@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from fsdp_rules.fsdp1.names import expand
 from fsdp_rules.project.callbacks import Callbacks
@@ -22,6 +22,7 @@ class Unseen:
     def __init__(self, callbacks: Callbacks, held: dict[Place, Held]) -> None:
         self._callbacks = callbacks
         self._held = held
+        self._closed: set[Place] = set()
         self._back: dict[Place, list[Place]] = defaultdict(list)
         for source, targets in callbacks.edges.items():
             for target, _ in targets:
@@ -49,8 +50,8 @@ class Unseen:
                 yield Exit(Way.DEFINED, call[2].rpartition(".")[2])
             if call[2].startswith("self."):
                 yield from self._bases(call)
-            for place in self._sources(call):
-                yield from self._exits(place)
+        for place in self._sources(place for call in self.calls for place in self._callbacks.starts(call)):
+            yield from self._exits(place)
 
     def unknown(self) -> dict[str, frozenset[Call]]:
         """The calls, by path, of which no function is known, though the tree says where it comes from."""
@@ -64,7 +65,13 @@ class Unseen:
         name = call[2].rpartition(".")[2]
         if name in CONFIGURED or call[2].rpartition(".")[0].endswith("import_module"):
             return True
-        return any(self._is_open(place) for place in self._sources(call))
+        seen: list[Place] = []
+        for place in self._sources(self._callbacks.starts(call), self._closed):
+            if self._is_open(place):
+                return True
+            seen.append(place)
+        self._closed.update(seen)
+        return False
 
     def _is_open(self, place: Place) -> bool:
         """Whether nothing says what is at ``place``, though a value has to come there."""
@@ -74,19 +81,20 @@ class Unseen:
             return not place.scope and place.name in self._callbacks.functions.files[place.path].assigned
         return place.kind in ("param", "members", "named")
 
-    def _sources(self, call: Call) -> set[Place]:
+    def _sources(self, starts: Iterable[Place], passed: Container[Place] = ()) -> Iterator[Place]:
+        """Where what is at ``starts`` comes from, themselves included, but not by way of those ``passed`` before."""
         found: set[Place] = set()
-        pending = self._callbacks.starts(call)
+        pending = list(starts)
         while pending:
             place = pending.pop()
-            if place in found:
+            if place in found or place in passed:
                 continue
             found.add(place)
+            yield place
             pending += self._back.get(place, ())
             if place.kind == "var" and place not in self._callbacks.bound:
                 around = (place._replace(scope=one) for one in scopes(place.scope)[1:])
                 pending += [one for one in around if one in self._callbacks.bound or not one.scope]
-        return found
 
     def _bases(self, call: Call) -> Iterator[Exit]:
         """The ways to the bases of the class around ``call``, which may give it the attribute that it calls."""

@@ -78,3 +78,14 @@ def test_it_is_not_said_above_the_wrap_or_of_another_model() -> None:
         {("FSDP101", "safe"), ("FSDP110", "safe")},
     )
     check_noop("def main(net, step):\n    step(net)\n", other=MAIN)
+
+
+def test_a_model_that_may_be_almost_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = "".join(f"    value_{step + 1} = value_{step}\n" for step in range(12))
+    source = f"{HEAD}\ndef train(net):\n    value_0 = FSDP(net)\n{steps}    return value_12.module\n"
+    followed = [found for found in findings(source) if found.rule == "FSDP223"]
+    assert not followed
+    monkeypatch.setattr("fsdp_rules.project.flow.PLACES", 6)
+    (cut,) = (found for found in findings(source) if found.rule == "FSDP223")
+    assert cut.level.value == "review"
+    assert "does not follow" in cut.message
