@@ -24,7 +24,8 @@ class UnseenFunctions(Rule):
     A sharded model is followed into functions that are passed as values: callbacks, registries, partials, methods. If
     a model is given to a function that is passed in and nothing in the project passes one, or to one that a
     configuration names, what that function does with the model is unknown. The call is reported and not changed. In a
-    project where a wrapped model may be in tens of thousands of places, the wrap is reported.
+    project where a wrapped model may be in tens of thousands of places, only what is sure is followed, and the wrap is
+    reported.
     """
 
     id = "FSDP223"
@@ -55,9 +56,9 @@ def train(model, step, batches):
             yield Diagnosis(
                 node.func,
                 Level.REVIEW,
-                "assumes that code which this tool does not follow the model to uses nothing that only FSDP1 models "
-                "have, since the model may be almost anywhere in this project",
-                f"read what the model is given to: {DIFFERS}",
+                "assumes that code to which this tool cannot follow the model uses nothing that only FSDP1 has",
+                "registries and factories of this project may give it to almost any function: "
+                f"read those that get it. {DIFFERS}",
             )
         unseen = file.project.unseen.get(file.path)
         if not unseen:

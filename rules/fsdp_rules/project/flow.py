@@ -93,6 +93,11 @@ def is_cut(held: Mapping[Place, Held]) -> bool:
     return len(held) >= PLACES
 
 
+def trusted(held: dict[Place, Held]) -> dict[Place, Held]:
+    """``held``, or what is sure of it where it is not all: what may be anywhere says nothing of any place."""
+    return {place: found for place, found in held.items() if found.certainty is Certainty.YES} if is_cut(held) else held
+
+
 def _next(
     place: Place, found: Held, edges: Edges, instances: Instances, inner: Mapping[tuple[str, str], list[str]]
 ) -> Iterator[tuple[Place, Held]]:

@@ -21,7 +21,7 @@ from fsdp_rules.project.entered import Entered, functions_by_name
 from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, parts, seeds, spread, wrapped_later
+from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, parts, seeds, spread, trusted, wrapped_later
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.kept import Kept
@@ -100,9 +100,10 @@ class Project:
         callbacks = Callbacks(functions, edges, waiting_calls(files, functions))
         callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
         instances = Instances(files, functions)
-        held, kept = (spread(edges, instances, seeds(edges, kind)) for kind in ("seed", "kept"))
-        parameters = spread(edges, instances, parts(held, "parameters"))
-        gradients = spread(edges, instances, parts(parameters, "gradients"))
+        found, kept = (spread(edges, instances, seeds(edges, kind)) for kind in ("seed", "kept"))
+        held = trusted(found)
+        parameters = trusted(spread(edges, instances, parts(held, "parameters")))
+        gradients = trusted(spread(edges, instances, parts(parameters, "gradients")))
         unwrapped = wrapped_later(edges, functions)
         reached = [*held, *_named(parameters), *_named(gradients)]
         unseen, owners = Unseen(callbacks, held), Owners.build(files)
@@ -110,7 +111,7 @@ class Project:
         groups = given_groups(files, edges, functions) if "own_group" in flags else frozenset()
         if any(place in groups for place in spread(edges, instances, seeds(edges, "subgroup"))):
             flags |= {"subgroup"}
-        if any(map(is_cut, (held, parameters, gradients))):
+        if is_cut(found):
             flags |= {"bounded"}
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         renamed = any(place.kind == "seed" and place.path and not place.part for place in held)

@@ -88,4 +88,4 @@ def test_a_model_that_may_be_almost_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("fsdp_rules.project.flow.PLACES", 6)
     (cut,) = (found for found in findings(source) if found.rule == "FSDP223")
     assert cut.level.value == "review"
-    assert "does not follow" in cut.message
+    assert "cannot follow" in cut.message
