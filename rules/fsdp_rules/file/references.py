@@ -9,9 +9,11 @@ from functools import cached_property
 import libcst as cst
 
 from fsdp_rules.file.bindings import Bindings
+from fsdp_rules.file.several_imports import SeveralImports
 from fsdp_rules.file.shadowed import shadowed
 from fsdp_rules.file.tree import Layout, dotted
 from fsdp_rules.fsdp1.names import PUBLIC_MODULES, canonical, expand
+from fsdp_rules.project.aliases import Aliases
 from fsdp_rules.project.exports import Given
 from fsdp_rules.project.gates import statements
 from fsdp_rules.project.places import module_name
@@ -48,12 +50,24 @@ class References:
         text = dotted(node)
         if text is None or (head := text.partition(".")[0]) not in self.aliases or self._is_parameter(head, node):
             full = None
+        elif head in self._several:
+            found = self._several.at(head, node) if self._layout.has(node) else ()
+            full = self._project.resolve(expand(text, {head: found[0]})) if len(found) == 1 else None
         else:
             full = expand(text, self.aliases)
             full = full if full.startswith("torch.") else self._project.resolve(full)
         if self._layout.has(node):
             self._resolved[key] = full
         return full
+
+    def meanings(self, name: cst.Name) -> tuple[str, ...]:
+        """What ``name`` may stand for, where imports of one name say different things; empty for all other names."""
+        return self._several.at(name.value, name) if name.value in self._several else ()
+
+    @cached_property
+    def _several(self) -> SeveralImports:
+        imports = Aliases(self._tree, module_name(self._path), self._path.endswith("__init__.py")).imports
+        return SeveralImports(self._layout, imports, self._project.resolve)
 
     def _is_parameter(self, name: str, node: cst.CSTNode) -> bool:
         """Whether ``name``, which an import binds too, is a parameter of a function around ``node``.

@@ -56,11 +56,13 @@ class Aliases:
 
     ``imported`` are the modules and names that the file imports, ``starred`` the modules that it star-imports,
     ``factories`` the names of its ``functools.partial(FSDP, ...)`` objects: what they are called with is sharded.
+    ``imports`` are the local name, target and line of every import: of several under one name FSDP1's is in ``names``.
     """
 
     def __init__(self, tree: ast.Module, module: str, is_package: bool) -> None:
         self.package = module if is_package else module.rpartition(".")[0]
         self.names: dict[str, str] = {}
+        self.imports: list[tuple[str, str, int]] = []
         self.imported: set[str] = set()
         self.starred: set[str] = set()
         self.factories: set[str] = set()
@@ -68,7 +70,7 @@ class Aliases:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     bound = alias.asname or alias.name.partition(".")[0]
-                    self.names[bound] = alias.name if alias.asname else bound
+                    self._bind(bound, alias.name if alias.asname else bound, node.lineno)
                     self.imported.add(alias.name)
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
@@ -100,8 +102,13 @@ class Aliases:
             if alias.name == "*":
                 self.starred.add(base)
                 continue
-            self.names[alias.asname or alias.name] = f"{base}.{alias.name}"
+            self._bind(alias.asname or alias.name, f"{base}.{alias.name}", node.lineno)
             self.imported.add(f"{base}.{alias.name}")
+
+    def _bind(self, name: str, target: str, line: int) -> None:
+        self.imports.append((name, target, line))
+        if canonical(target) is not None or canonical(self.names.get(name, "")) is None:
+            self.names[name] = target
 
     def _absolute(self, module: str | None, level: int) -> str:
         if not level:

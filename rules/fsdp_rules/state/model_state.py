@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
@@ -33,7 +36,7 @@ class ModelState(Rule):
     markers = ("state_dict(",)
     words = (r"state_dict\b",)
     what_to_test = RESUME
-    visits = (cst.Call,)
+    visits = (cst.Attribute, cst.Call)
     before = """
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -69,9 +72,26 @@ def main(path):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """One verdict for each call whose receiver is a wrapped model."""
+        """One verdict for each call whose receiver is a wrapped model, and for its methods that are passed on."""
+        if isinstance(node, cst.Attribute):
+            yield from _passed_on(node, file)
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
         if node.func.attr.value not in ("state_dict", "load_state_dict"):
             return
         yield from verdicts(node, file)
+
+
+def _passed_on(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+    parent = file.parent(node)
+    if node.attr.value not in ("state_dict", "load_state_dict") or isinstance(parent, cst.AssignTarget | cst.Del):
+        return
+    if (isinstance(parent, cst.Call) and parent.func is node) or sharded(node.value, file).certainty is Certainty.NO:
+        return
+    method, does = ("get", "returns") if node.attr.value == "state_dict" else ("set", "takes")
+    yield Diagnosis(
+        node,
+        Level.MANUAL,
+        f"{file.code(node)} is passed on, and FSDP2's own method {does} DTensors",
+        f"pass a function that calls {method}_model_state_dict with StateDictOptions(full_state_dict=True)",
+    )

@@ -486,3 +486,16 @@ def test_a_load_on_one_rank_is_left_for_the_reader(test: str) -> None:
     )
     assert "    net.load_state_dict(state)" in output(body)
     assert [found.level.value for found in findings(body) if found.rule == "FSDP309"] == ["manual"]
+
+
+def test_methods_that_are_passed_on() -> None:
+    source = """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    def main(net, other, save):
+        model = FSDP(net)
+        save(model.state_dict, other.state_dict)
+        return model.load_state_dict
+    """
+    passed = [found for found in findings(source) if found.rule == "FSDP309"]
+    assert [(found.line, found.level.value) for found in passed] == [(6, "manual"), (7, "manual")]
