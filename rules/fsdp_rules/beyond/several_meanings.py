@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reads import is_read
+from fsdp_rules.fsdp1.names import FSDP_PACKAGE
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -24,7 +25,7 @@ class SeveralMeanings(Rule):
     id = "FSDP906"
     name = "several-meanings"
     what_to_test = UNCHECKED
-    visits = (cst.Name,)
+    visits = (cst.ImportFrom, cst.Name)
     shim = True
     before = """
 def wrap(model, old):
@@ -45,7 +46,9 @@ def wrap(model, old):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """Each use below imports of different things."""
+        """Each use below imports of different things, and FSDP1's imports among these, which are kept."""
+        if isinstance(node, cst.ImportFrom):
+            yield from _kept(node, file)
         if not isinstance(node, cst.Name) or len(found := file.references.meanings(node)) < 2:
             return
         if not is_read(node, file.layout):
@@ -57,3 +60,13 @@ def wrap(model, old):
             f"{node.value} comes from {homes} here, by what ran above",
             "import the two under different names, then run this tool again",
         )
+
+
+def _kept(node: cst.ImportFrom, file: File) -> Iterator[Diagnosis]:
+    if isinstance(node.names, cst.ImportStar):
+        return
+    names = (alias.evaluated_alias or alias.evaluated_name for alias in node.names)
+    shared = [name for name in names if file.references.is_shared(name)]
+    if shared and FSDP_PACKAGE in file.code(node):
+        message = f"this import is kept, since {', '.join(shared)} is imported from elsewhere too"
+        yield Diagnosis(node, Level.INFO, message, "remove it once nothing below reads FSDP1's")

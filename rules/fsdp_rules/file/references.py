@@ -64,6 +64,10 @@ class References:
         """What ``name`` may stand for, where imports of one name say different things; empty for all other names."""
         return self._several.at(name.value, name) if name.value in self._several else ()
 
+    def is_shared(self, name: str) -> bool:
+        """Whether imports of FSDP1 and of something else give ``name``."""
+        return name in self._several
+
     @cached_property
     def _several(self) -> SeveralImports:
         imports = Aliases(self._tree, module_name(self._path), self._path.endswith("__init__.py")).imports

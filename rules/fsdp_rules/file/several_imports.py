@@ -41,6 +41,8 @@ class SeveralImports:
             for name, entries in found.items()
             if len({self._meaning(entry.target) for entry in entries}) > 1
             and any(canonical(resolve(entry.target)) is not None for entry in entries)
+            # FSDP1 beside FSDP2, by the version of torch, is another question.
+            and not all(resolve(entry.target).startswith("torch.") for entry in entries)
         }
 
     def __contains__(self, name: str) -> bool:

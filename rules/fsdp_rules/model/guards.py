@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
-from fsdp_rules.file.expressions import asked, elements
+from fsdp_rules.file.class_tests import subject_of_class
+from fsdp_rules.file.expressions import asked, calls_plainly, elements
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.project import INNER
 
@@ -29,6 +31,23 @@ class Guard(enum.Enum):
     FSDP1 = "fsdp1"
     MIXED = "mixed"
     OTHER = "other"
+
+
+def is_called_fsdp1(node: cst.CSTNode, subject: str, file: File) -> bool:
+    """Whether the conditions that hold where ``node`` stands say that the expression ``subject`` is an FSDP1 model."""
+    return subject in _called_fsdp1(file.module, file) and guard_of(node, subject, file) is Guard.FSDP1
+
+
+@once
+def _called_fsdp1(module: cst.Module, file: File) -> frozenset[str]:
+    """What some test in ``module`` calls an FSDP1 model."""
+    calls = (call for call in file.inside(module, cst.Call) if calls_plainly(call, ("isinstance",), 2))
+    tests: list[tuple[cst.BaseExpression, cst.BaseExpression | None]] = [
+        *((call, call.args[0].value) for call in calls),
+        *((test, subject_of_class(test.left)) for test in file.inside(module, cst.Comparison)),
+    ]
+    asked_of = ((test, file.code(subject)) for test, subject in tests if subject is not None)
+    return frozenset(subject for test, subject in asked_of if _positive(test, subject, file) is Guard.FSDP1)
 
 
 def guard_of(node: cst.CSTNode, subject: str, file: File) -> Guard:
