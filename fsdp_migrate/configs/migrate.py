@@ -47,7 +47,7 @@ def migrate(data: bytes, path: str, settings: Settings) -> Result:
     findings: list[Finding] = []
     edits: list[TextEdit] = []
     for block in blocks:
-        block = replace(block, transformers=settings.transformers)
+        block = replace(block, transformers=settings.transformers, shards_natively=settings.shards_natively)
         told, changes = judge(block, _heard(block, text, settings))
         findings += [_finding(rule, verdict, block, text, path) for rule, verdict in told]
         edits += block.editor.edits(changes)

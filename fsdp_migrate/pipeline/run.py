@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.agreement import Agreement
@@ -25,6 +25,9 @@ from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
+
+if TYPE_CHECKING:
+    from fsdp_rules.project.project import Project
 
 Value = TypeVar("Value")
 OBJECTS_OF_A_FILE = 100_000
@@ -100,11 +103,14 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     files, rest = _read(sources, read, engine, progress)
     if request.of == "shim":
         _as_fsdp1(files, engine)
-    files += _analyse([file for file in files if not file.source.is_config], rest, request, engine, progress, read)
+    python = [file for file in files if not file.source.is_config]
+    reached, project = _analyse(python, rest, request, engine, progress, read)
+    files += reached
     if request.of == "shim":
         _back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
-    _configure(files, request, progress)
+    flags = project.flags if project is not None else frozenset()
+    _configure(files, request, progress, native="fsdp2" in flags and "fsdp1" not in flags)
     _leave_what_is_outside(files, request.paths)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []
@@ -187,13 +193,13 @@ def _leave_what_is_outside(files: Sequence[_File], paths: Sequence[str]) -> None
             file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")
 
 
-def _configure(files: Sequence[_File], request: Request, progress: Progress) -> None:
+def _configure(files: Sequence[_File], request: Request, progress: Progress, *, native: bool) -> None:
     """Give every readable configuration file among ``files`` its result; requirements depend on all the others."""
     configuration = [file for file in files if file.source.is_config and not isinstance(file.result, Failed)]
     progress.start("Configuration", len(configuration))
     for file in configuration:
         candidate = file.candidate
-        settings = request.selection.applied(request.settings, candidate.path)
+        settings = replace(request.selection.applied(request.settings, candidate.path), shards_natively=native)
         file.result = contained(partial(configs.migrate, candidate.data, candidate.path, settings))
         progress.step()
     done = [Done(file.candidate.path, file.candidate.data, file.result) for file in files]
@@ -209,8 +215,8 @@ def _analyse(
     engine: Engine,
     progress: Progress,
     read: Callable[[Path], bytes],
-) -> list[_File]:
-    """Give every readable file its result; also the files among ``rest`` that a wrapped model reaches."""
+) -> tuple[list[_File], Project | None]:
+    """Give every readable file its result; also the files among ``rest`` that a model reaches, and the project."""
     readable = {file.source.shown: file for file in files if not isinstance(file.result, Failed)}
     index = Index(engine, lambda candidates: _map(Indexer(engine), candidates, request, progress, "Indexing"), read)
     project = index.build([file.candidate for file in readable.values()], rest)
@@ -233,7 +239,7 @@ def _analyse(
         candidates = [file.candidate for file in parsed]
         for file, result in zip(parsed, _map(rewriter, candidates, request, progress, "Rewriting"), strict=True):
             file.result = result
-    return reached
+    return reached, project
 
 
 def _map(

@@ -20,6 +20,7 @@ class Settings:
     that traps are told of in projects that have no FSDP1 any more, too. ``torch``: the least release (major, minor)
     that the output has to run on. ``transformers``: the newest release (major, minor) that the project allows, None
     where it says nothing. ``line_length``: the longest line that the project allows, None where it is silent.
+    ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
     """
 
     to: str = "native"
@@ -30,6 +31,7 @@ class Settings:
     torch: tuple[int, int] = FIRST_TORCH
     line_length: int | None = None
     transformers: tuple[int, int] | None = None
+    shards_natively: bool = False
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.hosts.host_table import hosts
+from fsdp_rules.verdict.result import Unchanged
 from tests.configs.helpers import found, migrated
+from tests.rules.helpers import rewrite_tree
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,24 @@ def test_arguments_that_mean_nothing_any_more_are_a_note_each() -> None:
     told = [one.message for one in findings if "means nothing under FSDP2" in one.message]
     assert [message.split()[0] for message in told] == ["limit_all_gathers", "fsdp_use_orig_params"]
     assert {one.level.value for one in findings} == {"info"}
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n", False),
+        ("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n", True),
+        (
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard\n"
+            "model = FSDP(model) if old else fully_shard(model)\n",
+            True,
+        ),
+        ("print(1)\n", True),
+    ],
+    ids=["FSDP2", "FSDP1", "both", "neither"],
+)
+def test_strategies_of_a_project_that_shards_with_fsdp2_are_its_own(python: str, said: bool) -> None:
+    files = {"net.py": python.encode(), "train.yaml": b"model: small\nfsdp_type: full_shard\n"}
+    result = rewrite_tree(files).get("train.yaml", Unchanged())
+    assert isinstance(result, Unchanged)
+    assert [found.rule for found in result.findings] == ["FSDP542"] * said

@@ -15,7 +15,8 @@ class OwnConfig(ConfigRule):
     The name of a strategy means nothing to `fully_shard`, so that the code that reads it and the file have to change
     together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. Arguments of FSDP1
     that FSDP2 has nothing for (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get a note
-    each, other keys with FSDP in their name one for each file.
+    each, other keys with FSDP in their name one for each file. Nothing is said where the project's Python shards with
+    FSDP2 alone.
     """
 
     id = "FSDP542"
@@ -30,6 +31,8 @@ sharding_strategy: hybrid_full
 
     def visit(self, block: Block) -> Iterable[Verdict]:
         """A strategy's name, or the first key of the file."""
+        if block.shards_natively:
+            return
         key, value = block.around["key"], block.around["value"]
         if block.around.get("dead"):
             told = f"{key} means nothing under FSDP2, which has no such argument"

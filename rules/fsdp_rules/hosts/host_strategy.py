@@ -52,6 +52,6 @@ trainer = Trainer(devices=8, strategy=FSDPStrategy(sharding_strategy="SHARD_GRAD
             return
         full = file.resolved(node.func)
         host = host_of(full) if full else None
-        if host is not None:
+        if host is not None and not host.moved_in_python:
             advice = lightning_advice(node, file) if host.name == "lightning" else host.advice
             yield Diagnosis(node, Level.MANUAL, host.message, advice)

@@ -11,13 +11,17 @@ from importlib.resources import files
 
 @dataclass(frozen=True)
 class Host:
-    """One framework: the full names that stand for FSDP1, what to say about them and what to do."""
+    """One framework: the full names that stand for FSDP1, what to say about them and what to do.
+
+    ``moved_in_python``: a rule about it rewrites Python, so that only configuration is reported.
+    """
 
     name: str
     title: str
     classes: tuple[str, ...]
     message: str
     advice: str
+    moved_in_python: bool
 
 
 @cache
@@ -26,7 +30,15 @@ def hosts() -> tuple[Host, ...]:
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     content = toml.loads(files("fsdp_rules.hosts").joinpath("hosts.toml").read_text(encoding="utf-8"))
     return tuple(
-        Host(name, row["title"], tuple(row["classes"]), row["message"], row["advice"]) for name, row in content.items()
+        Host(
+            name,
+            row["title"],
+            tuple(row["classes"]),
+            row["message"],
+            row["advice"],
+            row.get("moved_in_python", False),
+        )
+        for name, row in content.items()
     )
 
 
