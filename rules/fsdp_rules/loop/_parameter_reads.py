@@ -91,7 +91,8 @@ def _clips(func: cst.BaseExpression) -> bool:
 
 def _passed(node: cst.BaseExpression, func: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
     """The model whose parameters ``node`` passes on, or that is passed on itself."""
-    if dotted(node) is not None and LOOKS.search(dotted(func) or ""):
+    # What FSDP1's own functions do with a model is for the rules about them.
+    if dotted(node) is not None and LOOKS.search(dotted(func) or "") and file.fsdp1(func) is None:
         return node if sharded(node, file).certainty is not Certainty.NO else None
     return model_of_parameters(node, file)
 

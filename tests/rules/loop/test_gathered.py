@@ -81,3 +81,20 @@ def test_a_model_that_the_function_wraps_has_run_in_no_call_before() -> None:
     )
     twice = "from example import main\n\nmain(a, b, c)\nmain(a, b, c)\n"
     assert [found.rule for found in findings(source, twice=twice) if found.rule == "FSDP220"] == []
+
+
+def test_fsdp1s_own_functions_are_not_about_gathered_parameters() -> None:
+    source = """
+    import contextlib
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    def train(net, batches, sharded):
+        model = FSDP(net)
+        with torch.no_grad():
+            model(batches[0])
+        around = lambda: FSDP.summon_full_params(model, recurse=False) if sharded else contextlib.nullcontext()
+        with around():
+            model.generate(batches[0])
+    """
+    assert "FSDP220" not in {found.rule for found in findings(source)}
