@@ -23,12 +23,14 @@ PRINTERS = frozenset({"print", "info", "debug", "warning", "log", "str", "repr",
 class Leaf:
     """One value. ``eager``: it is evaluated although another one may be chosen, as in a dictionary's display.
 
-    ``slot``: it comes from this definition, of which the project knows what it gives.
+    ``slot``: it comes from this definition, of which the project knows what it gives. ``early``: it is evaluated
+    outside of the function that shards, where no process group may exist.
     """
 
     node: cst.BaseExpression
     eager: bool = False
     slot: Slot | None = None
+    early: bool = False
 
     def contract(self, file: File) -> Contract | None:
         """What the project knows of the value, where another definition gives it."""

@@ -184,6 +184,12 @@ class Meshes:
         name, text = self.strategy_name(code), at_margin(code(strategy.value))
         if self._pops and not isinstance(strategy.value, cst.Subscript | cst.IfExp):
             text = f"dict({text})"
+        if self.plan.mesh is None and self.names_device and strategy.shares_mesh:
+            mesh = self.file.fresh(self.plan.module, "mesh", "device_mesh", "shard_mesh")
+            known = f"({text})" if isinstance(strategy.value, cst.IfExp) else text
+            name = self.file.fresh(self.plan.module, "sharding", "sharding_kwargs", "shard_arguments")
+            made = self.made(f"({self.world()},)", code, named=False)
+            return [f"{mesh} = {made}", f'{name} = {{**{known}, "mesh": {mesh}}}']
         lines = [f"{name} = {text}"] if name != text else []
         if not strategy.eager or self.plan.mesh is not None:
             return lines
@@ -219,7 +225,7 @@ class Meshes:
                 entries.append('"replicate": True')
             elif self.plan.mesh is None and shape is not None:
                 entries.append(f'"mesh": {shape if strategy.eager else self.made(shape, code)}')
-            elif self.plan.mesh is None and self.names_device and not strategy.eager:
+            elif self.plan.mesh is None and self.names_device and not strategy.eager and not strategy.shares_mesh:
                 entries.append(f'"mesh": {self.made(f"({self.world()},)", code, named=False)}')
             if kind in ZERO2:
                 entries.append('"reshard_after_forward": False')

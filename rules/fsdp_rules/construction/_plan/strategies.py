@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
@@ -38,6 +38,12 @@ class Strategies:
         return {*self.kinds.values(), *self.others}
 
     @property
+    def shares_mesh(self) -> bool:
+        """Whether all take the same mesh, and stand where none may be made, or several would be."""
+        alike = not HYBRID.intersection(self.names) and "NO_SHARD" not in self.names
+        return alike and any(leaf.eager or leaf.early for leaf in self.leaves)
+
+    @property
     def eager(self) -> bool:
         """Whether leaves that need a mesh are evaluated although others may be chosen."""
         return any(leaf.eager and self.kinds.get(leaf.node) in HYBRID | {"NO_SHARD"} for leaf in self.leaves)
@@ -46,9 +52,10 @@ class Strategies:
 def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
     """The strategies that ``value`` can be, and why they are not all known ("" where they are)."""
     found = leaves(value, file)
+    given = tuple(replace(leaf, early=_is_early(leaf.node, value, file)) for leaf in found.leaves)
     by_default = any(isinstance(file.parent(node), cst.Param) for node in found.nodes)
-    choices = Strategies(value, by_default, leaves=found.leaves)
-    for leaf in found.leaves:
+    choices = Strategies(value, by_default, leaves=given)
+    for leaf in given:
         contract = leaf.contract(file)
         if contract is not None and contract.kind == "strategy":
             choices.others |= contract.strategies
@@ -59,10 +66,19 @@ def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
         choices.kinds[leaf.node] = known
     if found.unknown:
         return choices, f"sharding_strategy={brief(file.code(value))} is only known at run time"
+    if any(leaf.early and choices.kinds.get(leaf.node) in HYBRID | {"NO_SHARD"} for leaf in given):
+        return choices, f"{brief(file.code(value))} is made before a mesh can be: no process group exists there"
     other = next(readers(found, file), None)
     if other is not None:
         return choices, f"{other.value} is read in line {file.span(other).line} too"
     return choices, ""
+
+
+def _is_early(node: cst.BaseExpression, value: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is evaluated outside of the function around ``value``, or as a default when it is defined."""
+    if file.function(node) is not file.function(value):
+        return True
+    return any(isinstance(entry, cst.Param) for entry in file.ancestors(node))
 
 
 def known_strategy(value: cst.BaseExpression, file: File) -> str | None:
