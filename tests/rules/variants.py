@@ -233,6 +233,20 @@ def factory(example: Example, wraps: bool) -> dict[str, str]:
     }
 
 
+def called_object(example: Example, wraps: bool) -> dict[str, str]:
+    """An object makes it when it is called, of a class of a third file."""
+    given = _arguments(example, "net")
+    body = f"    maker = Maker()\n    made = maker({given})\n    use({_arguments(example, 'made')})\n"
+    build = (
+        f"{example.imports}\n\nclass Maker:\n    def __call__(self, {given}):\n        return {_made(example, wraps)}\n"
+    )
+    return {
+        "program/main.py": _main(example, "from .build import Maker\nfrom .steps import use\n", body, wraps),
+        "program/build.py": build,
+        USER: example.used + "\n" + example.use("thing", "thing"),
+    }
+
+
 def called_factory(example: Example, wraps: bool) -> dict[str, str]:
     """The file that uses it calls the function of another file that makes it."""
     build = f"{example.imports}\n\ndef build({_arguments(example, 'net')}):\n    return {_made(example, wraps)}\n"
@@ -255,5 +269,6 @@ VARIANTS: tuple[Variant, ...] = (
     handed_on,
     dataclass_field,
     factory,
+    called_object,
     called_factory,
 )

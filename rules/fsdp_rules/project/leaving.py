@@ -47,7 +47,10 @@ def _of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions
     kind = place.kind.partition(".")[0]
     if kind == "arg":
         yield from _called(place, known[place.path], functions)
-    elif kind == "ret" and not name.startswith("__"):
+    elif kind == "ret" and name.startswith("__"):
+        # Nothing calls such a method by its name: whoever has an object of the class may get the model.
+        yield Exit(Way.NAMED, place.scope.split(".")[-2] if "." in place.scope else name)
+    elif kind == "ret":
         yield Exit(Way.CALLED, name)
     elif place.kind == "attr":
         yield Exit(Way.READ, place.name)
