@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.compare import differ
-from tests.parity.trees import rewrite_tree, train_tree, tree
+from tests.parity.trees import TRAINED, rewrite_tree, train_tree, tree
 from tests.pool import Pool
 
 HEAD = """\
@@ -16,7 +16,8 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
 from common import CPU, Net, data, finish, note, start
 """
-MAIN = """
+MAIN = (
+    """
 
 def wrap(model, kind{default}):
     return FSDP(model, sharding_strategy={chosen}, device_id=CPU, use_orig_params=True)
@@ -25,20 +26,9 @@ def wrap(model, kind{default}):
 def main():
     rank = start()
     model = wrap(Net(), "{kind}")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    torch.manual_seed(10 + rank)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = model(data()).square().mean()
-        loss.backward()
-        optimizer.step()
-        note(loss)
-    finish(sys.argv[1])
-
-
-if __name__ == "__main__":
-    main()
 """
+    + TRAINED
+)
 ALIKE = 'KINDS = {"full": ShardingStrategy.FULL_SHARD, "op": ShardingStrategy.SHARD_GRAD_OP}\n'
 MIXED = 'KINDS = {"full": ShardingStrategy.FULL_SHARD, "none": ShardingStrategy.NO_SHARD}\n'
 CHOSEN = 'CHOSEN = ShardingStrategy.NO_SHARD if "--none" in sys.argv else ShardingStrategy.SHARD_GRAD_OP\n'

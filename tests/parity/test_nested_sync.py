@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.compare import differ
-from tests.parity.trees import rewrite_tree, train_tree, tree
+from tests.parity.trees import TRAINED, rewrite_tree, train_tree, tree
 from tests.pool import Pool
 
 HEAD = """\
@@ -19,26 +19,16 @@ import torch.nn as nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from common import CPU, Block, Net, data, finish, note, start
 """
-MAIN = """
+MAIN = (
+    """
 def main():
     rank = start()
     torch.manual_seed(rank)
     model = Net()
 {setup}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    torch.manual_seed(10 + rank)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = model(data()).square().mean()
-        loss.backward()
-        optimizer.step()
-        note(loss)
-    finish(sys.argv[1])
-
-
-if __name__ == "__main__":
-    main()
 """
+    + TRAINED
+)
 OPTIONS = "sync_module_states=True, device_id=CPU, use_orig_params=True"
 PREPARE = f"""
 from torch.distributed.fsdp import FullyShardedDataParallel as Sharded

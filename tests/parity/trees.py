@@ -72,6 +72,22 @@ def finish(path):
         torch.save(history, path)
     dist.destroy_process_group()
 """
+#: The end of a ``main()`` in which ``model`` is wrapped by then: three steps on the rank's own data, and their losses.
+TRAINED = """\
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    torch.manual_seed(10 + rank)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(data()).square().mean()
+        loss.backward()
+        optimizer.step()
+        note(loss)
+    finish(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 @dataclass(frozen=True)
