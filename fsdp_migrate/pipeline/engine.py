@@ -25,6 +25,9 @@ class Engine(Protocol):
     def is_migrating(self, project: Project) -> bool:
         """Whether the tree wraps a model, so that files which do not speak of FSDP1 can be reached by it."""
 
+    def shards_natively(self, project: Project) -> bool:
+        """Whether the tree shards with FSDP2 and names nothing of FSDP1."""
+
     def imports_of(self, path: str, data: bytes) -> frozenset[str]:
         """What these bytes import, fully dotted; a plain search."""
 
@@ -80,6 +83,9 @@ class RulesEngine:
 
     def is_migrating(self, project: Project) -> bool:
         return bool(project.flags & {"fsdp1", "gated", "fsdp2"} or project.held or project.gives_names)
+
+    def shards_natively(self, project: Project) -> bool:
+        return "fsdp2" in project.flags and "fsdp1" not in project.flags
 
     def imports_of(self, path: str, data: bytes) -> frozenset[str]:
         from fsdp_rules.engine.reach import imports_of

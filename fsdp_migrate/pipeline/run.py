@@ -109,8 +109,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     if request.of == "shim":
         _back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
-    flags = project.flags if project is not None else frozenset()
-    _configure(files, request, progress, native="fsdp2" in flags and "fsdp1" not in flags)
+    _configure(files, request, progress, native=project is not None and engine.shards_natively(project))
     _leave_what_is_outside(files, request.paths)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []

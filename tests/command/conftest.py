@@ -24,6 +24,9 @@ class WordEngine:
     def is_migrating(self, project: list[str]) -> bool:
         return False
 
+    def shards_natively(self, project: list[str]) -> bool:
+        return False
+
     def has_marker(self, data: bytes) -> bool:
         return b"FSDP" in data
 
