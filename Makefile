@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench-shim bench-verify clean help
+.PHONY: demo test fuzz differential test-gpu verify-matrix shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
@@ -23,7 +23,8 @@ help:
 	@echo "make site        build the documentation as a site in build/site, without the network; a broken link is an error"
 	@echo "make picture     draw the README's picture from what verify prints now"
 	@echo "make bench-verify  time a training step with and without the recorder of verify"
-	@echo "make bench-shim  time a step under the shim, under fully_shard by hand and under FSDP1"
+	@echo "make bench       time steps and checkpoints, count collectives and measure memory under FSDP1, FSDP2 and the shim"
+	@echo "make bench-report  time a browser that opens a report of 1,000 findings"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -96,8 +97,11 @@ picture: $(STAMP)
 bench-verify: $(STAMP)
 	$(BIN)/python benchmarks/verify_overhead.py --output benchmarks/verify_overhead.json
 
-bench-shim: $(STAMP)
-	$(BIN)/python benchmarks/shim_overhead.py --output benchmarks/shim_overhead.json
+bench: $(STAMP)
+	$(BIN)/python benchmarks/training_costs.py --output benchmarks/training_costs.json
+
+bench-report: $(STAMP)
+	$(BIN)/python benchmarks/report_opening.py --output benchmarks/report_opening.json
 
 clean:
 	rm -rf $(VENV) .matrix .frameworks out build dist

@@ -88,3 +88,21 @@ def test_commands_on_pages_have_the_options_that_they_use(page: str) -> None:
         assert command is not cli or words[0].startswith("-"), line
         assert {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"} <= known, line
     assert told or page != "README.md"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "fixtures/projects/README.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        path, _, heading = link.partition("#")
+        if link.startswith(("http://", "https://")):
+            continue
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), link
+        headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE) if heading else []
+        names = {re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in headings}
+        assert not heading or heading in names, link
+
+
+def test_readme_fits_one_screen() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 42
