@@ -127,7 +127,8 @@ def in_child(arguments: list[str], cwd: Path, allowed: tuple[int, ...], checkout
 
     ``checkout`` is where the command is imported from; None takes what is installed.
     """
-    environment = dict(os.environ)
+    # Compiling all modules anew at each start is no part of a rewrite.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     if checkout is not None:
         environment["PYTHONPATH"] = os.pathsep.join(str(checkout / part) for part in (".", "rules", "shim"))
     start = time.perf_counter()

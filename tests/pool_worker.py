@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib
 import linecache
 import os
@@ -98,6 +99,8 @@ def serve(connection: Connection, rank: int, stacks: str) -> None:
         faulthandler.register(signal.SIGUSR1, file=stream, all_threads=False)
         faulthandler.enable(stream)
         importlib.import_module("torch.distributed")
+        # What torch has made so far is there to the end, so that collecting after a job looks at the job's own alone.
+        gc.freeze()
         connection.send_bytes(b"ready")
         while True:
             try:
@@ -135,7 +138,6 @@ def _state_restored() -> Iterator[None]:
     paths, cwd, environ, argv = list(sys.path), Path.cwd(), dict(os.environ), list(sys.argv)
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     rng, python_rng = torch.get_rng_state(), random.getstate()
-    _forget_meshes()
     try:
         with warnings.catch_warnings():
             own = "|".join(OWN_PACKAGES)
@@ -144,6 +146,8 @@ def _state_restored() -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        _forget_meshes()
+        gc.collect()
         torch.set_default_dtype(dtype)
         torch.set_default_device(None)
         torch.set_num_threads(threads)
@@ -167,12 +171,17 @@ def _forget_meshes() -> None:
             # Until 2.8 there is only the cache of one method of the one dispatcher, and no function that clears it.
             dispatcher = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher
             dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+        redistribute = importlib.import_module("torch.distributed.tensor._redistribute")
+        # Each planner keeps a mesh and the threads of its groups alive, which wake a hundred times a second.
+        if hasattr(redistribute, "clear_redistribute_planner_cache"):
+            redistribute.clear_redistribute_planner_cache()
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.distributed.") and module is not None:
             for value in list(vars(module).values()):
                 # By type(), because isinstance() asks the deprecated ones among these objects for their class.
                 members = list(vars(value).values()) if issubclass(type(value), type) else []
-                for cached in (value, *members):
+                for member in (value, *members):
+                    cached = member.__func__ if type(member) is staticmethod else member
                     if type(cached) is functools._lru_cache_wrapper:
                         cached.cache_clear()
 
