@@ -83,9 +83,10 @@ def work(rank: int, rounds: int, directory: str) -> None:
 
 
 def ratio(rows: list[tuple[float, ...]], above: int, below: int) -> dict[str, float]:
-    """Of two columns: the median over the rounds, and the quartiles."""
+    """Of two columns: the median over the rounds, the quartiles, and the ratio of the least of each column."""
     quartiles = statistics.quantiles([row[above] / row[below] for row in rows], n=4)
-    return dict(zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True))
+    least = min(row[above] for row in rows) / min(row[below] for row in rows)
+    return dict(zip(("lower quartile", "median", "upper quartile", "of the least"), (*quartiles, least), strict=True))
 
 
 def main() -> None:

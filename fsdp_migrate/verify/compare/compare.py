@@ -118,16 +118,20 @@ class Comparison:
         two: Mapping[str, Value | None],
         number: int = 0,
     ) -> None:
-        clean = {_clean(key): value for key, value in two.items()}
-        for key, value in one.items():
-            other = clean.get(_clean(key))
+        first = {_clean(key): value for key, value in one.items()}
+        second = {_clean(key): value for key, value in two.items()}
+        for key in sorted(first.keys() ^ second.keys()):
+            texts = ("a buffer", "None") if key in first else ("None", "a buffer")
+            self._add(question, step, number, key, None, rank, *texts)
+        for key, value in first.items():
+            other = second.get(key)
             if value is None or other is None:
                 continue
             if value.dtype == other.dtype:
-                self._value(question, step, number, _clean(key), rank, value, other)
+                self._value(question, step, number, key, rank, value, other)
             elif question is Question.BUFFERS:
                 # Before the first forward FSDP1 has not cast its buffers yet.
-                self._add(question, step, number, _clean(key), None, rank, value.dtype, other.dtype, "dtype")
+                self._add(question, step, number, key, None, rank, value.dtype, other.dtype, "dtype")
 
     def _settings(self, step: int, number: int, first: Step, second: Step) -> None:
         one, two = (_by_parameter(side, step_) for side, step_ in ((self.before, first), (self.after, second)))
@@ -148,11 +152,18 @@ class Comparison:
                     self._add(Question.SETTINGS, step, number, key, None, None, before, after, name)
 
     def _state(self, step: int, number: int, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+        back = {after: before for before, after in self.pairs.keys.items()}
+        for key in second:
+            if back.get(key, key) not in first:
+                self._add(Question.STATE, step, number, back.get(key, key), None, None, "None", "present")
         for key, states in first.items():
             others = second.get(self.pairs.keys.get(key, key))
             if others is None:
                 self._add(Question.STATE, step, number, key, None, None, "present", "None")
                 continue
+            for name in sorted(states.keys() ^ others.keys()):
+                texts = ("present", "None") if name in states else ("None", "present")
+                self._add(Question.STATE, step, number, key, None, None, *texts, name)
             for name in sorted(states.keys() & others.keys()):
                 self.tally.count(Question.STATE)
                 one, two = _copies(states[name]), _copies(others[name])

@@ -38,10 +38,12 @@ def gap(before: Value | None, after: Value | None) -> Gap | None:
 
 
 def copies_gap(before: Copies, after: Copies) -> Gap | None:
-    """As :func:`gap`, copy by copy; with different numbers of copies each side speaks with its first."""
-    if len(before) != len(after):
-        before, after = before[:1], after[:1]
-    gaps = [found for pair in zip(before, after, strict=True) if (found := gap(*pair)) is not None]
+    """As :func:`gap`, copy by copy; with different numbers of copies each is compared with the other side's first."""
+    if len(before) == len(after):
+        pairs = list(zip(before, after, strict=True))
+    else:
+        pairs = [*((copy, after[0]) for copy in before), *((before[0], copy) for copy in after[1:])]
+    gaps = [found for pair in pairs if (found := gap(*pair)) is not None]
     return max(gaps, key=lambda found: found.relative, default=None)
 
 
@@ -67,7 +69,15 @@ def _relative(before: Value, after: Value) -> float:
     scale = max(before.greatest, after.greatest)
     length = max(before.l2, after.l2)
     by_samples = max((abs(first[k] - second[k]) for k in first.keys() & second.keys()), default=0.0)
-    found = [by_samples / scale if scale else 0.0, abs(before.l2 - after.l2) / length if length else 0.0]
+    # Elements between the samples show in the sum: of rounding it moves by about the root of their number.
+    moved = abs(before.total - after.total)
+    most = max(scale * math.sqrt(max(before.numel, 1)), abs(before.total), abs(after.total))
+    found = [
+        by_samples / scale if scale else 0.0,
+        abs(before.greatest - after.greatest) / scale if scale else 0.0,
+        abs(before.l2 - after.l2) / length if length else 0.0,
+        moved / most if most else 0.0,
+    ]
     finite = [number for number in found if math.isfinite(number)]
     # Bits that differ where no sampled number does differ by less than can be told: at least by rounding.
     return max(finite, default=math.inf) or 2.0**-53

@@ -13,7 +13,7 @@ from .digest import BITS, BLOCK, Digested, Place, Range, of_block, samples_in_ra
 
 def is_small(local: torch.Tensor, place: Place) -> bool:
     """Whether the elements have their weights from one block, as :func:`digest_together` needs it."""
-    if not isinstance(place, Range) or local.numel() != place.length or not place.length:
+    if local.is_complex() or not isinstance(place, Range) or local.numel() != place.length or not place.length:
         return False
     return place.start // BLOCK == (place.start + place.length - 1) // BLOCK
 
@@ -79,5 +79,5 @@ def _numbers(flat: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         # Another device would have to be waited for to know it.
         wrong = torch.zeros_like(found[0])
     else:
-        wrong = torch.segment_reduce((~torch.isfinite(flat)).double(), "sum", lengths=lengths)
+        wrong = torch.segment_reduce((~torch.isfinite(whole)).double(), "sum", lengths=lengths)
     return torch.stack([*found, wrong], 1)

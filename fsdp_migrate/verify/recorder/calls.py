@@ -34,6 +34,9 @@ class Listener(Protocol):
     def on_backward(self, tensors: list[torch.Tensor]) -> None:
         """These values are about to be differentiated."""
 
+    def on_compiled(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A module is about to be called that ``module.compile()`` has compiled: its hooks are not called eagerly."""
+
     def before_clip(self, parameters: list[torch.Tensor] | None) -> None:
         """The gradients of these parameters, or of all, are about to be clipped."""
 
@@ -53,6 +56,7 @@ class Calls:
     def replace(self) -> None:
         """Put the listening functions in the place of torch's."""
         self._put(torch.autograd, "backward", self._backward)
+        self._put(nn.Module, "compile", self._compile)
         for place in (torch.nn.utils, torch.nn.utils.clip_grad):
             self._put(place, "clip_grad_norm_", functools.partial(self._clip, method=False))
             self._put(place, "clip_grad_value_", functools.partial(self._clip, method=False))
@@ -101,6 +105,20 @@ class Calls:
             return original(tensors, *args, **kwargs)
 
         return backward
+
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_(module: Any, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            compiled = module._compiled_call_impl
+
+            def call(*given: Any, **named: Any) -> Any:
+                if not torch.compiler.is_compiling():
+                    self._listener.on_compiled(module, given, named)
+                return compiled(*given, **named)
+
+            module._compiled_call_impl = call
+
+        return compile_
 
     def _clip(self, original: Callable[..., Any], method: bool) -> Callable[..., Any]:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:

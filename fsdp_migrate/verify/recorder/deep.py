@@ -83,8 +83,7 @@ class Deep:
         local = local_of(tensor)
         entry: dict[str, Any] = {"module": name, "what": what}
         self.calls.append(entry)
-        if not local.is_complex():
-            self._values.put(entry, "value", local, Range(0, local.numel(), local.numel()))
+        self._values.put(entry, "value", local, Range(0, local.numel(), local.numel()))
 
     def _watch(self, name: str, what: str, tensor: torch.Tensor) -> None:
         # One hook a tensor and step: the same weights in a second forward before the backward would be seen twice.

@@ -70,11 +70,15 @@ class Digested:
 
 
 def digest(local: torch.Tensor, place: Place, samples: bool = True) -> Digested:
-    """Digest the elements of ``local``, any dtype and device, which lie at ``place`` in the whole tensor."""
+    """Digest the elements of ``local``, any dtype and device, which lie at ``place`` in the whole tensor.
+
+    A complex number is digested as its two parts, which are neighbours.
+    """
     with torch.no_grad():
+        numel, dtype = local.numel(), str(local.dtype).removeprefix("torch.")
         local = local.detach()
         if local.is_complex():
-            raise TypeError("complex tensors are digested through torch.view_as_real")
+            local, place = torch.view_as_real(local.resolve_conj()), _of_parts(place)
         flat = local.reshape(-1)
         bits = flat.view(BITS[flat.element_size()])
         if isinstance(place, Range):
@@ -85,7 +89,13 @@ def digest(local: torch.Tensor, place: Place, samples: bool = True) -> Digested:
             value = _indexed_digest(bits, indices)
             which, at = _samples_in_grid(indices, place.numel) if samples else ((), None)
         taken = bits[at.to(bits.device)].to(torch.int64) if at is not None and which else None
-        return Digested(value, _numbers(flat), taken, which, flat.numel(), str(local.dtype).removeprefix("torch."))
+        return Digested(value, _numbers(flat), taken, which, numel, dtype)
+
+
+def _of_parts(place: Place) -> Place:
+    if isinstance(place, Range):
+        return Range(2 * place.start, 2 * place.length, 2 * place.numel)
+    return Grid((*place.axes, torch.arange(2)), (*place.shape, 2))
 
 
 def _range_digest(bits: torch.Tensor, start: int) -> torch.Tensor:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import sys
 import time
-import traceback
-from collections.abc import Callable
+import warnings
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,8 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from .calls import Calls
+from .closures import listening, of_call
 from .deep import Deep
 from .digest import Range
+from .guard import guarded
 from .leave import leave
 from .look import look
 from .models import Named, named_parameters
@@ -34,25 +34,6 @@ from .writer import FORMAT, VERSION, Writer
 
 #: Forwards and backwards between two steps that are kept; an evaluation in between may have thousands.
 _MOST = 256
-
-Hook = TypeVar("Hook", bound=Callable[..., None])
-
-
-def _guarded(hook: Hook) -> Hook:
-    """A failure of the recorder must not pass for one of the program: it is written down, and recording ends."""
-
-    @functools.wraps(hook)
-    def guarded(self: Session, *args: Any) -> None:
-        if not self.is_on or torch.compiler.is_compiling():
-            return
-        began = time.perf_counter()
-        try:
-            hook(self, *args)
-        except Exception:
-            self.fail(traceback.format_exc())
-        self.spent += time.perf_counter() - began
-
-    return guarded  # type: ignore[return-value]
 
 
 class Session:
@@ -79,9 +60,11 @@ class Session:
 
     def listen(self) -> None:
         """Put all hooks in place."""
+        # The hook that finds models is called once more by a compiled one, which it knows by then.
+        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
         self._calls.replace()
         self._handles = [
-            register_optimizer_step_pre_hook(lambda opt, *_: None if is_of_a_state_dict() else self.before_step(opt)),
+            register_optimizer_step_pre_hook(self._on_step),
             register_optimizer_step_post_hook(lambda opt, *_: None if is_of_a_state_dict() else self.after_step(opt)),
         ]
         self._finder = nn.modules.module.register_module_forward_pre_hook(self._find_root)
@@ -98,10 +81,15 @@ class Session:
 
     def _find_root(self, module: nn.Module, args: Any) -> None:
         if id(module) not in self._known:
-            self._on_new_root(module, args)
+            # Hooks that are added while a module is called see its next call; keywords are only with the caller.
+            self._on_new_root(module, args, sys._getframe(1).f_locals.get("kwargs") or {})
 
-    @_guarded
-    def _on_new_root(self, module: nn.Module, args: Any) -> None:
+    def on_compiled(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A compiled module is called, whose hooks only the compiler calls."""
+        (self.on_forward if id(module) in self._known else self._on_new_root)(module, args, kwargs)
+
+    @guarded
+    def _on_new_root(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         inside = {id(inner) for inner in module.modules()}
         self._known |= inside
         if not any(True for _ in module.parameters()):
@@ -119,11 +107,9 @@ class Session:
         self._handles.append(handle)
         if self._orders.deep:
             self._deep.append(Deep(module, number, self._values, self._orders))
-        # Hooks that are added while a module is called see its next call; keywords are only with the caller.
-        caller = sys._getframe(3).f_locals
-        self.on_forward(module, args, caller.get("kwargs") or {})
+        self.on_forward(module, args, kwargs)
 
-    @_guarded
+    @guarded
     def on_forward(self, root: nn.Module, args: Any, kwargs: Any) -> None:
         """A model's forward begins: the data."""
         if len(self._pending["inputs"]) >= _MOST or root not in self._roots:
@@ -137,7 +123,7 @@ class Session:
             local = local_of(leaf)
             self._values.put(entry, str(position), local, Range(0, local.numel(), local.numel()))
 
-    @_guarded
+    @guarded
     def on_backward(self, tensors: list[torch.Tensor]) -> None:
         """Values that are about to be differentiated: the losses."""
         for tensor in tensors:
@@ -148,7 +134,7 @@ class Session:
                 # A copy: programs add to their losses in place.
                 self._values.put(entry, "value", local.clone(), Range(0, local.numel(), local.numel()))
 
-    @_guarded
+    @guarded
     def before_clip(self, parameters: list[torch.Tensor] | None) -> None:
         """Gradients as they are before the first call that clips them."""
         if self._pending["unclipped"]:
@@ -156,7 +142,7 @@ class Session:
         wanted = None if parameters is None else {id(parameter) for parameter in parameters}
         self._optimizers.gradients(self._named(), self._pending["unclipped"], wanted)
 
-    @_guarded
+    @guarded
     def after_clip(self, limit: object, norm: object) -> None:
         """What clipping returned, as this rank reads it with ``.item()``."""
         if self._orders.nudge and not self._pending["clips"]:
@@ -171,22 +157,36 @@ class Session:
     def _named(self) -> list[Named]:
         return [each for number, root in enumerate(self._roots) for each in named_parameters(root, number)]
 
-    @_guarded
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Gradients, and before the first step the weights."""
+    def _on_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """An optimizer's step begins. With a closure forward and backward are inside it: its end is looked at."""
+        if is_of_a_state_dict() or not self.is_on:
+            return None
+        self._enter(optimizer)
+        if of_call(args, kwargs) is None:
+            self.before_step(optimizer)
+            return None
+        return listening(args, kwargs, lambda: self.before_step(optimizer))
+
+    @guarded
+    def _enter(self, optimizer: Optimizer) -> None:
         trace = self._optimizers.trace(optimizer)
+        trace.depth += 1
+        if trace.depth == 1 and trace.step >= self._orders.steps:
+            self._finish()
+
+    @guarded
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Gradients, and before the first step the weights; after each call of a closure the gradients again."""
+        trace = self._optimizers.trace(optimizer)
+        if trace.depth > 1:
+            return
         if self._orders.preflight:
             self.is_on = False
             look(self._roots, optimizer, self._orders.out, rank(), self._sample)
             leave()
-        if trace.depth == 0 and trace.step == 0:
+        if not trace.began:
+            trace.began = True
             self._begin(optimizer)
-        trace.depth += 1
-        if trace.depth > 1:
-            return
-        if trace.step >= self._orders.steps:
-            self._finish()
-            return
         if trace.step == 1:
             self._finder.remove()
         if self._orders.nudge and not self._pending["clips"]:
@@ -227,7 +227,7 @@ class Session:
             groups=trace.group_names(), missing=trace.missing(named),
         )  # fmt: skip
 
-    @_guarded
+    @guarded
     def after_step(self, optimizer: Optimizer) -> None:
         """Weights and optimizer state after the step; then everything since the last one is written."""
         trace = self._optimizers.trace(optimizer)

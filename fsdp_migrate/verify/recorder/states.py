@@ -28,12 +28,13 @@ def is_of_a_state_dict() -> bool:
 
 
 class Trace:
-    """One optimizer. ``step`` counts from 0; ``depth`` is more than 0 inside its step."""
+    """One optimizer. ``step`` counts from 0; ``depth`` is more than 0 inside its step; ``began``: weights are taken."""
 
     def __init__(self, optimizer: Optimizer, number: int, values: Values) -> None:
         self.optimizer, self.number, self._values = optimizer, number, values
         self.step = 0
         self.depth = 0
+        self.began = False
         self._parts: dict[int, list[tuple[str, Part]]] = {}
 
     def attach(self, named: Sequence[Named]) -> None:
@@ -84,8 +85,6 @@ class Trace:
         if not isinstance(value, torch.Tensor) or (not value.dim() and value.device.type == "cpu"):
             if (plain := _plain(value)) is not None:
                 found[name] = plain
-        elif value.is_complex():
-            found[name] = None
         elif local_of(value).numel() == local_of(parameter).numel() and value.dim():
             put(self._values, found, name, part, value, samples=False)
         else:
@@ -161,7 +160,7 @@ def put(values: Values, into: dict[str, Any], key: str, part: Part, tensor: torc
 
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.item() if value.numel() == 1 and not value.is_meta else None
+        return value.item() if value.numel() == 1 and not value.is_meta and not value.is_complex() else None
     if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value):

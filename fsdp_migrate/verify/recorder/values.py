@@ -43,8 +43,6 @@ class Values:
         into[key] = None
         if local.is_meta:
             return
-        if local.is_complex():
-            raise TypeError("a complex tensor is digested through torch.view_as_real")
         if self._waiting is not None and isinstance(place, Range) and is_small(local, place):
             self._waiting.append((into, key, local, place, samples))
         else:

@@ -8,8 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_FORMATS = {"float64": ("<q", "<d"), "float32": ("<i", "<f"), "float16": ("<h", "<e")}
-_WIDTHS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
+#: The sampled bits of a complex tensor are those of one of a number's two parts.
+_FORMATS = {
+    **dict.fromkeys(("float64", "complex128"), ("<q", "<d")),
+    **dict.fromkeys(("float32", "complex64"), ("<i", "<f")),
+    "float16": ("<h", "<e"),
+}
+_WIDTHS = {"float64": 64, "complex128": 64, "float32": 32, "complex64": 32, "float16": 16, "bfloat16": 16}
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ class Value:
 
     @property
     def scalar(self) -> float | None:
-        """The number, where there is but one."""
-        return self.total if self.numel == 1 else None
+        """The number, where there is but one, and a real one."""
+        return self.total if self.numel == 1 and not self.dtype.startswith("complex") else None
 
 
 #: The copies of one tensor in the order of their ranks: one where it is sharded over all, as many as there are replicas

@@ -1,0 +1,41 @@
+"""Keeps a failure of the recorder apart from one of the program."""
+
+from __future__ import annotations
+
+import functools
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+
+class Guarded(Protocol):
+    """Whose hooks are guarded; ``spent``: seconds that they took."""
+
+    is_on: bool
+    spent: float
+
+    def fail(self, reason: str) -> None:
+        """Give up recording."""
+
+
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def guarded(hook: Hook) -> Hook:
+    """A failure of the recorder must not pass for one of the program: it is written down, and recording ends."""
+
+    @functools.wraps(hook)
+    def run(self: Guarded, *args: Any) -> None:
+        if not self.is_on or torch.compiler.is_compiling():
+            return
+        began = time.perf_counter()
+        try:
+            hook(self, *args)
+        except Exception:
+            self.fail(traceback.format_exc())
+        self.spent += time.perf_counter() - began
+
+    return run  # type: ignore[return-value]
