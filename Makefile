@@ -63,7 +63,7 @@ frameworks:
 	test -x .frameworks/bin/python || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]' pydantic
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0 mosaicml==0.32.1
 	.frameworks/bin/python -m pytest tests/configs/frameworks tests/checkpoints/frameworks
 	rm -rf .frameworks/older
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older transformers==5.9.0

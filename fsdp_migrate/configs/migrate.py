@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.axolotl import Axolotl
+from fsdp_migrate.configs.dialects.composer import Composer
 from fsdp_migrate.configs.dialects.dialect import Dialect
 from fsdp_migrate.configs.dialects.others import Others
 from fsdp_migrate.configs.dialects.shell import shell_blocks
@@ -27,7 +28,7 @@ from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchange
 
 #: Configuration is written by people; what is larger is data.
 LARGEST = 1_000_000
-DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl(), Axolotl())
+DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl(), Axolotl(), Composer())
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]")
 
 

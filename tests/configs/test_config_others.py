@@ -32,7 +32,8 @@ def test_nothing_is_said(text: str) -> None:
     [
         ("base_model: m\nfsdp:\n- full_shard\n", "FSDP541"),
         ("base_model: m\nfsdp_version: 2\nfsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n", "FSDP531"),
-        ("fsdp_config:\n  sharding_strategy: FULL_SHARD\n  mixed_precision: PURE\n", "FSDP541"),
+        ("fsdp_config:\n  sharding_strategy: HYBRID_SHARD\n  mixed_precision: PURE\n", "FSDP532"),
+        ("fsdp_config:\n  sharding_strategy: FULL_SHARD\n  wrap: true\n", "FSDP542"),
         ("trainer:\n  devices: 8\n  strategy: fsdp\n", "FSDP541"),
         ("optim:\n  sharding_strategy: HYBRID_SHARD\n", "FSDP542"),
         ("student:\n  backbone:\n    sharding_strategy: SHARD_GRAD_OP\n    note: fsdp\n", "FSDP542"),

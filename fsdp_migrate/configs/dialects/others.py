@@ -22,7 +22,6 @@ _ARGUMENTS = frozenset(
 #: Keys of frameworks that run FSDP2 alone.
 _FSDP2 = frozenset({"fsdp_cpu_offload", "fsdp_reshard_after_forward"})
 _TRAINER = ("devices", "accelerator", "max_epochs", "num_nodes", "precision")
-_COMPOSER = frozenset({"PURE", "DEFAULT", "FULL"})
 
 
 class Others:
@@ -54,8 +53,6 @@ class Others:
     def _config(self, root: Node, node: Node, entry: Entry) -> Iterable[Block]:
         if _is_axolotl(root):
             yield _block("host", entry, {"host": "axolotl", "version": _version(root, entry.node)}, entry.node)
-        elif entry.node.get("sharding_strategy") or str(entry.node.scalar("mixed_precision")) in _COMPOSER:
-            yield _block("host", entry, {"host": "composer"}, entry.node)
 
     def _own(self, root: Node, is_json: bool) -> Iterable[Block]:
         if root.get(_WORKFLOW) is not None:

@@ -8,21 +8,12 @@ from fsdp_rules.configuration.block import Block, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.verdict.finding import Level
 
-#: Keys that Composer's FSDP2Config drops.
-_COMPOSER = (
-    *("sharding_strategy", "cpu_offload", "limit_all_gathers", "backward_prefetch", "forward_prefetch"),
-    *("backward_prefetch_limit", "forward_prefetch_limit", "activation_checkpointing_reentrant", "sync_module_states"),
-    *("use_orig_params", "keep_low_precision_grads", "data_parallel_shard_degree", "data_parallel_replicate_degree"),
-)
-
 
 class HostConfig(ConfigRule):
-    """FSDP1 in configuration of axolotl, Composer, llm-foundry, Lightning, NeMo and others.
+    """FSDP1 in configuration of axolotl, Lightning, NeMo and others.
 
     axolotl runs FSDP1 unless `fsdp_version` is 2. Its `fsdp_config` is migrated (FSDP531), a list `fsdp` is reported.
-    Composer runs FSDP1 unless the environment says `FSDP_VERSION=2`; its FSDP2 then drops the strategy, offloading and
-    the sizes of hybrid sharding with a warning, and saves sharded checkpoints by default. A `class_path` or `_target_`
-    that names a class for FSDP1 is reported as the class is in Python (FSDP553).
+    A `class_path` or `_target_` that names a class for FSDP1 is reported as the class is in Python (FSDP553).
     """
 
     id = "FSDP541"
@@ -42,14 +33,6 @@ fsdp:
         match block.around.get("host"):
             case "axolotl":
                 yield from self._axolotl(block)
-            case "composer":
-                dropped = ", ".join(name for name in _COMPOSER if name in block.settings)
-                yield Verdict(
-                    None,
-                    Level.MANUAL,
-                    "Composer runs FSDP1 here, unless the environment says FSDP_VERSION=2",
-                    f"FSDP_VERSION=2 drops {dropped or 'no key'}: write reshard_after_forward and state_dict_type.",
-                )
             case "lightning word":
                 yield Verdict(
                     None,

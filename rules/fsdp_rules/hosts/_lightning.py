@@ -27,6 +27,8 @@ def lightning_advice(call: cst.Call, file: File) -> str:
         options.append("mp_policy=MixedPrecisionPolicy(...)")
     sharded = literal(given["state_dict_type"], file).plain == "sharded" if "state_dict_type" in given else False
     layers = layer_classes(given.get("auto_wrap_policy"), file)
+    if "fabric" in (file.resolved(call.func) or ""):
+        return _fabric(options, layers, sharded)
     keywords = ", ".join(options)
     units = f"fully_shard(m, {keywords}) for each m in self.modules() that is one of {layers}, then " if layers else ""
     steps = [
@@ -39,3 +41,14 @@ def lightning_advice(call: cst.Call, file: File) -> str:
     if "activation_checkpointing_policy" in given or "activation_checkpointing" in given:
         steps.append("after apply_activation_checkpointing on the same layers")
     return ", ".join(steps) + "."
+
+
+def _fabric(options: list[str], layers: str | None, sharded: bool) -> str:
+    """The same for Fabric, whose strategy takes a function in place of a method."""
+    keywords = ", ".join(['mesh=mesh["data_parallel"]', *options[1:]])
+    units = f"fully_shard(m, {keywords}) for each m in model.modules() that is one of {layers}, " if layers else ""
+    return (
+        "Use ModelParallelStrategy(parallelize_fn=shard, data_parallel_size=WORLD_SIZE, tensor_parallel_size=1, "
+        f"save_distributed_checkpoint={sharded}), where shard(model, mesh) calls {units}fully_shard(model, {keywords}) "
+        "and returns model."
+    )

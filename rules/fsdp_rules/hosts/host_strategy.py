@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.hosts._lightning import lightning_advice
 from fsdp_rules.hosts.host_table import host_of
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -16,42 +15,43 @@ from fsdp_rules.verdict.what_to_test import HOSTED
 
 
 class HostStrategy(Rule):
-    """`FSDPStrategy` of Lightning and NeMo, and similar classes.
+    """FSDP1's strategies and configurations of NeMo, Ray Train, Composer, MMEngine, d2go and SageMaker.
 
-    Lightning has no strategy of that name for FSDP2. `ModelParallelStrategy` leaves sharding to `configure_model`, and
-    its sizes have to be written out: the default "auto" means one data-parallel rank per machine, so that on one
-    machine every GPU gets the same data and nothing is sharded. Its checkpoints are sharded by default, those of
-    `FSDPStrategy` are full. The list of frameworks is rules/fsdp_rules/hosts/hosts.toml.
+    The class is named with what to write in its place, and so is a class that extends it. The list of frameworks is
+    rules/fsdp_rules/hosts/hosts.toml. Lightning's and torchtnt's strategies move (FSDP556, FSDP555).
     """
 
     id = "FSDP553"
     name = "host-strategy"
-    alone = (r"FSDPStrategy|FSDPConfig|FSDPModelingHook|FSDPWrapper|build_fsdp|torch\.sagemaker|DDPFullyShardedNative",)
+    alone = (r"FSDPStrategy|FSDPConfig|FSDPModelingHook|FSDPWrapper|build_fsdp|torch\.sagemaker",)
     what_to_test = HOSTED
-    visits = (cst.Call,)
+    visits = (cst.Call, cst.ClassDef)
     shim = True
     # The names of the list in which no word of FSDP is.
-    spelled = ("DDPFullyShardedNativeStrategy", "torch.sagemaker")
+    spelled = ("torch.sagemaker",)
     before = """
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import FSDPStrategy
+from ray.train.lightning import RayFSDPStrategy
 
-trainer = Trainer(devices=8, strategy=FSDPStrategy(sharding_strategy="SHARD_GRAD_OP"))
+trainer = Trainer(devices=8, strategy=RayFSDPStrategy(sharding_strategy="SHARD_GRAD_OP"))
 """
     after = """
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import FSDPStrategy
+from ray.train.lightning import RayFSDPStrategy
 
-# TODO(fsdp-migrate FSDP553): Lightning's FSDPStrategy is FSDP1, and Lightning has no strategy of that name for FSDP2
-trainer = Trainer(devices=8, strategy=FSDPStrategy(sharding_strategy="SHARD_GRAD_OP"))
+# TODO(fsdp-migrate FSDP553): RayFSDPStrategy is Lightning's FSDPStrategy, which is FSDP1
+trainer = Trainer(devices=8, strategy=RayFSDPStrategy(sharding_strategy="SHARD_GRAD_OP"))
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """Calls of a class of the list."""
-        if not isinstance(node, cst.Call):
-            return
-        full = file.resolved(node.func)
-        host = host_of(full) if full else None
-        if host is not None and not host.moved_in_python:
-            advice = lightning_advice(node, file) if host.name == "lightning" else host.advice
-            yield Diagnosis(node, Level.MANUAL, host.message, advice)
+        """Calls of a class of the list, and classes that extend one."""
+        if isinstance(node, cst.ClassDef):
+            for base in node.bases:
+                host = host_of(file.resolved(base.value) or "")
+                if host is not None:
+                    told = f"{node.name.value} extends a class of {host.title}, which is FSDP1"
+                    yield Diagnosis(node, Level.MANUAL, told, host.advice)
+        elif isinstance(node, cst.Call):
+            host = host_of(file.resolved(node.func) or "")
+            if host is not None and not host.moved_in_python:
+                yield Diagnosis(node, Level.MANUAL, host.message, host.advice)

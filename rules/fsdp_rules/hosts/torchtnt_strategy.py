@@ -11,10 +11,11 @@ from fsdp_rules.configuration.config_strategy import RESHARDS, strategy_name
 from fsdp_rules.file.expressions import is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
-from fsdp_rules.file.printing import alias_text, import_text, line_with
+from fsdp_rules.file.printing import line_with
+from fsdp_rules.hosts._imported import renamed_import
 from fsdp_rules.hosts._values import layer_classes, literal, offload, precision
 from fsdp_rules.settings import LINE_LENGTH
-from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
@@ -71,7 +72,7 @@ strategy = FSDP2Strategy(
         arguments = {name: value for name, value in given.items() if name and not is_none(file.value(value))}
         texts: dict[str, str] = {}
         reason = "" if None not in given else "its arguments are not all named here"
-        imported = _imported(node, file)
+        imported = renamed_import(node, (MODULE,), "FSDPStrategy", "FSDP2Strategy", file)
         if imported is None and not reason:
             reason = "its name is used in other places"
         reason = reason or self._read(dict(arguments), texts, file)
@@ -90,7 +91,7 @@ strategy = FSDP2Strategy(
             for value in given.values()
             if isinstance(value, cst.Name) and (binding := file.binding(value)) is not None
         )
-        edits = (Replace(node, lambda code: text), renamed)
+        edits: tuple[Edit, ...] = (Replace(node, lambda code: text), *renamed)
         yield Diagnosis(node, Level.REVIEW, _NEWER, "Use torchtnt's main branch", edits, consumes=gone)
         yield from self._assumed(node, arguments, file)
 
@@ -125,29 +126,6 @@ strategy = FSDP2Strategy(
             yield Diagnosis(node, Level.REVIEW, ELEMENTWISE[0], "compare the losses of the first steps")
         if synced is not None and literal_bool(file.value(synced)) is not False:
             yield Diagnosis(node, Level.REVIEW, NOT_BROADCAST[0], "seed every rank alike, or broadcast before")
-
-
-def _imported(node: cst.Call, file: File) -> tuple[str, ReplaceStatement] | None:
-    """What the new class is called here, and the edit of the import; None where the old name has other uses."""
-    if not isinstance(node.func, cst.Name) or len(file.uses(node.func.value)) != 1:
-        return None
-    old = node.func.value
-    found = [
-        (one, alias)
-        for one in file.nodes(cst.ImportFrom)
-        if not isinstance(one.names, cst.ImportStar)
-        for alias in one.names
-        if (alias.evaluated_alias or alias.evaluated_name) == old and alias.evaluated_name == "FSDPStrategy"
-    ]
-    if len(found) != 1 or file.code(found[0][0].module or cst.Name("")) != MODULE:
-        return None
-    statement, mine = found[0]
-    names = [
-        alias_text(one.with_changes(name=cst.Name("FSDP2Strategy")) if one is mine else one)
-        for one in (() if isinstance(statement.names, cst.ImportStar) else statement.names)
-    ]
-    text = import_text(MODULE, names, long="\n" in file.code(statement))
-    return mine.evaluated_alias or "FSDP2Strategy", ReplaceStatement(statement, lambda code: text)
 
 
 def _strategy(node: cst.BaseExpression, file: File) -> str | None:

@@ -1,77 +1,98 @@
-"""Training under Lightning's FSDPStrategy, and under what its finding says to write in its place."""
+"""Training under Lightning's FSDPStrategy, and under what the rewrite makes of the same program."""
 
 from __future__ import annotations
 
 import os
+import textwrap
 from typing import Any
 
 import pytest
 
+from fsdp_rules.verdict.result import Changed
 from tests.pool import Pool
-from tests.rules.helpers import findings
+from tests.rules.helpers import rewrite
 
 pytest.importorskip("lightning", reason="make frameworks installs lightning")
 pytestmark = pytest.mark.filterwarnings("default")
 
+PROGRAM = textwrap.dedent(
+    """
+    import lightning.pytorch as pl
+    import torch
+    from lightning.pytorch.strategies import FSDPStrategy
+    from torch.distributed.fsdp import MixedPrecision
 
-def train(rank: int, world_size: int, second: bool, reshard: bool) -> dict[str, Any]:
+    from tests.configs.frameworks.accelerate_worker import Block, Net
+
+
+    class Model(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = None
+            self.losses = []
+
+        def configure_model(self):
+            if self.model is not None:
+                return
+            torch.manual_seed(7)
+            self.model = Net(0.0)
+
+        def training_step(self, batch, index):
+            loss = self.model(*batch)
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+    def run():
+        strategy = FSDPStrategy()
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, logger=False, enable_progress_bar=False,
+            enable_model_summary=False, enable_checkpointing=False,
+        )
+        torch.manual_seed(3)
+        rows = torch.utils.data.TensorDataset(torch.randn(16, 8), torch.randn(16, 4))
+        module = Model()
+        trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=2))
+        return trainer, module
+    """
+)
+
+
+def rewritten(program: str) -> str:
+    result = rewrite(program)
+    assert isinstance(result, Changed), result
+    return result.source.decode()
+
+
+def train(rank: int, world_size: int, program: str) -> dict[str, Any]:
     """Losses of two epochs. Lightning refuses FSDP1 on a CPU; its check and the device that it gives are put aside."""
     os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)})
     os.environ.update({"LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
     os.environ.update({"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"})
     import lightning.pytorch as pl
     import torch
-    from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
     from torch import distributed
-    from torch.distributed.fsdp import fully_shard
-
-    from tests.configs.frameworks.accelerate_worker import Block, Net
 
     class OnCpu(distributed.fsdp.FullyShardedDataParallel):
         def __init__(self, *args: Any, device_id: object = None, **options: Any) -> None:
             super().__init__(*args, device_id=torch.device("cpu"), **options)
 
-    class Allowed(FSDPStrategy):
+    class Allowed(pl.strategies.FSDPStrategy):
         """Lightning's check looks for the class itself."""
 
-    class Module(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model: Any = None
-            self.losses: list[float] = []
-
-        def configure_model(self) -> None:
-            if self.model is not None:
-                return
-            torch.manual_seed(7)
-            self.model = Net(0.0)
-            if second:
-                options: dict[str, Any] = {"mesh": self.device_mesh["data_parallel"], "reshard_after_forward": reshard}
-                for module in self.modules():
-                    if isinstance(module, Block):
-                        fully_shard(module, **options)
-                fully_shard(self.model, **options)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            loss = self.model(*batch)
-            self.losses.append(loss.item())
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.AdamW(self.parameters(), lr=0.01)
-
-    strategy: Any = ModelParallelStrategy(world_size, 1, save_distributed_checkpoint=False)
-    first_class = distributed.fsdp.FullyShardedDataParallel
-    if not second:
-        distributed.fsdp.FullyShardedDataParallel = OnCpu  # type: ignore[misc]
-        strategy = Allowed(auto_wrap_policy={Block}, sharding_strategy="FULL_SHARD" if reshard else "SHARD_GRAD_OP")
-    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    trainer = pl.Trainer(accelerator="cpu", devices=world_size, strategy=strategy, max_epochs=2, logger=False, **quiet)
-    torch.manual_seed(3)
-    rows = torch.utils.data.TensorDataset(torch.randn(16, 8), torch.randn(16, 4))
-    module = Module()
-    trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=2))
-    distributed.fsdp.FullyShardedDataParallel = first_class  # type: ignore[misc]
+    first_class, first_strategy = distributed.fsdp.FullyShardedDataParallel, pl.strategies.FSDPStrategy
+    distributed.fsdp.FullyShardedDataParallel = OnCpu  # type: ignore[misc]
+    pl.strategies.FSDPStrategy = Allowed  # type: ignore[misc]
+    names: dict[str, Any] = {"__name__": "program"}
+    try:
+        exec(compile(program, "program.py", "exec"), names)
+        trainer, module = names["run"]()
+    finally:
+        distributed.fsdp.FullyShardedDataParallel = first_class  # type: ignore[misc]
+        pl.strategies.FSDPStrategy = first_strategy  # type: ignore[misc]
     return {
         "losses": module.losses,
         "class": type(trainer.strategy.model).__name__,
@@ -79,14 +100,34 @@ def train(rank: int, world_size: int, second: bool, reshard: bool) -> dict[str, 
     }
 
 
-@pytest.mark.parametrize(("strategy", "reshard"), [("FULL_SHARD", True), ("SHARD_GRAD_OP", False)])
-def test_losses_are_equal_with_the_code_that_the_finding_says(strategy: str, reshard: bool, pool: Pool) -> None:
-    first, second = (pool.run(train, 2, kind, reshard)[0] for kind in (False, True))
-    assert first["class"] == "OnCpu"
-    assert second["inner"] == "FSDPNet"
+@pytest.mark.parametrize(
+    ("arguments", "others"),
+    [
+        ("", {}),
+        ("auto_wrap_policy={Block}", {}),
+        ("auto_wrap_policy={Block, torch.nn.Linear}, limit_all_gathers=True", {}),
+        ("auto_wrap_policy={Block}, sharding_strategy='SHARD_GRAD_OP', state_dict_type='sharded'", {}),
+        ("auto_wrap_policy={Block}", {"self.model(*batch)": "self.model.forward(*batch)"}),
+        ("auto_wrap_policy={Block}", {"devices=2": 'devices=2, num_nodes=1, precision="bf16-true"'}),
+        ("auto_wrap_policy={Block}", {"devices=2": "devices=2, accumulate_grad_batches=2"}),
+    ],
+    ids=["one unit", "units", "inner units", "grad op", "method", "bf16-true", "accumulation"],
+)
+def test_losses_are_equal(arguments: str, others: dict[str, str], pool: Pool) -> None:
+    before = PROGRAM.replace("FSDPStrategy()", f"FSDPStrategy({arguments})")
+    for old, new in others.items():
+        before = before.replace(old, new)
+    after = rewritten(before)
+    assert "FSDPStrategy" not in after
+    first, second = (pool.run(train, 2, program)[0] for program in (before, after))
+    assert (first["class"], second["class"]) == ("OnCpu", "Model")
+    assert (first["inner"], second["inner"]) == ("Net", "FSDPNet")
     assert len(first["losses"]) == 8
     assert first["losses"] == second["losses"]
-    call = f"FSDPStrategy(auto_wrap_policy={{Block}}, sharding_strategy='{strategy}')"
-    (finding,) = findings(f"from lightning.pytorch.strategies import FSDPStrategy\ns = {call}\n")
-    assert ("reshard_after_forward=False" in finding.advice) is not reshard
-    assert "fully_shard(self.model" in finding.advice
+
+
+def test_policies_of_half_precision_compute_as_fsdp1_does(pool: Pool) -> None:
+    half = "MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
+    before = PROGRAM.replace("FSDPStrategy()", f"FSDPStrategy(auto_wrap_policy={{Block}}, mixed_precision={half})")
+    first, second = (pool.run(train, 2, program)[0] for program in (before, rewritten(before)))
+    assert first["losses"] == second["losses"]

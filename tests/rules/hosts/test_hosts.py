@@ -36,8 +36,10 @@ def test_nothing_is_said(source: str) -> None:
         ),
         ("from trl import SFTConfig\nSFTConfig(fsdp='full_shard', fsdp_config=config)\n", "FSDP552"),
         ("from mine import MyTrainingArguments\nMyTrainingArguments(fsdp=['hybrid_shard'])\n", "FSDP552"),
-        ("from pytorch_lightning.strategies import FSDPStrategy as S\nS(cpu_offload=True)\n", "FSDP553"),
-        ("from lightning.fabric.strategies import FSDPStrategy\nFSDPStrategy(**kwargs)\n", "FSDP553"),
+        ("from pytorch_lightning.strategies import FSDPStrategy as S\nS(cpu_offload=True)\n", "FSDP556"),
+        ("from lightning.fabric.strategies import FSDPStrategy\nFSDPStrategy(**kwargs)\n", "FSDP556"),
+        ("from ray.train.lightning import RayFSDPStrategy\nclass Mine(RayFSDPStrategy):\n    pass\n", "FSDP553"),
+        ("from composer import Trainer\nTrainer(parallelism_config={'fsdp': config})\n", "FSDP557"),
         ("import lightning as L\nkind = 'fsdp'\nL.Fabric(strategy=kind)\n", "FSDP554"),
         ("from ray.train.torch import prepare_model\nprepare_model(m, parallel_strategy='fsdp')\n", "FSDP554"),
     ],
@@ -73,3 +75,16 @@ def test_every_name_of_the_list_is_found(host: Host) -> None:
 def test_lightnings_finding_has_the_code_to_write(arguments: str, said: str) -> None:
     (finding,) = findings(f"from lightning.pytorch.strategies import FSDPStrategy\ns = FSDPStrategy({arguments})\n")
     assert said in finding.advice
+
+
+def test_fabrics_finding_has_a_function_to_write() -> None:
+    source = "from lightning.fabric.strategies import FSDPStrategy\ns = FSDPStrategy(auto_wrap_policy={Block})\n"
+    (finding,) = findings(source)
+    assert "parallelize_fn=shard" in finding.advice
+    assert "is one of [Block]" in finding.advice
+    assert "configure_model" not in finding.advice
+
+
+def test_a_class_that_extends_a_strategy_is_reported() -> None:
+    source = "from lightning.pytorch.strategies import FSDPStrategy\nclass Mine(FSDPStrategy):\n    pass\n"
+    check_findings(source, {("FSDP553", "manual")})

@@ -1,0 +1,107 @@
+"""The Trainer that takes a strategy, over how many devices it trains, and the modules that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.file.keyed import key_of
+from fsdp_rules.hosts._values import literal
+
+_STEPS = ("fit", "validate", "test", "predict")
+_TRAINERS = tuple(f"{package}.Trainer" for package in ("lightning", "lightning.pytorch", "pytorch_lightning"))
+#: The dtype in which FSDP1 computes and reduces under each precision, "" for the parameters' own.
+_PRECISIONS = {"32-true": "", "32": "", "bf16-true": "", "bf16": "bfloat16", "bf16-mixed": "bfloat16"}
+
+
+@dataclass
+class Trained:
+    """``size`` is the text of the number of ranks, ``size_assumed`` what it takes for granted, ``low`` the dtype of
+    mixed precision. ``reason`` says why nothing can be said, empty if all is known.
+    """
+
+    module: cst.ClassDef | None = None
+    size: str = ""
+    size_assumed: str = ""
+    low: str = ""
+    reason: str = ""
+
+
+def trained(strategy: cst.Call, file: File) -> Trained:
+    """What the file says of the Trainer that takes ``strategy``."""
+    trainers = [one for one in file.nodes(cst.Call) if _takes(one, strategy, file)]
+    if len(trainers) != 1:
+        return Trained(reason="no single Trainer in this file takes it")
+    found = Trained()
+    given = {key_of(one): one.value for one in trainers[0].args}
+    if None in given:
+        found.reason = "the Trainer's arguments are not all named here"
+        return found
+    arguments = {name: value for name, value in given.items() if name}
+    precision = literal(arguments["precision"], file) if "precision" in arguments else None
+    word = str(precision.plain) if precision and precision.known else "32-true" if precision is None else ""
+    if word not in _PRECISIONS or "plugins" in arguments:
+        found.reason = f"ModelParallelStrategy has no precision {word or 'that this tool can see'}"
+        return found
+    found.low = _PRECISIONS[word]
+    _size(found, arguments, file)
+    if clip := _on(arguments.get("gradient_clip_algorithm"), file):
+        found.reason = f"the Trainer clips gradients by {clip}"
+    modules = list(_modules(trainers[0], file))
+    names = {one.name.value if one else "" for one in modules}
+    if len(names) != 1 or "" in names:
+        found.reason = found.reason or "no LightningModule of this file is seen to be trained with it"
+        return found
+    found.module = modules[0]
+    return found
+
+
+def _on(node: cst.BaseExpression | None, file: File) -> str:
+    value = literal(node, file) if node is not None else None
+    return "" if value is None or value.plain is None else str(value.plain)
+
+
+def _takes(call: cst.Call, strategy: cst.Call, file: File) -> bool:
+    if file.resolved(call.func) not in _TRAINERS:
+        return False
+    given = next((one.value for one in call.args if key_of(one) == "strategy"), None)
+    return given is not None and file.value(given) is strategy
+
+
+def _size(found: Trained, arguments: dict[str, cst.BaseExpression], file: File) -> None:
+    devices, nodes = arguments.get("devices"), arguments.get("num_nodes")
+    known = literal(devices, file) if devices is not None else None
+    if known is None or (known.known and known.plain in ("auto", -1, "-1", None)):
+        text = f"{file.ref('torch.cuda.device_count')}()"
+    elif known.known and str(known.plain).isdigit():
+        text = str(known.plain)
+    else:
+        text = file.code(devices) if devices is not None else ""
+        found.size_assumed = "assumes devices is a number of GPUs"
+        if not isinstance(devices, cst.Name | cst.Attribute | cst.Call):
+            found.reason = "this tool cannot see the number of its devices"
+    machines = literal(nodes, file) if nodes is not None else None
+    if machines and text.isdigit() and isinstance(machines.plain, int):
+        text = str(int(text) * machines.plain)
+    elif nodes is not None and machines and machines.plain != 1:
+        text = f"{text} * {file.code(nodes)}"
+    found.size = text
+
+
+def _modules(trainer: cst.Call, file: File) -> Iterator[cst.ClassDef | None]:
+    """The classes of the modules that ``trainer`` is given, None for one that is not seen."""
+    classes = {one.name.value: one for one in file.nodes(cst.ClassDef)}
+    for call in file.nodes(cst.Call):
+        func = call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value not in _STEPS:
+            continue
+        if func.value is not trainer and file.value(func.value) is not trainer:
+            continue
+        given = [one.value for one in call.args if key_of(one) in (None, "model") and not one.star]
+        made = file.value(given[0]) if given else None
+        name = made.func.value if isinstance(made, cst.Call) and isinstance(made.func, cst.Name) else ""
+        if given or func.attr.value == "fit":
+            yield classes.get(name)
