@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from fsdp_migrate.tree.files import CONFIG_SUFFIXES, is_requirements
+from fsdp_migrate.tree.files import CONFIG_SUFFIXES
+from fsdp_migrate.tree.requirements import is_requirements
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Result, Unchanged

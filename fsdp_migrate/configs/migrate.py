@@ -10,7 +10,7 @@ from dataclasses import replace
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.axolotl import Axolotl
 from fsdp_migrate.configs.dialects.composer import Composer
-from fsdp_migrate.configs.dialects.dialect import Dialect
+from fsdp_migrate.configs.dialects.dialect import Dialect, written_twice
 from fsdp_migrate.configs.dialects.others import Others
 from fsdp_migrate.configs.dialects.shell import shell_blocks
 from fsdp_migrate.configs.dialects.trainer import Trainer
@@ -71,7 +71,10 @@ def _blocks(text: Text, path: str) -> Iterator[Block]:
     is_json = path.endswith(".json")
     roots: list[Node] = [json_nodes.document(text.text)] if is_json else yaml_nodes.documents(text.text)
     for root in roots:
-        known = [block for dialect in DIALECTS for block in dialect.blocks(text, root, path, is_json)]
+        twice = tuple(written_twice(root))
+        known = [
+            replace(block, twice=twice) for dialect in DIALECTS for block in dialect.blocks(text, root, path, is_json)
+        ]
         yield from known or Others().blocks(text, root, path, is_json)
 
 

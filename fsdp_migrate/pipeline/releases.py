@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.configs import configuration as configs
-from fsdp_migrate.tree.files import is_requirements
+from fsdp_migrate.tree.requirements import is_requirements
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Result, Unchanged
 
@@ -22,8 +22,8 @@ class Done:
     @property
     def requires(self) -> bool:
         """Whether the file lists requirements."""
-        name = self.path.rpartition("/")[2]
-        return name == "setup.py" or is_requirements(name)
+        path = self.path.replace("\\", "/")
+        return path.rpartition("/")[2] == "setup.py" or is_requirements(path)
 
 
 def with_releases(files: Sequence[Done], applied: Callable[[str], Settings]) -> list[Result]:

@@ -147,7 +147,7 @@ def _read(
     files: list[_File] = []
     rest: list[Source] = []
     for source in sources:
-        has_marker = partial(configs.has_marker, name=source.path.name) if source.is_config else engine.has_marker
+        has_marker = partial(configs.has_marker, name=source.path.as_posix()) if source.is_config else engine.has_marker
         try:
             data, result = read(source.path), PENDING
         except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.tree import git as gitstate
-from fsdp_migrate.tree.requirements import FILES
+from fsdp_migrate.tree.requirements import is_requirements
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 
 if TYPE_CHECKING:
@@ -46,17 +46,12 @@ class Source:
 
     @property
     def is_requirements(self) -> bool:
-        return is_requirements(self.path.name)
+        return is_requirements(self.path.as_posix())
 
 
 def is_config(path: Path) -> bool:
     """Whether a file is configuration by its name: no source, and no file that a user named and that may be one."""
-    return path.suffix in CONFIG_SUFFIXES or is_requirements(path.name)
-
-
-def is_requirements(name: str) -> bool:
-    """Whether a file of this name lists requirements."""
-    return FILES.match(name) is not None
+    return path.suffix in CONFIG_SUFFIXES or is_requirements(path.as_posix())
 
 
 def discover(paths: Sequence[str], selection: Selection = ALL_FILES) -> list[Source]:
@@ -150,7 +145,7 @@ def _ask_git(directory: Path, selection: Selection) -> gitstate.Listing | None:
 
 def _is_read(name: str) -> bool:
     """Whether a file of that name is a source or a configuration; an index of safetensors is part of a checkpoint."""
-    if is_requirements(name.rpartition("/")[2]):
+    if is_requirements(name):
         return True
     return name.endswith(_FOUND) and not name.endswith(".safetensors.index.json")
 
@@ -178,7 +173,7 @@ def _walk(directory: Path, selection: Selection, above: tuple[tuple[Path, GitIgn
             if not is_left_out and not _is_ignored(place, specs, "/"):
                 yield from _walk(place, selection, specs)
             continue
-        is_wanted = _is_read(entry.name) and _is_selected(place, selection)
+        is_wanted = _is_read(place.as_posix()) and _is_selected(place, selection)
         if is_wanted and _is_file_or_dangling(entry, place) and not _is_ignored(place, specs, ""):
             yield place
 

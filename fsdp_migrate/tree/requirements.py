@@ -20,10 +20,10 @@ RELEASES = {
     "accelerate": ("0.34.2", "1.9.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
     "torch": ("2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0"),
 }
-#: Files that list requirements or what was installed for them.
-FILES = re.compile(
-    r"(pyproject\.toml|setup\.cfg|Pipfile(\.lock)?|(poetry|uv|pdm)\.lock|pylock[\w.-]*\.toml|"
-    r"(conda|environment)[\w.-]*\.ya?ml|requirements[\w.-]*\.txt)$"
+#: Files that list requirements or what was installed for them, those of a folder ``requirements`` included.
+_FILES = re.compile(
+    r"(^|/)(pyproject\.toml|setup\.cfg|Pipfile(\.lock)?|(poetry|uv|pdm)\.lock|pylock[\w.-]*\.toml|"
+    r"(conda|environment)[\w.-]*\.ya?ml|requirements[\w.-]*\.(txt|in)|requirements/[\w.-]+\.(txt|in))$"
 )
 _LOCKS = re.compile(r"(poetry|uv|pdm)\.lock$|pylock[\w.-]*\.toml$")
 _NAMES = "|".join(RELEASES)
@@ -53,6 +53,11 @@ class Required:
         if pins:
             return Version(pins[0])
         return max((one for one in map(Version, RELEASES[self.package]) if one in self.allowed), default=None)
+
+
+def is_requirements(path: str) -> bool:
+    """Whether a file of this path, with ``/`` between its parts, lists requirements."""
+    return _FILES.search(path) is not None
 
 
 def required(text: str, name: str) -> Iterator[Required]:
@@ -89,12 +94,13 @@ def newest_allowed(target: Path, package: str) -> Version | None:
 
 
 def _files(directory: Path) -> list[Path]:
+    found = [*_entries(directory), *_entries(directory / "requirements")]
+    return [path for path in found if path.name == "setup.py" or is_requirements(path.as_posix())]
+
+
+def _entries(directory: Path) -> list[Path]:
     try:
-        return sorted(
-            path
-            for path in directory.iterdir()
-            if (path.name == "setup.py" or FILES.match(path.name)) and path.is_file()
-        )
+        return sorted(path for path in directory.iterdir() if path.is_file())
     except OSError:
         return []
 

@@ -68,6 +68,34 @@ def test_anchors_and_merges_are_not_edited() -> None:
     assert migrated(anchored)[0] == anchored
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "key"),
+    [
+        (V1 + "fsdp_config:\n  fsdp_sharding_strategy: 2\n", "a.yaml", "fsdp_config"),
+        (V1 + "mixed_precision: bf16\n", "a.yaml", "mixed_precision"),
+        ("base_model: m\nfsdp_config:\n  offload_params: true\nfsdp_config:\n  a: 1\n", "a.yaml", "fsdp_config"),
+        ("fsdp_config:\n  mixed_precision: PURE\nfsdp_config:\n  mixed_precision: PURE\n", "a.yaml", "fsdp_config"),
+        (
+            '{"fsdp": "full_shard", "fsdp_config": {"xla": false}, "fsdp_config": {"min_num_params": 0}}',
+            "a.json",
+            "fsdp",
+        ),
+        ("actor_rollout_ref:\n  actor:\n    strategy: fsdp\n    strategy: fsdp2\n", "a.yaml", "strategy"),
+        (
+            "actor_rollout_ref:\n  actor: {strategy: fsdp}\nactor_rollout_ref: {actor: {strategy: fsdp}}\n",
+            "a.yaml",
+            "actor",
+        ),
+    ],
+)
+def test_a_block_that_is_written_twice_keeps_the_file(text: str, name: str, key: str) -> None:
+    finding = check_kept(text, "FSDP591", name)
+    told = " ".join(one.message for one in migrated(text, name)[1])
+    assert f"{key}" in told
+    assert "is written twice, and the last one counts" in told
+    assert finding.level.value == "manual"
+
+
 def test_an_anchor_that_no_edit_touches_is_fine() -> None:
     output, _ = migrated(V1 + "seed: &seed 1\nother: *seed\n")
     assert "fsdp_version: 2" in output

@@ -10,8 +10,7 @@ from packaging.version import Version
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.configs.versions import judge, rows
-from fsdp_migrate.tree.files import is_requirements
-from fsdp_migrate.tree.requirements import newest_allowed, required
+from fsdp_migrate.tree.requirements import is_requirements, newest_allowed, required
 
 TRAINER = {"FSDP552"}
 
@@ -108,11 +107,25 @@ def test_installed_releases_count_where_nothing_is_required(
 
 
 @pytest.mark.parametrize(
-    "name", ["pyproject.toml", "setup.cfg", "requirements.txt", "requirements-dev.txt", "environment.yml"]
+    "name",
+    ["pyproject.toml", "setup.cfg", "requirements.txt", "requirements-dev.txt", "environment.yml", "requirements.in"],
 )
 def test_names_of_requirement_files(name: str) -> None:
     assert is_requirements(name)
+    assert is_requirements(f"a/b/{name}")
     assert not is_requirements(f"my-{name}")
+
+
+def test_a_folder_of_requirements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "base.txt").write_text("transformers>=4.40,<5\n")
+    (tmp_path / "requirements" / "readme.md").write_text("transformers>=5.10\n")
+    assert newest_allowed(tmp_path, "transformers") == Version("4.57.6")
+    (tmp_path / "requirements" / "base.txt").write_text("transformers>=5.10\n")
+    (tmp_path / "train.py").write_text("from transformers import TrainingArguments as T\nT('out', fsdp='full_shard')\n")
+    assert main(["check", str(tmp_path)]) == 1
+    assert "requirements/base.txt:1:1: FSDP571 manual" in capsys.readouterr().out.replace("\\", "/")
 
 
 def test_a_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

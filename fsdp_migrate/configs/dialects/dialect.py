@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Protocol
 
 from fsdp_migrate.configs.editing.mapping_edits import MappingEditor
@@ -10,6 +10,8 @@ from fsdp_migrate.configs.nodes import Entry, Node, Text
 from fsdp_rules.configuration.block import Block, Change, Setting, TextEdit
 
 SHARED = "it comes from an anchor or a merge, which other places use as well"
+#: Keys of the mappings around a framework's settings.
+_AROUND = frozenset({"fsdp_config", "fsdp", "distributed_type", "fsdp_version", "strategy", "actor_rollout_ref"})
 
 
 class Dialect(Protocol):
@@ -53,3 +55,13 @@ def setting(name: str, entry: Entry) -> Setting:
     node = entry.node
     fixed = SHARED if entry.is_merged or node.is_shared else ""
     return Setting(name, entry.key, node.value if node.is_scalar else None, entry.key_start, node.end, fixed)
+
+
+def written_twice(root: Node) -> Iterator[Setting]:
+    """The entries around a framework's settings that a later one of the same mapping overrules."""
+    for _, node in root.mappings():
+        own = [entry for entry in node.entries or () if not entry.is_merged]
+        if _AROUND.isdisjoint(entry.key for entry in own):
+            continue
+        last = {entry.key: entry for entry in own}
+        yield from (setting(entry.key, entry) for entry in own if last[entry.key] is not entry)

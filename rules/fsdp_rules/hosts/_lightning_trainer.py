@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import libcst as cst
 
@@ -15,18 +15,21 @@ _STEPS = ("fit", "validate", "test", "predict")
 _TRAINERS = tuple(f"{package}.Trainer" for package in ("lightning", "lightning.pytorch", "pytorch_lightning"))
 #: The dtype in which FSDP1 computes and reduces under each precision, "" for the parameters' own.
 _PRECISIONS = {"32-true": "", "32": "", "bf16-true": "", "bf16": "bfloat16", "bf16-mixed": "bfloat16"}
+_LOW = "assumes buffers may keep their dtype, and units may cast their inputs to the dtype of autocast"
+_ORDER = "assumes gradients may be added in another order: FSDP2 reduces those of every batch, FSDP1 their sum"
+_STOPS = "Lightning stops at the start if the number is another one"
 
 
 @dataclass
 class Trained:
-    """``size`` is the text of the number of ranks, ``size_assumed`` what it takes for granted, ``low`` the dtype of
-    mixed precision. ``reason`` says why nothing can be said, empty if all is known.
+    """``size`` is the text of the number of ranks, ``low`` the dtype of mixed precision, ``assumed`` are statements to
+    review, each with its advice. ``reason`` says why nothing can be said, empty if all is known.
     """
 
     module: cst.ClassDef | None = None
     size: str = ""
-    size_assumed: str = ""
     low: str = ""
+    assumed: list[tuple[str, str]] = field(default_factory=list)
     reason: str = ""
 
 
@@ -47,6 +50,11 @@ def trained(strategy: cst.Call, file: File) -> Trained:
         found.reason = f"ModelParallelStrategy has no precision {word or 'that this tool can see'}"
         return found
     found.low = _PRECISIONS[word]
+    if found.low:
+        found.assumed.append((_LOW, "Compare the losses of a few steps"))
+    several = arguments.get("accumulate_grad_batches")
+    if several is not None and literal(several, file).plain != 1:
+        found.assumed.append((_ORDER, "Compare the losses of a few steps"))
     _size(found, arguments, file)
     if clip := _on(arguments.get("gradient_clip_algorithm"), file):
         found.reason = f"the Trainer clips gradients by {clip}"
@@ -80,7 +88,7 @@ def _size(found: Trained, arguments: dict[str, cst.BaseExpression], file: File) 
         text = str(known.plain)
     else:
         text = file.code(devices) if devices is not None else ""
-        found.size_assumed = "assumes devices is a number of GPUs"
+        found.assumed.append(("assumes devices is a number of GPUs", _STOPS))
         if not isinstance(devices, cst.Name | cst.Attribute | cst.Call):
             found.reason = "this tool cannot see the number of its devices"
     machines = literal(nodes, file) if nodes is not None else None

@@ -22,7 +22,6 @@ from fsdp_rules.verdict.what_to_test import HOSTED
 
 _PACKAGES = ("lightning.pytorch.strategies", "pytorch_lightning.strategies")
 _ASSUMED = "assumes lightning 2.4 or newer, where ModelParallelStrategy sets the device_mesh of the module"
-_LOW = "assumes buffers may keep their dtype, and units may cast their inputs to the dtype of autocast"
 
 
 class LightningStrategy(Rule):
@@ -118,9 +117,6 @@ trainer.fit(Model())
                 f"{file.ref('torch.distributed.fsdp.MixedPrecisionPolicy')}(param_dtype={dtype}, reduce_dtype={dtype})"
             )
             wanted.options.setdefault("mp_policy", policy)
-            wanted.assumed.append((_LOW, "Compare the losses of a few steps"))
-        if run.size_assumed:
-            wanted.assumed.append((run.size_assumed, "Lightning stops at the start if the number is another one"))
         name, renamed = imported
         last = made.last
         build = _sharding(wanted, made, file, last)
@@ -132,7 +128,7 @@ trainer.fit(Model())
             if isinstance(one.value, cst.Name) and (binding := file.binding(one.value)) is not None
         )
         yield Diagnosis(node, Level.REVIEW, _ASSUMED, "Require lightning>=2.4", edits, consumes=gone)
-        for told, advice in wanted.assumed:
+        for told, advice in (*wanted.assumed, *run.assumed):
             yield Diagnosis(node, Level.REVIEW, told, advice)
 
 

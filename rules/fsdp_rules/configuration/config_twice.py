@@ -1,0 +1,35 @@
+"""Rule for keys that are written twice around a framework's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fsdp_rules.configuration.block import Block, Verdict
+from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.verdict.finding import Level
+
+
+class ConfigTwice(ConfigRule):
+    """A key that is written twice in the mapping of a framework's settings.
+
+    The frameworks' readers take the last one silently, other readers refuse the file, and what a person reads may be
+    the first. A file in which `fsdp_config`, a `strategy` or a key beside them is written twice is kept.
+    """
+
+    id = "FSDP591"
+    name = "config-double-key"
+    dialects = ("accelerate", "transformers", "verl", "axolotl", "composer")
+    before = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+fsdp_config:
+  fsdp_sharding_strategy: SHARD_GRAD_OP
+"""
+    after = before
+
+    def visit(self, block: Block) -> Iterable[Verdict]:
+        """Each key that counts less than a later one."""
+        for setting in block.twice:
+            told = f"{setting.written} is written twice, and the last one counts"
+            yield Verdict(setting, Level.MANUAL, told, "Remove one of them and run this tool again.", keeps=True)
