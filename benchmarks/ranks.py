@@ -40,6 +40,8 @@ def on_all_ranks(ranks: int, kind: str, job: Callable[..., Any], *arguments: Any
             return [ours.recv() for _, ours in started]
         except EOFError:
             for process, _ in started:
+                # The one that failed ends by itself and prints its error; the others wait for it in vain.
+                process.join(20)
                 process.terminate()
             raise SystemExit("a rank ended without a result; its error is above") from None
         finally:

@@ -212,12 +212,14 @@ def measure(variant: str, kind: str, ranks: int, shape: Shape, memory_shape: Sha
         folder = Path(name)
         write_programs(folder, variant)
         load_before = os.getloadavg()
+        _progress(f"{variant}: training in turns")
         told = on_all_ranks(ranks, kind, train, folder, shape, rounds, variant in ("fp32", "hybrid"))
         # Read by the C library when a process starts: tensors from 64 KiB on get pages which are given back.
         os.environ["MALLOC_MMAP_THRESHOLD_"] = str(64 * KIB)
-        peaks = {
-            name: max(on_all_ranks(ranks, kind, peak_memory, folder, memory_shape, name)) for name in IMPLEMENTATIONS
-        }
+        peaks = {}
+        for name in IMPLEMENTATIONS:
+            _progress(f"{variant}: memory of {name}")
+            peaks[name] = max(on_all_ranks(ranks, kind, peak_memory, folder, memory_shape, name))
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
     times = {
         work: {clock: summarised([rank["times"][work] for rank in told], clock) for clock in ("wall", "cpu")}
@@ -232,6 +234,10 @@ def measure(variant: str, kind: str, ranks: int, shape: Shape, memory_shape: Sha
         "peak_mib": {name: round(peak, 1) for name, peak in peaks.items()},
         "peak_to_fsdp1": {name: round(peaks[name] / peaks["fsdp1"], 3) for name in ("native", "shim")},
     }
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _described(shape: Shape, program: ModuleType) -> dict[str, int]:

@@ -1,19 +1,22 @@
 """Runs the shim's tests on several versions of torch and Python, each in an environment of its own under .matrix/.
 
-Without versions named it runs all of VERSIONS and writes docs/torch-versions.md. Exits 1 if a test fails anywhere.
+Without versions named it runs all of VERSIONS and writes docs/torch-versions.json and docs/torch-versions.md; with
+``--page`` the page alone, again from the former. Exits 1 if a test fails anywhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,6 +25,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".matrix"
+DATA = ROOT / "docs" / "torch-versions.json"
 PAGE = ROOT / "docs" / "torch-versions.md"
 GATES = ROOT / "shim" / "fsdp_compat" / "torch_" / "versions.py"
 # By torch, from the oldest that has fully_shard to the newest: the Python that it is run with, if this machine has it.
@@ -34,14 +38,11 @@ VERSIONS = {
     "2.14": "3.14",
     "2.15": "3.13",
 }
-INTRODUCTION = (
-    "The shim's tests (`tests/shim`: on the CPU, with gloo, most of them against real FSDP1) on other versions of "
-    "torch than the one that `make test` has. A test that needs something its torch does not have is skipped, and "
-    "says what. Where fewer than all files were run, the others are not known on that version."
-)
-DIFFERENCES = (
-    "What the shim does differently, by the version of torch, and why (`shim/fsdp_compat/torch_/versions.py`):"
-)
+NEEDED = """\
+Rewritten code and the shim need torch 2.6 or newer where they train; `--torch` says which release a rewrite is for."""
+ASKED = """\
+The tests of `tests/shim` (on the CPU, with gloo, most of them against real FSDP1) were run on these releases. `make
+test` runs all of them on torch 2.13. A test that needs something its torch lacks is skipped."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", metavar="X.Y", help="run these alone, and write no page")
     parser.add_argument("--tests", nargs="+", default=["tests/shim"], help="what pytest is given (tests/shim)")
+    parser.add_argument("--page", action="store_true", help="write the page from the last results, and run nothing")
     options = parser.parse_args(arguments)
+    if options.page:
+        write_page()
+        return 0
     wrong = [version for version in options.versions if not re.fullmatch(r"\d+\.\d+", version)]
     if wrong:
         parser.error(f"{', '.join(wrong)}: a version is named by its first two numbers, like {next(iter(VERSIONS))}")
@@ -92,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for test, said in result.failed:
             print(f"  {test}: {said}", flush=True)
     if not options.versions and options.tests == ["tests/shim"]:
-        PAGE.write_text(page(results, gates(GATES.read_text())))
+        found = {"results": [dataclasses.asdict(result) for result in results], "unknown": {}}
+        DATA.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_page()
     return 1 if any(result.failed for result in results) else 0
 
 
@@ -171,21 +178,47 @@ def gates(source: str) -> list[Gate]:
     ]
 
 
-def page(results: Sequence[Result], conditions: Sequence[Gate]) -> str:
-    """The text of docs/torch-versions.md."""
-    lines = ["<!-- Written by `make matrix`; do not edit. -->", "# Versions of torch", "", INTRODUCTION, ""]
-    lines += ["| torch | python | files | passed | failed | skipped | differs by |", "|---|---|---|---|---|---|---|"]
+def write_page() -> None:
+    """Write docs/torch-versions.md from the last results."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    results = [Result(**result) for result in data["results"]]
+    PAGE.write_text(page(results, data["unknown"], gates(GATES.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+def page(results: Sequence[Result], unknown: Mapping[str, str], conditions: Sequence[Gate]) -> str:
+    """The text of docs/torch-versions.md. ``unknown`` says what is known of releases without a whole run."""
     every = len(list((ROOT / "tests" / "shim").glob("test_*.py")))
+    whole = [result for result in results if result.files >= every]
+    passed, failed = sum(result.passed for result in results), sum(len(result.failed) for result in results)
+    lines = ["<!-- Written by `make matrix`; do not edit. -->", "# Versions of torch", ""]
+    lines += [
+        f"**{NEEDED}**",
+        "",
+        f"Besides torch 2.13, {passed} tests passed and {failed} failed on {len(results)} releases of torch. "
+        f"{len(whole)} of these ran all test files.",
+        "",
+        "## What you lose on an older torch",
+        "",
+        "| before torch | difference | condition |",
+        "|---|---|---|",
+    ]
+    ordered = sorted(conditions, key=lambda gate: gate.since, reverse=True)
+    lines += [f"| {gate.since} | {gate.reason} | `{gate.name}` |" for gate in ordered]
+    lines += ["", "The conditions are in `shim/fsdp_compat/torch_/versions.py`.", "", "## What was run", "", ASKED, ""]
+    lines += ["| torch | python | test files | passed | failed | skipped |", "|---|---|---|---|---|---|"]
     for result in results:
-        differs = ", ".join(f"`{gate.name}`" for gate in conditions if Version(result.version) < gate.since) or "-"
         counts = f"{result.passed} | {len(result.failed)} | {len(result.skipped)}"
-        files = f"{result.files} of {every}"
-        lines.append(f"| {result.torch} | {result.python} | {files} | {counts} | {differs} |")
-    lines += ["", DIFFERENCES, "", "| condition | since torch | reason |", "|---|---|---|"]
-    lines += [f"| `{gate.name}` | {gate.since} | {gate.reason} |" for gate in sorted(conditions, key=lambda g: g.since)]
+        lines.append(f"| {result.torch} | {result.python} | {result.files} of {every} | {counts} |")
+    if unknown:
+        lines += ["", "Not known for the present state:", ""]
+        lines += [f"- torch {version}: {state}" for version, state in unknown.items()]
     for result in results:
         if result.failed or result.skipped:
-            lines += ["", f"## torch {result.torch}", ""]
+            lines += [
+                "",
+                f"## Skipped on torch {result.torch}" if not result.failed else f"## torch {result.torch}",
+                "",
+            ]
         lines += [f"- failed: `{test}`: {said}" for test, said in result.failed]
         reasons = collections.Counter(result.skipped)
         lines += [f"- {count} skipped: {reason}" for reason, count in sorted(reasons.items())]

@@ -1,20 +1,24 @@
-"""Trains every program of the parity matrix before and after a rewrite, and writes docs/parity.md.
+"""Trains every program of the parity matrix before and after a rewrite; writes docs/parity.json and docs/parity.md.
 
-Exits 1 when any program differs or fails.
+``--page`` writes the page again from docs/parity.json and trains nothing. Exits 1 when any program differs or fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import torch  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import track  # noqa: E402
 
@@ -23,8 +27,10 @@ from fsdp_rules.settings import Settings  # noqa: E402
 from tests.parity.harness import Outcome, Verdict, check  # noqa: E402
 from tests.parity.programs import programs  # noqa: E402
 from tests.parity.specs import EXCLUDED, FACTORS  # noqa: E402
-from tests.parity.tolerance import TOLERANCES  # noqa: E402
+from tests.parity.tolerance import EXACT, TOLERANCES, tolerance  # noqa: E402
 from tests.pool import Pool  # noqa: E402
+
+DATA, PAGE = ROOT / "docs/parity.json", ROOT / "docs/parity.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", metavar="NAME", help="run these programs alone, and write no page")
     parser.add_argument("--show", action="store_true", help="print the whole reason of everything that went wrong")
     parser.add_argument("--torch", type=parse_release, metavar="RELEASE", help="write for this torch; writes no page")
+    parser.add_argument("--page", action="store_true", help="write the page from the last run, and train nothing")
     options = parser.parse_args(arguments)
+    if options.page:
+        PAGE.write_text(page(json.loads(DATA.read_text(encoding="utf-8"))), encoding="utf-8")
+        return 0
     settings = Settings(torch=options.torch) if options.torch else Settings()
     chosen = [program for program in programs() if not options.only or program.name in options.only]
     if unknown := set(options.only or ()) - {program.name for program in chosen}:
@@ -53,51 +63,102 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for form, count in collections.Counter(outcome.form for outcome in outcomes).items():
         console.print(f"{count:4} {form}")
     if not options.only and not options.torch:
-        (ROOT / "docs" / "parity.md").write_text(page(outcomes))
+        data = results(outcomes)
+        DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(data), encoding="utf-8")
     return 0 if all(outcome.verdict.good for outcome in outcomes) else 1
 
 
-def page(outcomes: Sequence[Outcome]) -> str:
-    """The text of docs/parity.md."""
-    counts = collections.Counter(outcome.verdict for outcome in outcomes)
-    lines = ["<!-- Written by `make parity`; do not edit. -->", "# Parity", "", INTRODUCTION, ""]
-    lines += ["| result | programs |", "|---|---|"]
-    lines += [f"| {verdict.value} | {counts[verdict]} |" for verdict in Verdict if counts[verdict]]
-    lines += ["", "## Tolerances", "", "| tolerance | reason |", "|---|---|"]
-    lines += [f"| {tolerance.relative:g} of the largest value | {tolerance.reason} |" for tolerance in TOLERANCES]
-    lines += ["", "## Combinations that are left out", "", LEFT_OUT, "", *(f"- {reason}" for reason in EXCLUDED), ""]
-    if manual := [outcome for outcome in outcomes if outcome.verdict is Verdict.MANUAL]:
-        lines += ["## Left to a human", "", "| program | finding |", "|---|---|"]
-        lines += [f"| {outcome.program.name} | {_cell(outcome.brief)} |" for outcome in manual] + [""]
-    if bad := [outcome for outcome in outcomes if not outcome.verdict.good]:
-        lines += ["## Not the same", "", "| program | result | detail |", "|---|---|---|"]
-        lines += [f"| {o.program.name} | {o.verdict.value} | {_cell(o.brief)} |" for o in bad] + [""]
+def results(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What docs/parity.json has of a run."""
+    programs = {
+        outcome.program.name: {"result": outcome.verdict.value, "form": outcome.form, "detail": outcome.brief}
+        for outcome in outcomes
+    }
+    return {"date": date.today().isoformat(), "torch": torch.__version__, "programs": programs}
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The text of docs/parity.md.
+
+    Raises:
+        SystemExit: the matrix has other programs than ``data``.
+    """
+    known = {program.name: program for program in programs()}
+    found = data["programs"]
+    if unknown := found.keys() ^ known.keys():
+        raise SystemExit(f"the matrix has changed ({', '.join(sorted(unknown)[:3])}): run make parity")
+    specs = {name: known[name].spec for name in found}
+    counts = collections.Counter(one["result"] for one in found.values())
+    forms = collections.Counter(one["form"] for one in found.values())
+    release = data["torch"].partition("+")[0]
+    lines = ["<!-- Written by `make parity`; do not edit. -->", "# Parity", ""]
+    lines += [
+        f"**{len(found)} FSDP1 programs were trained before and after `fsdp-migrate rewrite`: {counts['equal']} are",
+        f"equal bit for bit, {counts[Verdict.CLOSE.value]} within a tolerance that has a stated reason, and "
+        f"{counts[Verdict.DIFFERENT.value] + counts[Verdict.FAILED.value]} differ.**",
+        "",
+        f"The run is of {data['date']}, with torch {release}, on two or four CPU processes over gloo. Of the programs",
+        f"{forms['native']} came out as native FSDP2, and {forms['helper']} call the helper `fsdp_compat.shard`.",
+    ]
+    lines += [
+        "",
+        "## What is equal, and how far",
+        "",
+        "| programs | largest difference allowed | reason |",
+        "|---|---|---|",
+    ]
+    for one in (EXACT, *TOLERANCES):
+        number = sum(tolerance(spec) == one for spec in specs.values())
+        allowed = f"{one.relative:g} of the largest value" if one.relative else "none"
+        lines.append(f"| {number} | {allowed} | {one.reason} |")
+    lines += ["", COMPARED, "", "| | programs | equal | within a tolerance |", "|---|---|---|---|"]
+    for factor in ("precision", "strategy"):
+        lines += _by(factor, found, specs)
+    for title, verdicts in (("Left to a human", (Verdict.MANUAL,)), ("Different", (Verdict.DIFFERENT, Verdict.FAILED))):
+        bad = {name: one for name, one in found.items() if one["result"] in {verdict.value for verdict in verdicts}}
+        if bad:
+            lines += ["", f"## {title}", "", "| program | result | detail |", "|---|---|---|"]
+            lines += [f"| {name} | {one['result']} | {_cell(one['detail'])} |" for name, one in bad.items()]
+    lines += ["", "## What is not in it", "", LEFT_OUT, "", *(f"- {reason}" for reason in EXCLUDED), ""]
+    lines += ["## How it is done", "", METHOD, ""]
     lines += ["## Every program", "", f"| program | processes | result | wrapped by | {' | '.join(FACTORS)} |"]
     lines += ["|" + "---|" * (len(FACTORS) + 4)]
-    for outcome in outcomes:
-        values = " | ".join(outcome.program.spec[name] for name in FACTORS)
-        judged = f"{outcome.program.world_size} | {outcome.verdict.value} | {outcome.form}"
-        lines.append(f"| {outcome.program.name} | {judged} | {values} |")
+    for name, one in found.items():
+        values = " | ".join(specs[name][factor] for factor in FACTORS)
+        lines.append(f"| {name} | {known[name].world_size} | {one['result']} | {one['form']} | {values} |")
     return "\n".join(lines) + "\n"
+
+
+def _by(factor: str, found: Mapping[str, Any], specs: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    groups = collections.defaultdict(list)
+    for name, spec in specs.items():
+        groups[spec[factor]].append(found[name]["result"])
+    for value, group in sorted(groups.items()):
+        yield f"| {factor} {value} | {len(group)} | {group.count('equal')} | {group.count(Verdict.CLOSE.value)} |"
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-INTRODUCTION = """\
+COMPARED = """\
+Compared are the losses of every rank and step, the full final weights, and everything that a program reads in between.
+Gradient norms agree to 1e-6: FSDP1 sums the squares of a flat shard, FSDP2 those of each parameter's shard. By
+precision and strategy:"""
+
+METHOD = """\
 Each program is a small FSDP1 training script with one combination of constructor arguments and loop features. Every
-pair of values is in at least one program, as far as FSDP1 runs it. A program trains four steps on gloo processes,
-each on its own data: once with FSDP1, and once as `fsdp-migrate rewrite` rewrites it. The losses of every rank, the
-full final weights and everything read in between must be equal bit for bit. Gradient norms must agree to 1e-6,
-because FSDP1 sums the squares of a flat shard and FSDP2 those of each parameter's shard."""
+pair of values is in at least one program, as far as FSDP1 runs it. A program trains four steps, each rank on its own
+data: once with FSDP1, and once as `fsdp-migrate rewrite` rewrites it. `make parity` repeats all, and `python
+scripts/parity.py --only NAME` one."""
 
 LEFT_OUT = """\
 FSDP1 refuses most of these combinations or computes them wrong, and some cannot be written. FSDP1 runs two of them,
 and for these the two do **not** agree or were not compared: active clipping with a trained ignored module (the losses
 change: FSDP1 clips every rank by another norm), and AdamW wherever a tolerance applies. States are saved on rank 0
 and read by all ranks; ranks that each load different values are not covered. Hybrid programs run on four processes,
-all others on two."""
+all others on two. GPUs were not used."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -9,6 +9,7 @@ from pathlib import Path
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
+from fsdp_migrate.lsp.caching import CachingEngine
 from fsdp_migrate.lsp.workspace import Open, look
 from fsdp_migrate.pipeline.hunks import Hunk
 from fsdp_migrate.report.rulebook import UnknownRule, explanation, find, pages
@@ -37,6 +38,7 @@ class Server(LanguageServer):
         super().__init__(NAME, version(NAME))
         self.found: dict[str, Open] = {}
         self.changes = 0
+        self.engine = CachingEngine()
 
     async def look(self, delay: float = 0.0) -> None:
         """Look at all open files, once nothing has changed for ``delay`` seconds, and publish what was found."""
@@ -53,7 +55,7 @@ class Server(LanguageServer):
         texts = {path: document.source for path, document in documents.items()}
         root = Path(self.workspace.root_path or next((path.parent for path in texts), Path.cwd()))
         try:
-            found = await asyncio.get_running_loop().run_in_executor(None, look, root.resolve(), texts)
+            found = await asyncio.get_running_loop().run_in_executor(None, look, root.resolve(), texts, self.engine)
         except (SettingsError, UnknownRule, NoSuchPath, GitError) as error:
             self.window_show_message(types.ShowMessageParams(types.MessageType.Error, f"{NAME}: {error}"))
             return

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.check.comments import todos
+from fsdp_migrate.lsp.caching import CachingEngine
 from fsdp_migrate.pipeline import run
-from fsdp_migrate.pipeline.engine import RulesEngine
 from fsdp_migrate.pipeline.hunks import Hunk, hunks
 from fsdp_migrate.report.progress import NoProgress
 from fsdp_migrate.report.rulebook import check_names, pages
@@ -35,8 +35,10 @@ class Open:
     error: str = ""
 
 
-def look(root: Path, texts: Mapping[Path, str]) -> dict[Path, Open]:
+def look(root: Path, texts: Mapping[Path, str], engine: CachingEngine) -> dict[Path, Open]:
     """What there is to say about each of ``texts``, by its real path; the rest of the project ``root`` is on disk.
+
+    ``engine`` keeps between calls what it has read of files that do not change.
 
     Raises :class:`fsdp_migrate.tree.settings.SettingsError`, and :class:`fsdp_migrate.report.rulebook.UnknownRule`.
     """
@@ -58,8 +60,9 @@ def look(root: Path, texts: Mapping[Path, str]) -> dict[Path, Open]:
     overlay = {path: text.encode(encodings[path], errors="replace") for path, text in texts.items()}
     paths = (str(root), *(str(path) for path in texts if not path.is_relative_to(root)))
     request = run.Request(paths, wanted, diff=True, jobs=1, torch=release, selection=defaults.files, overlay=overlay)
+    engine.look_at(texts)
     try:
-        result = run.rewrite(request, RulesEngine(), NoProgress())
+        result = run.rewrite(request, engine, NoProgress())
     finally:
         # A run expects that the process ends with it.
         gc.unfreeze()

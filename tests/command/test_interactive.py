@@ -77,7 +77,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_one_hunk_is_taken_and_one_is_left(project: Path) -> None:
-    seen = answered("?as", "--allow-dirty", "train.py", cwd=project, code=0)
+    seen = answered("?asw", "--allow-dirty", "train.py", cwd=project, code=0)
     assert "train.py  file 1 of 1, hunk 1 of 2" in seen
     assert "FSDP101 safe" in seen
     assert "-model = FSDP(model)" in seen
@@ -133,3 +133,35 @@ def test_taking_all_or_none_is_one_or_the_other_version(end: str) -> None:
     assert len(found) == 3
     for taken, wanted in ((True, after), (False, before)):
         assert chosen(before, found, {hunk.key: Choice(taken) for hunk in found}) == wanted
+
+
+def test_calls_that_do_not_work_with_what_was_accepted_are_asked_about_again(project: Path) -> None:
+    seen = answered("asca", "--allow-dirty", ".", cwd=project, code=0)
+    assert "The skipped FSDP1 calls do not work with the accepted changes (train.py:16)." in seen
+    assert seen.count("train.py  file 1 of 1, hunk 2 of 2") == 2
+    accepted = (project / "train.py").read_text()
+    (project / "train.py").write_text(SOURCE)
+    assert main(["rewrite", "--allow-dirty", str(project)]) == 0
+    assert accepted == (project / "train.py").read_text()
+
+
+def test_quitting_at_that_question_writes_nothing(project: Path) -> None:
+    answered("asq", "--allow-dirty", ".", cwd=project, code=130)
+    assert (project / "train.py").read_text() == SOURCE
+
+
+def test_calls_in_another_file_than_the_wrap_are_asked_about(project: Path) -> None:
+    wrap, loop = SOURCE.partition("\n\ndef unrelated")[::2]
+    (project / "net.py").write_text(wrap)
+    (project / "train.py").write_text(f"from net import model\n\n\ndef unrelated{loop}")
+    seen = answered("asw", "--allow-dirty", ".", cwd=project, code=0)
+    assert "The skipped FSDP1 calls do not work with the accepted changes (train.py:" in seen
+    assert "clip_grad_norm_(1.0)" in (project / "train.py").read_text()
+
+
+def test_accepted_lines_need_the_imports_of_others(project: Path) -> None:
+    gap = "\n".join(f"SIZE_{number} = {number}" for number in range(9))
+    (project / "train.py").write_text(SOURCE.replace("\nmodel =", f"\n{gap}\nmodel ="))
+    seen = answered("sasaaa", "--allow-dirty", ".", cwd=project, code=0)
+    assert "train.py: these choices leave fully_shard without a definition or an import: choose again" in seen
+    assert "fully_shard(model" in (project / "train.py").read_text()

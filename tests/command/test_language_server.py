@@ -13,6 +13,12 @@ from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
 from fsdp_migrate.cli import main
+from fsdp_migrate.lsp.caching import CachingEngine
+from fsdp_migrate.lsp.workspace import look
+from fsdp_migrate.pipeline.engine import RulesEngine
+from fsdp_rules.project.project import FileFacts, Project
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Result
 
 SOURCE = """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -179,3 +185,33 @@ def test_it_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setitem(sys.modules, "pygls.lsp.server", None)
     assert main(["lsp"]) == 2
     assert capsys.readouterr().err.startswith("Error: lsp needs pygls")
+
+
+def test_what_does_not_change_is_indexed_once_and_open_files_alone_are_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in TWO.items():
+        (tmp_path / name).write_text(text)
+    calls: list[tuple[str, str]] = []
+    index, rewrite = RulesEngine.index, RulesEngine.rewrite
+
+    def indexed(self: RulesEngine, path: str, data: bytes) -> FileFacts | None:
+        calls.append(("index", Path(path).name))
+        return index(self, path, data)
+
+    def rewritten(self: RulesEngine, data: bytes, path: str, project: Project, settings: Settings) -> Result:
+        calls.append(("rewrite", Path(path).name))
+        return rewrite(self, data, path, project, settings)
+
+    monkeypatch.setattr(RulesEngine, "index", indexed)
+    monkeypatch.setattr(RulesEngine, "rewrite", rewritten)
+    engine, train = CachingEngine(), (tmp_path / "train.py").resolve()
+    first = look(tmp_path.resolve(), {train: TWO["train.py"]}, engine)[train]
+    assert "FSDP201" in {finding.rule for finding in first.findings}
+    assert sorted(calls) == [("index", "model.py"), ("index", "train.py"), ("rewrite", "train.py")]
+    calls.clear()
+    later = look(tmp_path.resolve(), {train: TWO["train.py"] + "\n"}, engine)[train]
+    assert later.findings == first.findings
+    assert sorted(calls) == [("index", "train.py"), ("rewrite", "train.py")]
+    (tmp_path / "model.py").write_text("def build(m):\n    return m\n")
+    assert look(tmp_path.resolve(), {train: TWO["train.py"]}, engine)[train].findings != first.findings

@@ -36,7 +36,7 @@ NO_SHARD_LOW = Tolerance(3e-2, f"{NO_SHARD.reason}, here in bf16")
 BUFFERS = Tolerance(
     0.0,
     "bit for bit, but a buffer cast to buffer_dtype may be saved in it: FSDP1 casts it back, except where the root has"
-    " no parameters of its own; fsdp_compat always does, FSDP2 alone never, which the finding says",
+    " no direct parameters; fsdp_compat always does, FSDP2 alone never, which the finding says",
 )
 TOLERANCES = (BUFFERS, CLIPPED, NO_SHARD, NO_SHARD_LOW, NO_SYNC)
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
+from fsdp_migrate.pipeline.fitting import apart, missing_names
 from fsdp_migrate.pipeline.hunks import LINE, Choice, Hunk, chosen, hunks
 from fsdp_migrate.pipeline.outcome import FileOutcome
 from fsdp_migrate.report.by_file import STYLES
 from fsdp_migrate.report.diff import unified
 from fsdp_migrate.report.rewrite.terminal_report import show_diff
 from fsdp_migrate.report.summary import count, printable
+from fsdp_rules.engine.catalogue import catalogue
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Unchanged
 
@@ -23,6 +25,12 @@ KEYS = {
     "s": "skip this hunk",
     "f": "skip the rest of this file",
     "e": "edit the new lines, then accept them",
+    "q": "quit: nothing is written, and the same command continues from here",
+    "?": "print this",
+}
+AFTERWARDS = {
+    "c": "ask again about the hunks with these calls",
+    "w": "write the accepted hunks; the project does not train before the others follow",
     "q": "quit: nothing is written, and the same command continues from here",
     "?": "print this",
 }
@@ -47,17 +55,58 @@ class Asker:
 
     def __call__(self, files: Sequence[FileOutcome]) -> dict[str, Changed | Unchanged]:
         """What each of ``files`` comes to, by its path; what was skipped has no finding. Raises :class:`Quit`."""
-        decided: dict[str, Changed | Unchanged] = {}
-        for number, file in enumerate(files, start=1):
-            if isinstance(file.result, Changed):
-                found = hunks(file.path, file.before, file.result.source)
-                text = self._file(file, found, f"file {number} of {len(files)}")
-                left = [hunk for hunk in found if not self.choices[hunk.key].taken]
-                self.skipped += len(left)
-                gone = {finding for hunk in left for finding in _about(file, hunk)}
-                kept = tuple(finding for finding in file.findings if finding not in gone)
-                decided[file.path] = Changed(text, kept) if text != file.before else Unchanged(kept)
-        return decided
+        together = catalogue().moves_together
+        while True:
+            decided: dict[str, Changed | Unchanged] = {}
+            left: dict[Finding, list[str]] = {}
+            self.skipped = 0
+            for number, file in enumerate(files, start=1):
+                if isinstance(file.result, Changed):
+                    found = hunks(file.path, file.before, file.result.source)
+                    text = self._file(file, found, f"file {number} of {len(files)}")
+                    gone = self._skipped(file, found)
+                    left |= gone
+                    kept = tuple(finding for finding in file.findings if finding not in gone)
+                    decided[file.path] = Changed(text, kept) if text != file.before else Unchanged(kept)
+            taken = [finding for result in decided.values() for finding in result.findings if _moves(finding)]
+            again = apart(taken, [*filter(_moves, left)], together)
+            if not again or not self._choose_again(again):
+                return decided
+            for key in {key for finding in again for key in left[finding]}:
+                del self.choices[key]
+
+    def _skipped(self, file: FileOutcome, found: Sequence[Hunk]) -> dict[Finding, list[str]]:
+        """The findings of the hunks of ``file`` that are not taken, with the keys of those hunks."""
+        gone: dict[Finding, list[str]] = {}
+        for hunk in found:
+            if not self.choices[hunk.key].taken:
+                self.skipped += 1
+                for finding in _about(file, hunk):
+                    gone.setdefault(finding, []).append(hunk.key)
+        return gone
+
+    def _choose_again(self, apart: Sequence[Finding]) -> bool:
+        """Whether the hunks with these findings are to be asked about again. Raises :class:`Quit`."""
+        places = [f"{printable(finding.path)}:{finding.line}" for finding in apart]
+        where = ", ".join([*dict.fromkeys(places)][:5]) + (" and others" if len(set(places)) > 5 else "")
+        self.console.print()
+        self.console.print(
+            Text(f"The skipped FSDP1 calls do not work with the accepted changes ({where}).", style="bold")
+        )
+        while True:
+            self.console.print(Text("[c]hoose these again [w]rite as chosen [q]uit [?] ", style="bold"), end="")
+            pressed = self.key()
+            self.console.print(Text(printable(pressed)))
+            match pressed:
+                case "c":
+                    return True
+                case "w":
+                    return False
+                case "q":
+                    raise Quit
+                case _:
+                    for key, meaning in AFTERWARDS.items():
+                        self.console.print(Text(f"  {key}  {meaning}"))
 
     def _file(self, file: FileOutcome, found: Sequence[Hunk], where: str) -> bytes:
         while True:
@@ -68,7 +117,7 @@ class Asker:
             text = chosen(file.before, found, self.choices)
             if (why := _broken(file, text)) is None:
                 return text
-            self.console.print(Text(f"{printable(file.path)}: these choices do not parse ({why}): choose again"))
+            self.console.print(Text(f"{printable(file.path)}: {why}: choose again"))
             for hunk in found:
                 del self.choices[hunk.key]
 
@@ -124,6 +173,10 @@ def finished(asker: Asker) -> str:
     return f"{count(asker.skipped, 'hunk')} skipped: FSDP1 code remains there, and `fsdp-migrate check` lists it."
 
 
+def _moves(finding: Finding) -> bool:
+    return finding.level in (Level.SAFE, Level.REVIEW)
+
+
 def _about(file: FileOutcome, hunk: Hunk) -> Iterator[Finding]:
     for finding in file.findings:
         if finding.line <= hunk.end and finding.end_line > hunk.start and finding.level is not Level.INFO:
@@ -138,10 +191,14 @@ def _diff(path: str, hunk: Hunk) -> Iterator[bytes]:
 
 
 def _broken(file: FileOutcome, text: bytes) -> str | None:
-    if file.real.suffix != ".py":
+    """Why a file with some of its hunks cannot be meant."""
+    if file.real.suffix != ".py" or not isinstance(file.result, Changed):
         return None
     try:
         ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        return f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        return f"these choices do not parse ({said})"
+    if names := missing_names(file.before, text, file.result.source):
+        return f"these choices leave {', '.join(names)} without a definition or an import"
     return None
