@@ -92,7 +92,8 @@ def test_commands_on_pages_have_the_options_that_they_use(page: str) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "fixtures/projects/README.md"])
 def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r"(?<=\]\()[^)\s]+(?=\))|(?<=<img src=\")[^\"]+(?=\")", text):
         path, _, heading = link.partition("#")
         if link.startswith(("http://", "https://")):
             continue

@@ -79,6 +79,7 @@ def test_a_wheel_has_one_name_and_requires_little(name: str, required: set[str],
     assert needed >= required
     assert not needed & {"numpy", "torch"} - required
     assert "](docs/" not in metadata
+    assert "<img" not in metadata
     assert "Classifier: Programming Language :: Python :: 3.10" in metadata
     with tarfile.open(next(dist.glob(f"{name}-*.tar.gz"))) as sdist:
         assert any(entry.name.endswith("/pyproject.toml") for entry in sdist)

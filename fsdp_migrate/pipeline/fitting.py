@@ -15,14 +15,18 @@ _PLACE = re.compile(r"(?:line |(?P<path>.+):)(?P<line>\d+)")
 
 
 def missing_names(before: bytes, text: bytes, after: bytes) -> list[str]:
-    """Names that ``text`` reads and does not bind, though neither ``before`` nor ``after`` the rewrite do they lack.
+    """Names of a file ``before`` or ``after`` its rewrite that only ``text`` reads without binding them.
 
-    ``text`` has some of the rewrite's hunks. [] where one of the three does not parse.
+    ``text`` has some of the rewrite's hunks; a name that only an edit brings in is the user's own. [] where one of the
+    three does not parse.
     """
     try:
-        return sorted(_unbound(text) - _unbound(before) - _unbound(after))
+        tables = [_module(source) for source in (before, text, after)]
     except (SyntaxError, ValueError):
         return []
+    old, chosen, new = map(_unbound, tables)
+    known = {name for module in (tables[0], tables[2]) for table in _tables(module) for name in table.get_identifiers()}
+    return sorted((chosen - old - new) & known)
 
 
 def apart(taken: Sequence[Finding], left: Sequence[Finding], together: Collection[str]) -> list[Finding]:
@@ -63,11 +67,14 @@ def _same(one: _Wrap, other: _Wrap) -> bool:
     return one[0] == other[0] and one[1] <= other[2] and other[1] <= one[2]
 
 
-def _unbound(text: bytes) -> set[str]:
+def _module(source: bytes) -> symtable.SymbolTable:
     with warnings.catch_warnings():
         # What the compiler thinks of an escape in somebody's text.
         warnings.simplefilter("ignore")
-        module = symtable.symtable(text.decode("utf-8"), "module", "exec")
+        return symtable.symtable(source.decode("utf-8"), "module", "exec")
+
+
+def _unbound(module: symtable.SymbolTable) -> set[str]:
     bound, read = set(dir(builtins)), set()
     for table in _tables(module):
         for symbol in table.get_symbols():

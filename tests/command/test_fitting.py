@@ -20,6 +20,7 @@ AFTER = b"from b import new\n\n\ndef f(x):\n    return new(x)\n"
         (b"from b import new\n\n\ndef f(x):\n    return old(x)\n", ["old"]),
         (b"from b import *\n\n\ndef f(x):\n    global made\n    made = len(__file__)\n    return made\n", []),
         (b"def f(x:\n", []),
+        (b"from b import new\n\n\ndef f(x):\n    return mine(new(x))\n", []),
     ],
 )
 def test_names_without_a_definition(text: bytes, names: list[str]) -> None:
