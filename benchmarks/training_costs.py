@@ -73,7 +73,7 @@ IMPLEMENTATIONS = ("fsdp1", "native", "shim")
 CHECKPOINTS = ("save_sharded", "load_sharded", "save_full", "load_full")
 
 
-def write_programs(folder: Path, variant: str) -> None:
+def write_programs(folder: Path, variant: str, kind: str) -> None:
     """FSDP1's program, and what the command makes of it, as ``<implementation>/llama.py``.
 
     Raises:
@@ -81,6 +81,9 @@ def write_programs(folder: Path, variant: str) -> None:
     """
     arguments, statement = VARIANTS[variant]
     text = (ROOT / "benchmarks/llama.py").read_text(encoding="utf-8")
+    if kind == "cpu":
+        # There FSDP1's state would share the memory that it frees afterwards, and saving it ends the process.
+        text = text.replace("offload_to_cpu=True", "offload_to_cpu=False")
     lines = []
     for line in text.splitlines():
         marked = ((ARGUMENTS, arguments), (CHECKPOINTING, statement))
@@ -210,7 +213,7 @@ def measure(variant: str, kind: str, ranks: int, shape: Shape, memory_shape: Sha
     """All measurements of one variant, as described above."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_programs(folder, variant)
+        write_programs(folder, variant, kind)
         load_before = os.getloadavg()
         _progress(f"{variant}: training in turns")
         told = on_all_ranks(ranks, kind, train, folder, shape, rounds, variant in ("fp32", "hybrid"))
