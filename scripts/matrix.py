@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for test, said in result.failed:
             print(f"  {test}: {said}", flush=True)
     if not options.versions and options.tests == ["tests/shim"]:
-        found = {"results": [dataclasses.asdict(result) for result in results], "unknown": {}}
+        found = {"results": [dataclasses.asdict(result) for result in results], "unknown": {}, "files": test_files()}
         DATA.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         write_page()
     return 1 if any(result.failed for result in results) else 0
@@ -182,12 +182,21 @@ def write_page() -> None:
     """Write docs/torch-versions.md from the last results."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     results = [Result(**result) for result in data["results"]]
-    PAGE.write_text(page(results, data["unknown"], gates(GATES.read_text(encoding="utf-8"))), encoding="utf-8")
+    PAGE.write_text(
+        page(results, data["unknown"], data["files"], gates(GATES.read_text(encoding="utf-8"))), encoding="utf-8"
+    )
 
 
-def page(results: Sequence[Result], unknown: Mapping[str, str], conditions: Sequence[Gate]) -> str:
-    """The text of docs/torch-versions.md. ``unknown`` says what is known of releases without a whole run."""
-    every = len(list((ROOT / "tests" / "shim").glob("test_*.py")))
+def test_files() -> int:
+    """How many files of tests the shim has."""
+    return len(list((ROOT / "tests" / "shim").glob("test_*.py")))
+
+
+def page(results: Sequence[Result], unknown: Mapping[str, str], every: int, conditions: Sequence[Gate]) -> str:
+    """The text of docs/torch-versions.md.
+
+    ``unknown`` says what is known of releases without a whole run, which is one of ``every`` file of tests.
+    """
     whole = [result for result in results if result.files >= every]
     passed, failed = sum(result.passed for result in results), sum(len(result.failed) for result in results)
     lines = ["<!-- Written by `make matrix`; do not edit. -->", "# Versions of torch", ""]
