@@ -29,5 +29,15 @@ def warning(result: RunResult) -> str:
     return (
         f"{len(left)} FSDP1 {'calls' if several else 'call'} could not be rewritten ({where}) and will not "
         f"work with the migrated models. Rewrite {'them' if several else 'it'} by hand before you run "
-        f"anything, or undo this and use `{SHIM}`, which migrates a project as a whole."
+        f"anything, or undo this and use `{SHIM}`, {_what_the_shim_does(result)}."
     )
+
+
+def _what_the_shim_does(result: RunResult) -> str:
+    """How much of what this rewrite left is done by code that runs through fsdp_compat."""
+    manual = [finding for finding in result.findings if finding.level is Level.MANUAL]
+    left = [finding for finding in manual if finding.rule in catalogue().shim]
+    if not left:
+        return "which runs all of this project through fsdp_compat"
+    rules = ", ".join(sorted({finding.rule for finding in left}))
+    return f"which leaves {len(left)} of the {len(manual)} manual findings too ({rules})"

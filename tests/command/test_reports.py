@@ -273,13 +273,20 @@ def test_a_project_between_fsdp1_and_fsdp2_is_told_so_first() -> None:
     result = run(Changed(b"", (finding(Level.SAFE),)), Unchanged((state_finding(Level.MANUAL),)))
     first = next(text.lines(result))
     assert first.startswith("1 FSDP1 call could not be rewritten (save.py) and will not work with the migrated models")
-    assert "fsdp-migrate rewrite --to shim" in first
+    assert first.endswith("use `fsdp-migrate rewrite --to shim`, which runs all of this project through fsdp_compat.")
     assert guide.next_steps(result)[0] == first
     assert json.loads(json_report.render(result))["between_fsdp1_and_fsdp2"] == first
     console = Console(file=io.StringIO(), width=200)
     terminal.show(result, console)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().startswith("1 FSDP1 call could not be rewritten")
+
+
+def test_the_shim_is_offered_for_what_it_carries_alone() -> None:
+    copied = Finding("FSDP211", "copies", "ema.py", 3, 0, 3, 9, Level.MANUAL, "deepcopy raises", "")
+    result = run(Changed(b"", (finding(Level.SAFE),)), Unchanged((copied, state_finding(Level.MANUAL))))
+    first = next(text.lines(result))
+    assert first.endswith("--to shim`, which leaves 1 of the 2 manual findings too (FSDP211).")
 
 
 @pytest.mark.parametrize(

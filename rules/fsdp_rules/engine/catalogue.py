@@ -24,8 +24,9 @@ NAME = "catalogue.json"
 class Catalogue:
     """The union of what the rules say; :class:`fsdp_rules.verdict.rule.Rule` explains each part.
 
-    ``markers`` are alternatives, each the texts that a file must have together. ``moves_together`` are ids,
-    ``what_to_test`` has the sentences by id where they are not the usual one.
+    ``markers`` are alternatives, each the texts that a file must have together. ``moves_together`` are ids, and so is
+    ``shim``: the rules about what fsdp_compat does not carry either. ``what_to_test`` has the sentences by id where
+    they are not the usual one.
     """
 
     spelled: tuple[str, ...]
@@ -33,6 +34,7 @@ class Catalogue:
     markers: tuple[tuple[str, ...], ...]
     words: tuple[str, ...]
     moves_together: tuple[str, ...]
+    shim: tuple[str, ...]
     what_to_test: Mapping[str, str]
 
     @classmethod
@@ -46,6 +48,7 @@ class Catalogue:
             markers=tuple(dict.fromkeys(markers)),
             words=tuple(dict.fromkeys(one for rule in known for one in rule.words)),
             moves_together=tuple(rule.id for rule in known if rule.moves_together),
+            shim=tuple(rule.id for rule in known if rule.shim),
             what_to_test={rule.id: rule.what_to_test for rule in known if rule.what_to_test != LOSSES},
         )
 
@@ -64,6 +67,7 @@ def catalogue() -> Catalogue:
         tuple(tuple(together) for together in found["markers"]),
         tuple(found["words"]),
         tuple(found["moves_together"]),
+        tuple(found["shim"]),
         found["what_to_test"],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import takewhile
 
@@ -9,7 +10,8 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name, names_in
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.parameters import NAMES
+from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.wrapping import PASSING, model_of_parameters
 from fsdp_rules.project.entered import LOOKS
 from fsdp_rules.project.project import Certainty
@@ -18,6 +20,8 @@ from fsdp_rules.project.project import Certainty
 STATES = ("torch.distributed.checkpoint.state_dict.", "fsdp_compat.")
 #: What is the same of a gathered parameter.
 ASKED = frozenset({"device", "dim", "element_size", "nelement", "ndim", "numel", "requires_grad", "shape", "size"})
+#: Methods and functions that change the tensors that they are called on, or given.
+IN_PLACE = re.compile(r"[^_]_$|^vector_to_parameters$")
 
 
 def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, bool]]:
@@ -46,7 +50,31 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
             outer = file.parent(around[-1] if around else call)
             if known.isdisjoint((*around, outer)) and not any(_passes_on_less(one, call, file) for one in around):
                 found.append((call, func.value, False))
+    found += [(node, node.value, False) for node in _named_parameters(file)]
     return iter(sorted(found, key=lambda entry: file.span(entry[0])))
+
+
+def _named_parameters(file: File) -> Iterator[cst.Attribute]:
+    """Every ``model.head.weight`` whose values are read or changed in place."""
+    for node in file.nodes(cst.Attribute):
+        if node.attr.value not in NAMES or sharded_part(node.value, file) is Certainty.NO:
+            continue
+        parent = file.parent(node)
+        asked = isinstance(parent, cst.Attribute) and parent.attr.value in {*ASKED, "grad", "requires_grad_"}
+        if not asked and not isinstance(parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget | cst.Del):
+            yield node
+
+
+def changes_in_place(node: cst.CSTNode, file: File) -> bool:
+    """Whether the statement around ``node``, a parameter or a call that is given some, changes it in place."""
+    if isinstance(node, cst.Call) and IN_PLACE.search(last_name(node.func)):
+        return True
+    for around in takewhile(lambda one: not isinstance(one, cst.BaseSmallStatement), file.ancestors(node)):
+        if isinstance(around, cst.Call) and IN_PLACE.search(last_name(around.func)):
+            return True
+        if isinstance(around, cst.AssignTarget) or isinstance(file.parent(around), cst.AugAssign):
+            return True
+    return False
 
 
 def _iterated(loop: cst.For) -> list[cst.BaseExpression]:
@@ -100,6 +128,10 @@ def _passed(node: cst.BaseExpression, func: cst.BaseExpression, file: File) -> c
 def _clears(loop: cst.For, file: File) -> bool:
     """Whether ``loop`` clears the gradients of the parameters that it runs over."""
     names = {entry.value for entry in names_in(loop.target)}
+    for call in file.inside(loop.body, cst.Call):
+        given = [file.code(argument.value) for argument in call.args]
+        if last_name(call.func) == "setattr" and given[:1] and given[0] in names and given[1].strip("'\"") == "grad":
+            return True
     for node in file.inside(loop.body, cst.Attribute):
         if node.attr.value != "grad" or not isinstance(node.value, cst.Name) or node.value.value not in names:
             continue

@@ -6,7 +6,8 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrapping import model_of_parameter, model_of_parameters
 from fsdp_rules.project.project import Certainty
 
 #: Methods that give the numbers of a plain tensor, and those on the way to them.
@@ -14,6 +15,8 @@ NUMBERS = frozenset({"numpy", "tolist"})
 PASSED = frozenset({"clone", "contiguous", "cpu", "data", "detach", "double", "flatten", "float", "reshape", "view"})
 #: Functions that compare tensors, which have to be of one kind; ``allclose`` takes no DTensors at all.
 COMPARES = frozenset({"torch.allclose", "torch.equal", "torch.testing.assert_close"})
+#: What fills many tensors at once, which has no form for DTensors.
+FILLS = "torch._foreach_copy_"
 
 
 def plain_tensor(call: cst.Call, file: File) -> Certainty:
@@ -28,6 +31,11 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         if target is Certainty.MAYBE and not isinstance(_root(func.value), cst.Name):
             return Certainty.NO
         return Certainty.NO if _may_be_sharded(given[0], file) else target
+    if file.resolved(func) == FILLS and given:
+        model = model_of_parameters(given[0], file)
+        return Certainty.NO if model is None else sharded(model, file).certainty
+    if isinstance(func, cst.Attribute) and func.attr.value == "share_memory_":
+        return sharded_parameter(_root(func.value), file)
     if file.resolved(func) in COMPARES and len(given) > 1:
         held = [sharded_parameter(_root(one), file) for one in given[:2]]
         if file.resolved(func) == "torch.allclose":

@@ -8,9 +8,11 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._sent import COLLECTIVES, is_collective, sent, sent_together
 from fsdp_rules.loop.hand_reduced import AWARE, HandReducedNorms
 from fsdp_rules.model.parameters import sharded_gradient, sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -21,12 +23,9 @@ from fsdp_rules.verdict.what_to_test import CLIPPING
 HARMLESS = frozenset(
     {"add_", "data_ptr", "detach_", "device", "div_", "dtype", "mul_", "record_stream", "requires_grad_", "zero_"}
 )
-#: Calls under which a DTensor raises, hangs or counts twice, and those that make other gradients of the numbers.
-COLLECTIVES = frozenset({"all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce", "reduce_scatter"})
+#: Calls that take numbers out of gradients, and those under which a DTensor raises or that make others of them.
 NUMBERS = frozenset({"abs", "detach", "float", "item", "max", "mean", "norm", "numpy", "pow", "sum", "tolist"})
 PLAIN = frozenset({"_foreach_norm", "allclose", "numpy", "tolist"})
-#: What a parameter is behind in a collective.
-PASSED_ON = frozenset({"contiguous", "data", "detach"})
 SCALES = frozenset({"clamp_", "copy_", "div_", "mul_"})
 ADVICE = (
     "use p.grad.to_local(), this rank's shard as under FSDP1, or p.grad.full_tensor(). To clip, call "
@@ -45,7 +44,12 @@ class GradientData(Rule):
 
     id = "FSDP222"
     name = "gradient-data"
-    words = (r"\.grad\b", r"\.(named_)?parameters\(", r"\bgrads?\b", r"broadcast|all_reduce|all_gather|_foreach_norm")
+    words = (
+        r"\.grad\b",
+        r"\.(named_)?parameters\(",
+        r"\bgrads?\b",
+        r"broadcast|all_reduce|gather|scatter|_foreach_norm|_sync_\w+\(",
+    )
     markers = ((".grad", "parameters()"), ("Optimizer)", "all_reduce"))
     what_to_test = CLIPPING
     visits = (cst.Module,)
@@ -96,7 +100,10 @@ def train(model, batch):
             spoken.add(function)
             text = file.code(place)
             if (name := _sent_by(place, file)) is not None:
-                message = f"{text} is a DTensor under FSDP2, and {name} takes a plain tensor"
+                several = model_of_parameters(place, file) is not None or name == "_sync_module_states"
+                one = f"{text} is a DTensor under FSDP2, and {name} takes a plain tensor"
+                message = f"{name} takes plain tensors, and sharded parameters are DTensors under FSDP2"
+                message = message if several else one
                 yield Diagnosis(place, Level.MANUAL, message, SENT)
             elif _is_used_on(whole, file):
                 message = f"{text} is a DTensor under FSDP2, this arithmetic takes a plain shard"
@@ -112,7 +119,7 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
             file.code(owner)
         ):
             continue
-        calls = [call for call in file.inside(owner, cst.Call) if _is_collective(call, file)]
+        calls = [call for call in file.inside(owner, cst.Call) if is_collective(call, file)]
         if calls and "param_groups" in file.code(owner):
             yield Diagnosis(
                 calls[0],
@@ -122,15 +129,11 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
             )
 
 
-def _is_collective(call: cst.Call, file: File) -> bool:
-    return last_name(call.func) in COLLECTIVES and (file.resolved(call.func) or "").startswith("torch.distributed.")
-
-
 def _sent_by(place: cst.BaseExpression, file: File) -> str | None:
     """The name of the collective that is given ``place`` itself."""
     parent = file.parent(place)
     call = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    return last_name(call.func) if isinstance(call, cst.Call) and _is_collective(call, file) else None
+    return last_name(call.func) if isinstance(call, cst.Call) and is_collective(call, file) else None
 
 
 def _read(file: File) -> Iterator[cst.BaseExpression]:
@@ -141,15 +144,10 @@ def _read(file: File) -> Iterator[cst.BaseExpression]:
         elif _is_handed(node.value, file) and node.attr.value in NUMBERS:
             yield node.value
     for call in file.nodes(cst.Call):
-        if _is_collective(call, file):
-            for argument in call.args[:1]:
-                value = argument.value
-                inner = value
-                if isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute) and not inner.args:
-                    inner = inner.func if inner.func.attr.value in PASSED_ON else inner
-                inner = inner.value if isinstance(inner, cst.Attribute) and inner.attr.value in PASSED_ON else inner
-                if _is_of_sharded(inner, file):
-                    yield value
+        if is_collective(call, file):
+            yield from (value for value, tensor in sent(call, file) if _is_of_sharded(tensor, file))
+            if (together := sent_together(call, file)) is not None:
+                yield together
 
 
 def _is_of_sharded(parameter: cst.BaseExpression, file: File) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._plain_tensors import plain_tensor
-from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded_owner
+from fsdp_rules.model.parameters import NAMES, sharded_parameter
+from fsdp_rules.model.sharded import sharded_owner, sharded_part
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -19,6 +20,10 @@ from fsdp_rules.verdict.what_to_test import EFFECT
 
 EXCHANGE = (
     "exchange parameters before the model is sharded, or copy into the one that is there (parameter.data.copy_(x))"
+)
+IN_PLACE = (
+    "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy "
+    "from a DTensor with the same placements (parameter.data.copy_(x))"
 )
 
 
@@ -32,8 +37,13 @@ class ParameterData(Rule):
 
     id = "FSDP217"
     name = "parameter-data"
-    markers = (".data = ",)
-    words = (r"\.(data|weight|bias)\s*=[^=]", r"\.(numpy|tolist|copy_)\(", r"\b(allclose|equal|assert_close)\(")
+    markers = (".data = ", ("setattr(", "data"))
+    words = (
+        r"\.(data|weight|bias)\s*=[^=]",
+        r"\bsetattr\(",
+        r"\.(numpy|tolist|copy_|share_memory_)\(|_foreach_copy_",
+        r"\b(allclose|equal|assert_close)\(",
+    )
     what_to_test = EFFECT
     visits = (cst.AssignTarget, cst.Call)
     shim = True
@@ -61,26 +71,37 @@ def decay(model, rate):
         """What runs over the parameters of a wrapped model, below where it is wrapped."""
         if isinstance(node, cst.Call):
             yield from _read(node, file)
+        assigned = _assigned(node)
+        if assigned is None or is_summoned(node, file):
             return
-        target = node.target if isinstance(node, cst.AssignTarget) else None
-        if not isinstance(target, cst.Attribute) or is_summoned(target, file):
+        owner, attribute = assigned
+        if attribute in NAMES:
+            held = sharded_part(owner, file)
+            changes = f"{attribute} is a sharded parameter, and FSDP2 still uses the one that this replaces"
+        else:
+            held = max(sharded_parameter(owner, file), _owner(owner, file))
+            changes = "assigning to .data of a sharded FSDP2 parameter silently changes nothing"
+        if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(node, file)):
             return
-        if target.attr.value in ("weight", "bias") and sharded_owner(target.value, file) is not None:
-            message = f"{file.code(target)} is a sharded parameter, and FSDP2 still uses the one that this replaces"
-            yield Diagnosis(target, Level.MANUAL, message, EXCHANGE)
-        if target.attr.value != "data":
-            return
-        held = max(sharded_parameter(target.value, file), _owner(target.value, file))
-        if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(target, file)):
-            return
-        changes = "assigning to .data of a sharded FSDP2 parameter silently changes nothing"
         yield Diagnosis(
-            target,
+            node.target if isinstance(node, cst.AssignTarget) else node,
             Level.MANUAL,
             changes if held is Certainty.YES else f"if this model is sharded here, {changes}",
-            "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy "
-            "from a DTensor with the same placements (parameter.data.copy_(x))",
+            EXCHANGE if attribute in NAMES else IN_PLACE,
         )
+
+
+def _assigned(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
+    """The object to whose parameter, or parameter's data, ``node`` gives another value, and which it is."""
+    if isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Attribute):
+        owner, attribute = node.target.value, node.target.attr.value
+    elif isinstance(node, cst.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
+        name = node.args[1].value
+        owner = node.args[0].value
+        attribute = str(name.evaluated_value) if isinstance(name, cst.SimpleString) else ""
+    else:
+        return None
+    return (owner, attribute) if attribute in {"data", *NAMES} else None
 
 
 def _read(call: cst.Call, file: File) -> Iterable[Diagnosis]:

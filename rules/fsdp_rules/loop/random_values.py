@@ -10,9 +10,10 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.model.guards import is_ruled_out
-from fsdp_rules.model.sharded import sharded, sharded_owner
+from fsdp_rules.model.parameters import sharded_parameter
+from fsdp_rules.model.sharded import sharded_owner, sharded_part
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter, wrapped_module, wrapping_call
+from fsdp_rules.model.wrapping import wrapped_module, wrapping_call
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -68,30 +69,28 @@ def build(model):
         """Methods that initialise a sharded model or its parts, and functions that fill one of its parameters."""
         if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
             return
-        subject = _filled(node, file)
-        if subject is None or is_summoned(node, file):
+        held = _filled(node, file)
+        if held is Certainty.NO or is_summoned(node, file):
             return
         # What draws is left as it is; how its model is named may change.
         draws = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
         yield Diagnosis(
             draws,
             Level.MANUAL,
-            DRAWN,
+            DRAWN if held is Certainty.YES else f"if this model is sharded: {DRAWN}",
             "initialise the model before it is sharded, or inside fsdp_compat.summon_full_params(model)",
         )
 
 
-def _filled(call: cst.Call, file: File) -> cst.BaseExpression | None:
-    """The part of a sharded model whose parameters ``call`` fills with random values."""
+def _filled(call: cst.Call, file: File) -> Certainty:
+    """How sure it is that ``call`` fills parameters of a sharded model with random values."""
     func = call.func
     if isinstance(func, cst.Attribute) and INITIALISES.search(func.attr.value):
-        owner = sharded_owner(func.value, file)
-        found = owner or _unit(func.value, file) or _given_to_a_wrap(func.value, call, file)
-        if found is None and sharded(func.value, file).certainty is not Certainty.NO:
-            return func.value
-        return found
+        if _unit(func.value, file) is not None or _is_given_to_a_wrap(func.value, call, file):
+            return Certainty.YES
+        return sharded_part(func.value, file)
     if not DRAWS.search(last_name(func)):
-        return None
+        return Certainty.NO
     full = file.resolved(func) or ""
     drawn = call.args[0].value if full.startswith(("torch.nn.init.", *LIKE)) and call.args else None
     if drawn is None and isinstance(func, cst.Attribute) and func.attr.value.endswith("_"):
@@ -99,21 +98,19 @@ def _filled(call: cst.Call, file: File) -> cst.BaseExpression | None:
     while isinstance(drawn, cst.Attribute) and drawn.attr.value == "data":
         drawn = drawn.value
     if drawn is None:
-        return None
-    model = model_of_parameter(drawn, file)
-    if model is not None and sharded(model, file).certainty is not Certainty.NO:
-        return model
-    return sharded_owner(drawn.value, file) if isinstance(drawn, cst.Attribute) else None
+        return Certainty.NO
+    of_part = sharded_part(drawn.value, file) if isinstance(drawn, cst.Attribute) else Certainty.NO
+    return max(sharded_parameter(drawn, file), of_part)
 
 
-def _given_to_a_wrap(node: cst.BaseExpression, place: cst.Call, file: File) -> cst.BaseExpression | None:
-    """``node``, where the same function has wrapped it above ``place`` under another name."""
+def _is_given_to_a_wrap(node: cst.BaseExpression, place: cst.Call, file: File) -> bool:
+    """Whether the same function has wrapped ``node`` above ``place`` under another name."""
     owner = file.function(place) or file.module
     for call in file.inside(owner, cst.Call):
         module = wrapped_module(call) if wrapping_call(call, file) is not None else None
         if module is not None and file.span(call).line < file.span(place).line and file.code(module) == file.code(node):
-            return None if is_ruled_out(place, file.code(node), file) else node
-    return None
+            return not is_ruled_out(place, file.code(node), file)
+    return False
 
 
 def _unit(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:

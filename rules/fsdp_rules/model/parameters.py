@@ -6,21 +6,27 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import element_text
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
+
+#: What modules of torch call their parameters.
+NAMES = frozenset({"bias", "weight"})
 
 
 def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node`` is a sharded model's parameter, or its data.
 
-    Where no loop of the function says whose parameter it is, the project says where it comes from.
+    Where no loop of the function says whose parameter it is, the project says where it comes from. Of an attribute only
+    the names that modules of torch use count.
     """
     while isinstance(node, cst.Attribute) and node.attr.value == "data":
         node = node.value
     model = model_of_parameter(node, file)
     if model is not None:
         return sharded(model, file).certainty
+    if isinstance(node, cst.Attribute) and node.attr.value in NAMES and (held := sharded_part(node.value, file)):
+        return held
     text = element_text(node)
     return Certainty.NO if text is None else file.project.parameters.find(file.path, file.scope(node), text).certainty
 

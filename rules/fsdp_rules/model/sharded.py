@@ -91,6 +91,19 @@ def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None =
     return node
 
 
+def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``node`` is a sharded model, or a part of one."""
+    held = Certainty.NO
+    while True:
+        found = sharded(node, file).certainty
+        # An object is a model by the name of its method alone: its attributes are those of any module.
+        if found is Certainty.YES or not isinstance(node, cst.Name) or node.value not in ("self", "cls"):
+            held = max(held, found)
+        if not isinstance(node, cst.Attribute | cst.Subscript):
+            return held
+        node = node.value
+
+
 def _followed(node: cst.BaseExpression, text: str, file: File) -> Certainty:
     """How sure the flows of the project are that ``node``, whose text is ``text``, is a wrapped model somewhere."""
     function = file.function(node)
