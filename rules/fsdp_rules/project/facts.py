@@ -14,6 +14,7 @@ from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
 from fsdp_rules.project.places import Flow, module_name
 from fsdp_rules.project.public_names import Public, public
+from fsdp_rules.project.rank_texts import given_rank
 from fsdp_rules.project.steps import Steps, steps_in
 from fsdp_rules.project.subgroups import MAKES, subgroup_values
 from fsdp_rules.project.taking import takes_state
@@ -57,6 +58,8 @@ class FileFacts:
     meta: frozenset[str] = field(default=frozenset())
     #: The functions that call ``fully_shard``.
     shards: frozenset[str] = field(default=frozenset())
+    #: The functions that the file gives a text formed from a rank.
+    given_rank: frozenset[str] = field(default=frozenset())
     #: What the file builds, is given or uses as an optimizer.
     optimizers: tuple[Optimizer, ...] = ()
     #: The calls of each function, and what is used as values.
@@ -117,6 +120,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         switchers=frozenset(indexer.switchers),
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
         shards=sharding_functions(tree) if b"fully_shard" in data else frozenset(),
+        given_rank=given_rank(tree) if b"rank" in data else frozenset(),
         optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         steps=steps_in(tree),
         source=data if b"fsdp" in data.lower() else b"",

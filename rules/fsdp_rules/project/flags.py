@@ -40,6 +40,24 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
 }
 
 
+#: The start of a function, and what puts a rank into a text in its body.
+FUNCTION = re.compile(rb"^[ \t]*(?:async )?def (\w+)\(", re.MULTILINE)
+FORMS_RANK = re.compile(rb"\{[^{}\n]*rank[^{}\n]*\}|\b(str|format)\([^)\n]*rank|[\"'] % \(?[^)\n]*rank", re.IGNORECASE)
+SPEAKS = re.compile(rb"\b(print|log\w*|warn\w*|raise)\b")
+#: What the flags begin with that name the functions which form a text from a rank.
+BY_RANK = "by_rank:"
+
+
 def flags_in(data: bytes) -> frozenset[str]:
     """The flags that the source ``data`` raises."""
-    return frozenset(name for name, pattern in FLAG_PATTERNS.items() if pattern.search(data))
+    found = {name for name, pattern in FLAG_PATTERNS.items() if pattern.search(data)}
+    if FORMS_RANK.search(data):
+        parts = FUNCTION.split(data)[1:]
+        named = zip(parts[::2], parts[1::2], strict=True)
+        found |= {f"{BY_RANK}{name.decode()}" for name, body in named if b"return" in body and _forms_rank(body)}
+    return frozenset(found)
+
+
+def _forms_rank(body: bytes) -> bool:
+    """Whether a line of ``body`` that prints nothing puts a rank into a text."""
+    return any(FORMS_RANK.search(line) and not SPEAKS.search(line) for line in body.splitlines())

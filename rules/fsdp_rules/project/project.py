@@ -51,7 +51,7 @@ class Project:
     file names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the
     functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
-    ran last where a function begins.
+    ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank.
     """
 
     flags: frozenset[str]
@@ -80,6 +80,7 @@ class Project:
     taking: frozenset[str] = field(default=frozenset())
     configured: Mapping[Slot, Contract] = field(default_factory=dict)
     entered: Entered = field(default_factory=Entered)
+    given_rank: frozenset[str] = field(default=frozenset())
 
     @classmethod
     def build(
@@ -144,6 +145,7 @@ class Project:
             taking=frozenset(
                 file.path for file in files if "takes_state" in file.flags and "sticky_state" not in file.flags
             ),
+            given_rank=frozenset().union(*(file.given_rank for file in files)),
             entered=Entered(
                 Lookup(held, owners),
                 {(file.path, scope): steps for file in files for scope, steps in file.steps.of.items()},

@@ -110,8 +110,9 @@ def _problems_of_call(site: StateSite, block: cst.With) -> Iterator[Problem]:
         yield Problem(
             f"{later} is defined here and uses the state whenever it is called, maybe after the block", advice
         )
-    if site.state.problem:
-        yield Problem(f"{site.state.name} cannot be rewritten: {site.state.problem}", advice)
+    problem = site.state.problem or site.governing.problem
+    if problem:
+        yield Problem(f"{site.state.name} cannot be rewritten: {problem}", advice)
 
 
 def block_assumption(block: cst.With, file: File) -> str:

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-import re
-
 import libcst as cst
 
-from fsdp_rules.file.expressions import names_in
+from fsdp_rules.file.expressions import last_name, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.project.flags import BY_RANK
+from fsdp_rules.project.rank_texts import RANK
 
-#: What people call the number of a process, and of its place among others that hold parts of a model.
-RANK = re.compile(r"(^|_)rank(_id)?(_|$)|get_rank$|^local_rank$", re.IGNORECASE)
 DEPTH = 6
 
 
 def is_of_a_rank(state: cst.BaseExpression, file: File) -> bool:
     """Whether ``state``, or the path that it is read from, is computed from the number of the process."""
     return _is_ranked(state, file, set(), DEPTH)
+
+
+def may_be_of_a_rank(state: cst.BaseExpression, file: File) -> bool:
+    """Whether a function of the project gives the path of ``state``, or is given it, and forms it from a rank."""
+    pending: list[cst.CSTNode] = [state]
+    seen: set[cst.CSTNode] = set()
+    function = file.function(state)
+    parameters = set() if function is None else {entry.name.value for entry in file.inside(function.params, cst.Param)}
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        called = [node, *file.inside(node, cst.Call)] if isinstance(node, cst.Call) else file.inside(node, cst.Call)
+        if any(
+            isinstance(call, cst.Call) and f"{BY_RANK}{last_name(call.func)}" in file.project.flags for call in called
+        ):
+            return True
+        for name in names_in(node):
+            if (
+                function is not None
+                and name.value in parameters
+                and _own_name(function, file) in file.project.given_rank
+            ):
+                return True
+            found = file.bindings.found.get((file.scope(name), name.value), ())
+            pending += [binding.value for binding in found if binding.value is not None]
+    return False
+
+
+def _own_name(function: cst.FunctionDef, file: File) -> str:
+    """What ``function`` is called by: its name, or that of the class that it initialises."""
+    if function.name.value != "__init__":
+        return function.name.value
+    return next((one.name.value for one in file.ancestors(function) if isinstance(one, cst.ClassDef)), "")
 
 
 def _is_ranked(node: cst.CSTNode, file: File, seen: set[cst.CSTNode], depth: int) -> bool:

@@ -1,0 +1,100 @@
+"""Full states from paths that another function forms from a rank: what rank 0 reads is never sent to all."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.finding import Level
+from tests.rules.helpers import findings
+
+HEAD = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+from paths import shard_path, plain_path, said_path
+"""
+PATHS = """
+import os, torch.distributed as dist
+
+def shard_path(folder):
+    return os.path.join(folder, f"expert_{dist.get_rank()}.pt")
+
+def plain_path(folder):
+    return os.path.join(folder, "all.pt")
+
+def said_path(folder):
+    print(f"rank {dist.get_rank()} reads {folder}")
+    return folder
+"""
+RESUME = (
+    HEAD
+    + """
+def resume(model, path):
+    model = FSDP(model)
+    {before}
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        model.load_state_dict(torch.load({path}, weights_only=True))
+    return model
+"""
+)
+STICKY = (
+    HEAD
+    + """
+def resume(model, path):
+    model = FSDP(model)
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+    state = torch.load({path}, weights_only=True)
+    model.load_state_dict(state)
+    return model
+"""
+)
+CLASS = (
+    HEAD
+    + """
+class Loader:
+    def __init__(self, model):
+        self.model = FSDP(model)
+
+    def resume(self, path):
+        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
+            self.model.load_state_dict(torch.load({path}, weights_only=True))
+"""
+)
+GIVES = """
+from example import resume
+
+def main(model, local_rank):
+    {before}
+    resume(model, {path})
+"""
+RANKED = {
+    "a function": (RESUME.format(before="", path="shard_path(path)"), ""),
+    "a name": (RESUME.format(before="where = shard_path(path)", path="where"), ""),
+    "a setting that stays": (STICKY.format(path="shard_path(path)"), ""),
+    "a method": (CLASS.format(path="shard_path(path)"), ""),
+    "a caller": (RESUME.format(before="", path="path"), GIVES.format(before="", path="f'part{local_rank}.pt'")),
+    "a caller's name": (
+        RESUME.format(before="", path="path"),
+        GIVES.format(before="path = 'part_%d.pt' % local_rank", path="path=path"),
+    ),
+}
+ONE_FOR_ALL = {
+    "a function": (RESUME.format(before="", path="plain_path(path)"), ""),
+    "a function that prints": (RESUME.format(before="", path="said_path(path)"), ""),
+    "a caller": (
+        RESUME.format(before="", path="path"),
+        GIVES.format(before="print(f'{local_rank}')", path="'all.pt'"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "main"), RANKED.values(), ids=RANKED.keys())
+def test_such_a_load_is_left_to_the_reader(source: str, main: str) -> None:
+    found = findings(source, paths=PATHS, main=main)
+    left = [one.message for one in found if one.level is Level.MANUAL]
+    assert any("forms its path from a rank" in message for message in left), found
+    assert not any("set_model_state_dict" in one.message for one in found)
+
+
+@pytest.mark.parametrize(("source", "main"), ONE_FOR_ALL.values(), ids=ONE_FOR_ALL.keys())
+def test_one_file_for_all_ranks_is_sent_by_rank_0(source: str, main: str) -> None:
+    assert "FSDP309" in {one.rule for one in findings(source, paths=PATHS, main=main) if one.level is Level.REVIEW}
