@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fsdp_rules.configuration.block import Block, Change, New, Setting, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
@@ -32,8 +33,9 @@ class ConfigStrategy(ConfigRule):
 
     The key becomes `fsdp_reshard_after_forward`. FSDP2 takes a truth value: true is FULL_SHARD, false is SHARD_GRAD_OP.
     The hybrid strategies also get a `parallelism_config`, with the number of machines and of processes on each that the
-    file has; accelerate refuses to start on any other number, so that the replication cannot get lost. Names in any
-    case and numbers are read as accelerate reads them.
+    file has; accelerate refuses to start on any other number, so that the replication cannot get lost. A plugin in
+    Python takes the GPUs of a machine from torch, as FSDP1 does, and the machines from WORLD_SIZE. Names in any case
+    and numbers are read as accelerate reads them.
 
     A launched FSDP1 never reads `fsdp_reshard_after_forward`: the launcher always sets a strategy, FULL_SHARD if the
     file has none. What such a file says there is a wish that was never carried out.
@@ -93,13 +95,21 @@ parallelism_config:
             yield self._unread(block, reshard)
 
     def _hybrid(self, block: Block, setting: Setting, reshard: Setting | None, name: str) -> Verdict:
-        if block.form == PYTHON:
+        if block.form == PYTHON and not block.around.get("accelerator"):
             return Verdict(
                 setting,
                 Level.MANUAL,
-                f"{name} needs the number of machines and of GPUs on each, which a plugin does not have",
+                f"{name} needs a parallelism_config, and no single Accelerator in this file takes the plugin",
                 "Write fsdp_version=2, and ParallelismConfig(dp_replicate_size=MACHINES, dp_shard_size=GPUS).",
                 keeps=True,
+            )
+        if block.form == PYTHON:
+            return Verdict(
+                setting,
+                Level.REVIEW,
+                f"{name}: assumes every machine has as many GPUs as this process sees, as FSDP1 does",
+                "accelerate stops at the start if the sizes do not make up the number of processes.",
+                replace(_renamed(setting, reshard, RESHARDS[name]), beside={"parallelism_config": True}),
             )
         machines, processes = block.around.get("num_machines"), block.around.get("num_processes")
         if block.around.get("parallelism_config"):

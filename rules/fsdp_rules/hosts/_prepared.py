@@ -31,6 +31,16 @@ def prepared_alone(plugin: cst.Call, file: File) -> Iterator[tuple[cst.Call, str
             yield call, "prepare() without the optimizer"
 
 
+def accelerator_of(plugin: cst.Call, file: File) -> cst.Call | None:
+    """The one Accelerator of this file that takes ``plugin`` and has no meshes yet, None where there is none."""
+    found = []
+    for call in file.nodes(cst.Call):
+        given = {argument.keyword.value: argument.value for argument in call.args if argument.keyword}
+        if "fsdp_plugin" in given and file.value(given["fsdp_plugin"]) is plugin:
+            found.append(call if "parallelism_config" not in given and not any(one.star for one in call.args) else None)
+    return found[0] if len(found) == 1 else None
+
+
 def mixed_precision(file: File) -> Plain:
     """The ``mixed_precision`` of the Accelerator that gets a plugin, where the file says one."""
     found = []

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.configuration.block import Verdict
+from fsdp_rules.configuration.block import Plain, Verdict
 from fsdp_rules.configuration.judge import judge
 from fsdp_rules.configuration.launched import is_fsdp2
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
+from fsdp_rules.file.keyed import keyed_call
 from fsdp_rules.hosts._plugin import Plugin
-from fsdp_rules.hosts._prepared import mixed_precision, prepared_alone
+from fsdp_rules.hosts._prepared import accelerator_of, mixed_precision, prepared_alone
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -68,7 +69,9 @@ accelerator = Accelerator(fsdp_plugin=plugin)
             told = "this plugin runs FSDP1 by default, and its arguments are not all named here"
             yield Diagnosis(node, Level.MANUAL, told, "Write the arguments out by name and run this tool again.")
             return
-        plugin = Plugin.read(node, {"mixed_precision": mixed_precision(file)}, file)
+        around: dict[str, Plain] = {"mixed_precision": mixed_precision(file)}
+        around["accelerator"] = accelerator_of(node, file) is not None
+        plugin = Plugin.read(node, around, file)
         version = plugin.values.get("fsdp_version")
         if version and not version.known:
             told = "this plugin runs FSDP1 or FSDP2, which only the running program knows"
@@ -87,10 +90,15 @@ accelerator = Accelerator(fsdp_plugin=plugin)
             own = []
         found = [*blocking, *own, *(self._diagnosis(verdict, plugin) for verdict in said)]
         if not stays and (change.values or change.removed or change.added or change.names):
-            edit = Replace(plugin.call, lambda code: plugin.text(change, code, file))
+            edits = [Replace(plugin.call, lambda code: plugin.text(change, code, file))]
+            accelerator = accelerator_of(plugin.call, file) if change.beside else None
+            if accelerator is not None:
+                edits.append(_with_mesh(accelerator, file))
             first = found[0]
             gone = plugin.consumed(file)
-            found[0] = Diagnosis(first.node, first.level, first.message, first.advice, (edit,), (plugin.call,), gone)
+            found[0] = Diagnosis(
+                first.node, first.level, first.message, first.advice, tuple(edits), (plugin.call,), gone
+            )
         yield from found
 
     def _diagnosis(self, verdict: Verdict, plugin: Plugin) -> Diagnosis:
@@ -129,3 +137,11 @@ accelerator = Accelerator(fsdp_plugin=plugin)
         if "limit_all_gathers" in plugin.given:
             told = "limit_all_gathers is removed: FSDP2 always bounds its all-gathers"
             yield Diagnosis(plugin.given["limit_all_gathers"], Level.SAFE, told)
+
+
+def _with_mesh(accelerator: cst.Call, file: File) -> Replace:
+    """The meshes that FSDP1 makes for a hybrid strategy: shards on the GPUs of a machine, replicas over machines."""
+    made, count = file.ref("accelerate.ParallelismConfig"), f"{file.ref('torch.cuda.device_count')}()"
+    world = f'int({file.ref("os.environ")}["WORLD_SIZE"])'
+    text = f"{made}(\n    dp_replicate_size={world} // {count},\n    dp_shard_size={count},\n)"
+    return Replace(accelerator, lambda code: keyed_call(accelerator, {"parallelism_config": text}, {}, code, file))

@@ -132,3 +132,23 @@ def test_a_policy_of_dtypes_gives_close_losses(pool: Pool) -> None:
     assert (first["dtype"], second["dtype"]) == ("torch.bfloat16", "torch.bfloat16")
     # bfloat16 has eight bits: two units of its last place at the size of these losses.
     assert max(abs(a - b) for a, b in zip(first["losses"], second["losses"], strict=True)) <= 2 * 2**-7
+
+
+def test_a_hybrid_strategy_has_the_sizes_of_fsdp1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the object: FSDP1 shards over the GPUs that torch counts, and replicates over the rest of the ranks."""
+    import accelerate
+    import torch
+
+    monkeypatch.setattr("accelerate.Accelerator", dict)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    before = (
+        "from accelerate import Accelerator, FullyShardedDataParallelPlugin\n"
+        'plugin = FullyShardedDataParallelPlugin(sharding_strategy="HYBRID_SHARD")\n'
+        "accelerator = Accelerator(fsdp_plugin=plugin)\n"
+    )
+    made: dict[str, dict[str, object]] = {}
+    exec(compile(rewrite(before).source.decode(), "plugin.py", "exec"), made)  # type: ignore[union-attr]
+    sizes = made["accelerator"]["parallelism_config"]
+    assert isinstance(sizes, accelerate.ParallelismConfig)
+    assert (sizes.dp_replicate_size, sizes.dp_shard_size, sizes.total_size) == (4, 8, 32)

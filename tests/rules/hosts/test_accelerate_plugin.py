@@ -51,7 +51,7 @@ def test_a_call_moves(arguments: str, after: str) -> None:
         ("fsdp_version=args.version", "only the running program knows"),
         ("sharding_strategy=args.strategy", "only the running program knows its value"),
         ("sharding_strategy='NO_SHARD'", "NO_SHARD has no FSDP2 setting in accelerate, so this plugin"),
-        ("sharding_strategy=ShardingStrategy.HYBRID_SHARD", "needs the number of machines"),
+        ("sharding_strategy=ShardingStrategy.HYBRID_SHARD", "needs a parallelism_config"),
         ("state_dict_type='LOCAL_STATE_DICT'", "LOCAL_STATE_DICT does not exist"),
         ("auto_wrap_policy=mine", "a callable is dropped silently"),
         ("auto_wrap_policy='SIZE_BASED_WRAP'", "SIZE_BASED_WRAP fails"),
@@ -182,3 +182,51 @@ def test_another_function_that_prepares_a_model_alone_contradicts_nothing() -> N
         "def evaluate(accelerator, model):\n    return accelerator.prepare(model)\n"
     )
     assert "fsdp_version=2" in rewrite(source).source.decode()  # type: ignore[union-attr]
+
+
+HYBRID = """
+from accelerate import Accelerator
+from accelerate.utils import FullyShardedDataParallelPlugin
+
+plugin = FullyShardedDataParallelPlugin(sharding_strategy="HYBRID_SHARD_ZERO2", use_orig_params=True)
+a = Accelerator(mixed_precision="no", fsdp_plugin=plugin)
+"""
+
+
+def test_a_hybrid_strategy_gets_the_meshes_that_fsdp1_makes() -> None:
+    check_rewrites(
+        HYBRID,
+        """
+        import os
+
+        import accelerate
+        import torch
+        from accelerate import Accelerator
+        from accelerate.utils import FullyShardedDataParallelPlugin
+
+        plugin = FullyShardedDataParallelPlugin(
+            reshard_after_forward=False,
+            fsdp_version=2,
+            state_dict_type="FULL_STATE_DICT",
+        )
+        a = Accelerator(mixed_precision="no", fsdp_plugin=plugin, parallelism_config=accelerate.ParallelismConfig(
+            dp_replicate_size=int(os.environ["WORLD_SIZE"]) // torch.cuda.device_count(),
+            dp_shard_size=torch.cuda.device_count(),
+        ))
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fsdp_plugin=plugin)", "fsdp_plugin=plugin, parallelism_config=mine)"),
+        ("fsdp_plugin=plugin)", "fsdp_plugin=plugin, **options)"),
+        ("a = Accelerator", "c = Accelerator(fsdp_plugin=plugin)\nb = Accelerator"),
+        ("fsdp_plugin=plugin)", ")"),
+    ],
+)
+def test_a_hybrid_strategy_without_one_accelerator_is_kept(old: str, new: str) -> None:
+    source = HYBRID.replace(old, new)
+    told = [one.message for one in findings(source) if one.rule == "FSDP551" and one.level.value == "manual"]
+    assert any("needs a parallelism_config" in one for one in told)
