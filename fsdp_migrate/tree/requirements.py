@@ -17,7 +17,7 @@ from fsdp_migrate.tree.upwards import upwards
 #: Releases around which something changes, up to the newest that is known: a requirement without a bound installs it.
 RELEASES = {
     "transformers": ("4.57.6", "5.0.0", "5.8.0", "5.9.0", "5.10.1", "5.23.0"),
-    "accelerate": ("0.34.2", "1.9.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
+    "accelerate": ("0.34.2", "1.5.2", "1.9.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
     "torch": ("2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0"),
 }
 #: Files that list requirements or what was installed for them, those of a folder ``requirements`` included.

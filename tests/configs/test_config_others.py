@@ -34,6 +34,8 @@ def test_nothing_is_said(text: str) -> None:
         ("base_model: m\nfsdp_version: 2\nfsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n", "FSDP531"),
         ("fsdp_config:\n  sharding_strategy: HYBRID_SHARD\n  mixed_precision: PURE\n", "FSDP532"),
         ("fsdp_config:\n  sharding_strategy: FULL_SHARD\n  wrap: true\n", "FSDP542"),
+        ("stage: sft\nfsdp: full_shard auto_wrap\n", "FSDP541"),
+        ("stage: sft\nfsdp: [hybrid_shard, auto_wrap]\nfsdp_config: a.json\n", "FSDP541"),
         ("trainer:\n  devices: 8\n  strategy: fsdp\n", "FSDP541"),
         ("optim:\n  sharding_strategy: HYBRID_SHARD\n", "FSDP542"),
         ("student:\n  backbone:\n    sharding_strategy: SHARD_GRAD_OP\n    note: fsdp\n", "FSDP542"),
@@ -83,3 +85,14 @@ def test_strategies_of_a_project_that_shards_with_fsdp2_are_its_own(python: str,
     result = rewrite_tree(files).get("train.yaml", Unchanged())
     assert isinstance(result, Unchanged)
     assert [found.rule for found in result.findings] == ["FSDP542"] * said
+
+
+def test_words_of_the_trainer_with_a_file_name_that_file() -> None:
+    text = "model_name_or_path: m\nfsdp: full_shard auto_wrap\nfsdp_config: conf/fsdp.json\n"
+    assert found(text, "sft.yaml") == {("FSDP541", "info")}
+    assert "conf/fsdp.json" in migrated(text, "sft.yaml")[1][0].message
+
+
+def test_words_of_the_trainer_say_what_to_write() -> None:
+    (finding,) = migrated("fsdp: shard_grad_op offload auto_wrap\n", "sft.yaml")[1]
+    assert "reshard_after_forward: false, cpu_offload: true" in finding.advice

@@ -79,3 +79,18 @@ def test_a_file_of_one_role() -> None:
 def test_size_policy_of_verl_is_reported() -> None:
     text = "critic:\n  strategy: fsdp\n  model:\n    fsdp_config:\n      wrap_policy:\n        min_num_params: 100\n"
     assert ("FSDP521", "manual") in found("actor_rollout_ref: {}\n" + text, "ppo.yaml")
+
+
+def test_words_in_a_list_are_read_as_one() -> None:
+    text = "fsdp:\n- shard_grad_op\n- offload\n- auto_wrap\nfsdp_config:\n  transformer_layer_cls_to_wrap: [A]\n"
+    output, _ = migrated(text, "sft.yaml")
+    assert "reshard_after_forward: false" in output
+    assert "cpu_offload: true" in output
+    refused = text.replace("shard_grad_op", "hybrid_shard")
+    assert migrated(refused, "sft.yaml")[0] == refused
+
+
+@pytest.mark.parametrize("off", ["[]", "''", "null", "false"])
+def test_a_record_of_arguments_in_which_fsdp_is_off_is_nothing(off: str) -> None:
+    text = f"fsdp: {off}\nfsdp_config:\n  min_num_params: 0\n  xla: false\n"
+    assert migrated(text, "config.yaml") == (text, ())

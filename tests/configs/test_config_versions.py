@@ -9,8 +9,8 @@ import pytest
 from packaging.version import Version
 
 from fsdp_migrate.cli import main
-from fsdp_migrate.configs.versions import judge, rows
-from fsdp_migrate.tree.requirements import is_requirements, newest_allowed, required
+from fsdp_migrate.configs.versions import Row, judge, rows
+from fsdp_migrate.tree.requirements import RELEASES, is_requirements, newest_allowed, required
 
 TRAINER = {"FSDP552"}
 
@@ -139,3 +139,26 @@ def test_a_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "requirements.txt:1:1: FSDP571 manual" in out
     assert "huggingface/transformers#45640" in out
     assert main(["check", "--ignore", "FSDP5", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.package} {row.thread}")
+def test_every_row_speaks_of_the_releases_in_its_range_alone(row: Row) -> None:
+    known = [Version(release) for release in RELEASES[row.package]]
+    for release in known:
+        text = f"{row.package}=={release}\n".encode()
+        for name in ("requirements.txt", "setup.cfg", "environment.yml"):
+            found = [one.message for one in judge(text, name, {row.used[0]})]
+            assert (f"this {row.message.format(version=release)}" in found) is (release in row.affected)
+    assert any(release in row.affected for release in known)
+
+
+def test_the_combinations_that_break_silently_have_a_row() -> None:
+    threads = {
+        ("transformers", "huggingface/transformers#45640"),
+        ("accelerate", "huggingface/accelerate#4171"),
+        ("accelerate", "huggingface/accelerate#3979"),
+        ("torch", "pytorch/pytorch#176076"),
+        ("torch", "pytorch/pytorch#153077"),
+        ("torch", "pytorch/pytorch#191712"),
+    }
+    assert threads <= {(row.package, row.thread) for row in rows()}

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from fsdp_migrate.configs.dialects.dialect import setting
 from fsdp_migrate.configs.dialects.shell import STRATEGIES
+from fsdp_migrate.configs.dialects.trainer import words_of
 from fsdp_migrate.configs.nodes import Entry, Node, Text
 from fsdp_rules.configuration.block import Block, NoEditor, Plain, Setting
 from fsdp_rules.hosts.host_table import host_of
@@ -21,6 +22,8 @@ _ARGUMENTS = frozenset(
 )
 #: Keys of frameworks that run FSDP2 alone.
 _FSDP2 = frozenset({"fsdp_cpu_offload", "fsdp_reshard_after_forward"})
+#: Words of the Trainer's ``fsdp`` that choose a strategy, which stand in no framework's other keys.
+_WORDS = frozenset({"full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard"})
 _TRAINER = ("devices", "accelerator", "max_epochs", "num_nodes", "precision")
 
 
@@ -49,6 +52,9 @@ class Others:
                     yield from self._config(root, node, entry)
                 elif entry.key == "fsdp" and entry.node.items and _is_axolotl(root) and not node.get("fsdp_config"):
                     yield _block("host", entry, {"host": "axolotl", "version": _version(root, None)})
+                elif entry.key == "fsdp" and _WORDS & set(str(words_of(entry.node)).lower().split()):
+                    config = node.scalar("fsdp_config")
+                    yield _block("host", entry, {"host": "trainer", "words": words_of(entry.node), "config": config})
 
     def _config(self, root: Node, node: Node, entry: Entry) -> Iterable[Block]:
         if _is_axolotl(root):
@@ -68,6 +74,7 @@ class Others:
                     not _OWN.search(entry.key)
                     or {"@", "/"} & set(entry.key)
                     or entry.key in _FSDP2
+                    or (entry.key == "fsdp_config" and _is_unused(node))
                     or _is_off(entry.node)
                 ):
                     continue
@@ -100,6 +107,12 @@ def _is_axolotl(root: Node) -> bool:
 def _version(root: Node, config: Node | None) -> str:
     inner = config.scalar("fsdp_version") or config.scalar("version") if config else None
     return str(root.scalar("fsdp_version") or inner or 1)
+
+
+def _is_unused(node: Node) -> bool:
+    """Whether ``fsdp`` of the same arguments is off, as in records of runs that hold every argument."""
+    words = node.get("fsdp")
+    return words is not None and words_of(words) in ("", None, False)
 
 
 def _is_off(node: Node) -> bool:

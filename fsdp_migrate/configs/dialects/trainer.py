@@ -26,8 +26,11 @@ class Trainer:
             if any(node.get(key) for key in _FOREIGN):
                 continue
             inner, words = node.get("fsdp_config"), node.entry("fsdp")
+            if words is not None and words_of(words.node) in ("", None, False):
+                # FSDP is off, as in records of runs that hold every argument.
+                continue
             if inner is not None and inner.entries is not None and words is not None:
-                yield self._block(text, inner, node, words.node.value if words.node.is_scalar else None, is_json)
+                yield self._block(text, inner, node, words_of(words.node), is_json)
             elif is_json and node is root and _SIGNS & _names(node):
                 yield self._block(text, node, node, None, is_json)
 
@@ -48,6 +51,11 @@ class Trainer:
         around: dict[str, Plain] = {"fsdp": words, "prefix": PREFIX if prefixed else "", "precision": precision}
         editor = DocumentEditor(text, inner, outer, is_json)
         return Block(self.name, "file", settings, around, (start, start + 1), editor, tuple(others))
+
+
+def words_of(node: Node) -> Plain:
+    """The words of ``fsdp``, with blanks between those of a list."""
+    return node.value if node.is_scalar else " ".join(str(item.value) for item in node.items or ())
 
 
 def _names(node: Node) -> set[str]:

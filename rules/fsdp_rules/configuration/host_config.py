@@ -13,7 +13,9 @@ class HostConfig(ConfigRule):
     """FSDP1 in configuration of axolotl, Lightning, NeMo and others.
 
     axolotl runs FSDP1 unless `fsdp_version` is 2. Its `fsdp_config` is migrated (FSDP531), a list `fsdp` is reported.
-    A `class_path` or `_target_` that names a class for FSDP1 is reported as the class is in Python (FSDP553).
+    The words of the Trainer's `fsdp` without a mapping `fsdp_config`, as LLaMA-Factory's and TRL's files have them,
+    mean FSDP1 before transformers 5.10 and FSDP2 from then on. A `class_path` or `_target_` that names a class for
+    FSDP1 is reported as the class is in Python (FSDP553).
     """
 
     id = "FSDP541"
@@ -33,6 +35,8 @@ fsdp:
         match block.around.get("host"):
             case "axolotl":
                 yield from self._axolotl(block)
+            case "trainer":
+                yield self._trainer(block)
             case "lightning word":
                 yield Verdict(
                     None,
@@ -42,6 +46,21 @@ fsdp:
                 )
             case _:
                 yield Verdict(None, Level.MANUAL, str(block.around["message"]), str(block.around["advice"]))
+
+    def _trainer(self, block: Block) -> Verdict:
+        words, config = str(block.around["words"]).lower(), block.around["config"]
+        refused = [word for word in ("hybrid_shard", "no_shard") if word in words]
+        if refused:
+            told = f"transformers' FSDP2 refuses {refused[0]} with ValueError"
+            return Verdict(None, Level.MANUAL, told, "Set version: 1 in fsdp_config, or use full_shard.")
+        if isinstance(config, str):
+            told = f"the version of FSDP is that of {config}"
+            return Verdict(None, Level.INFO, told, "Run this tool on that file, too.")
+        told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from then on"
+        reshard = "false" if "shard_grad_op" in words else "true"
+        offload = ", cpu_offload: true" if "offload" in words else ""
+        advice = f"Write fsdp_config: {{version: 2, reshard_after_forward: {reshard}{offload}}} for transformers 5.10."
+        return Verdict(None, Level.MANUAL, told, advice)
 
     def _axolotl(self, block: Block) -> Iterable[Verdict]:
         if block.around["version"] != "2":
