@@ -22,6 +22,8 @@ from fsdp_rules.state._governing.receiver import Receiver
 from fsdp_rules.state._governing.state_settings import DEFAULT, Context, Kind, Setting
 from fsdp_rules.state._governing.sticky import sticky_context
 from fsdp_rules.state._governing.unseen import unseen_manager
+from fsdp_rules.state._governing.wrapped_optimizers import wrapper_of
+from fsdp_rules.verdict.finding import Level
 
 OF_A_RANK = "another function forms its path from a rank, and rank 0 would send its own to all"
 
@@ -100,12 +102,27 @@ class StateSite:
     def governing(self) -> Governing:
         """The settings of the ``with`` around, of set_state_dict_type, or those that FSDP1 starts in."""
         found, state = self._settings(), self.state.state
+        problem, note = self._wrapper
+        if not found.problem and (problem or note):
+            return Governing(found.context, (*found.notes, *([note] if note else [])), problem)
         if found.problem or state is None or self.state.action is not Action.SET_MODEL:
             return found
         full = found.context.full if self.state.kind is None else self.state.kind is Kind.FULL
         if full is not False and not is_of_a_rank(state, self.file) and may_be_of_a_rank(state, self.file):
             return Governing(problem=OF_A_RANK)
         return found
+
+    @cached_property
+    def _wrapper(self) -> tuple[str, str]:
+        """What stands against, and what is assumed of, an optimizer that is an object around another one."""
+        load = self.load if self.state.optim is None else None
+        optim = load.target if load is not None else self.state.optim
+        return ("", "") if optim is None else wrapper_of(optim, self.file)
+
+    @property
+    def sure(self) -> Level | None:
+        """The level of what is exact for every optimizer of torch; None where it rests on a wrapper around one."""
+        return None if self._wrapper[1] else Level.SAFE
 
     def _settings(self) -> Governing:
         if self.enclosing is not None:

@@ -15,7 +15,6 @@ from fsdp_rules.state._writing.options import Gathered, gathering
 from fsdp_rules.state._writing.pickled import is_pickled
 from fsdp_rules.state._writing.shared_options import OPTIM_OPTION_NAMES, OPTION_NAMES, shared_options
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, InsertBefore, Replace
-from fsdp_rules.verdict.finding import Level
 
 #: Words of a function that writes what it gathers.
 SAVES = re.compile(r"save|write|dump|upload", re.IGNORECASE)
@@ -91,7 +90,7 @@ class Taking(Writer):
         if self.file.settings.may_help:
             helper = self.file.ref(HELPERS[Action.GET_OPTIM])
             self.notes.append("every rank gets the full state in CPU memory, as under FSDP1 by default")
-            return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code), Level.SAFE)
+            return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code), self.site.sure)
         self.notes.append("the full state is kept on its device (FSDP1: moved to the CPU)")
         return self.replaced(lambda code: self.call(get, arguments, gathered.options, code))
 
