@@ -6,8 +6,10 @@ With ``--check`` nothing is written; exits 1 if a page is missing, stale or with
 from __future__ import annotations
 
 import importlib
+import json
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,15 @@ from fsdp_rules.fsdp1.api import KINDS, Entry, entries
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 CATALOGUE = DOCS.parent / "rules" / "fsdp_rules" / "engine" / NAME
 FEATURES = DOCS / "features.toml"
+BENCHMARKS = DOCS.parent / "benchmarks"
+#: What benchmarks/training_costs.py times, as the page says it.
+TIMED = {
+    "step": "training step",
+    "save_sharded": "saving a sharded checkpoint",
+    "load_sharded": "loading it",
+    "save_full": "saving a full checkpoint on rank 0",
+    "load_full": "loading it on all ranks",
+}
 CHAPTERS = {
     "1": "Construction",
     "2": "Training loop",
@@ -62,6 +73,7 @@ def generated() -> dict[Path, str]:
         DOCS / "rules.md": _text(_index(known)),
         DOCS / "coverage.md": _text(_coverage(entries())),
         DOCS / "features.md": _text(_features()),
+        DOCS / "costs.md": _text(_costs()),
         CATALOGUE: Catalogue.of(all_rules()).text(),
     }
 
@@ -133,6 +145,77 @@ def _features() -> Iterator[str]:
         yield from ("", f"## The {title}", "", "| feature | in `fsdp_compat` | shown by |", "|---|---|---|")
         for row in group:
             yield f"| {row['name']} | {row['says']} | {'<br>'.join(map(_test, row['tests']))} |"
+
+
+def _costs() -> Iterator[str]:
+    found = json.loads((BENCHMARKS / "training_costs.json").read_text(encoding="utf-8"))
+    machine, on_cuda = found["machine"], found["machine"]["backend"] == "nccl"
+    loads = [load for variant in found["variants"].values() for load in variant["load_average"]]
+    parameters = [f"{found[model]['parameters']:,}" for model in ("model", "memory_model")]
+    clock = "clock" if on_cuda else "processor, not of the clock"
+    yield "<!-- Written by `make docs` from benchmarks/*.json; do not edit. -->"
+    yield "# What it costs"
+    yield ""
+    yield from _paragraph(
+        "A Llama-like model is written for FSDP1 (benchmarks/llama.py), rewritten to native FSDP2 and to the shim, and "
+        "the three are trained in turns in the same processes. The figures are ratios to FSDP1 in the same run: 1 is "
+        "the same, less is better. `make bench` repeats it, and uses the GPUs of a machine that has some."
+    )
+    yield ""
+    yield from _paragraph(
+        f"Measured on {found['date']} with {found['ranks']} processes over {machine['backend']} on {machine['device']} "
+        f"({machine['cores']} cores), torch {found['versions']['torch']}, Python {found['versions']['python']}, AdamW "
+        f"and gradient clipping. Other work ran on the machine (load average {min(loads):g} to {max(loads):g}): the "
+        f"times are those of the {clock}, medians of {found['rounds']} rounds with their quartiles. The model "
+        f"that is timed has {parameters[0]} parameters, that of memory {parameters[1]}."
+    )
+    if not on_cuda:
+        yield ""
+        yield "**No GPU was used.** What overlaps on a GPU, and what its allocator keeps, these figures do not say."
+    for name, variant in found["variants"].items():
+        yield from ("", f"## {name}", "", *_variant(variant, "wall" if on_cuda else "cpu"))
+    opened = json.loads((BENCHMARKS / "report_opening.json").read_text(encoding="utf-8"))
+    times = opened["milliseconds"]
+    middle = {what: f"{one['median']:.0f} ms" for what, one in times.items()}
+    yield from ("", "## The HTML report", "")
+    yield from _paragraph(
+        f"A browser opens the report of {opened['findings']:,} findings ({opened['bytes'] / 1e6:.1f} MB) in "
+        f"{middle['loaded']} (median of {opened['rounds']} rounds, {times['loaded']['least']:.0f} to "
+        f"{times['loaded']['most']:.0f} ms) and shows its first contents after {middle['drawn']}. Its main thread "
+        f"works {middle['main_thread']}, a filter takes {middle['filter']} and a search {middle['search']}. Measured "
+        f"on {opened['date']} on {opened['cores']} cores with other work (load average {opened['load_average'][0]:g}). "
+        "`make bench-report` repeats it."
+    )
+
+
+def _variant(variant: Mapping[str, Any], clock: str) -> Iterator[str]:
+    calls = {side: sum(parts.values()) for side, parts in variant["calls"].items()}
+    before, after = variant["calls"]["fsdp1"], variant["calls"]["native"]
+    loops = sum(after[part] - before[part] for part in ("clip", "update"))
+    equal = "are equal bit for bit" if variant["same_losses"] else "are not all equal"
+    yield from _paragraph(
+        f"Before clipping the losses of all three {equal}. Clipping and the optimizer's step, which see DTensors, add "
+        f"{loops:,} Python calls to a step of native FSDP2."
+    )
+    yield from ("", "| | FSDP1 | native FSDP2 | shim |", "|---|---|---|---|")
+    for work, title in TIMED.items():
+        times = variant["times"][work][clock]
+        ratios = [_ratio(times["to_fsdp1"][side]) for side in ("native", "shim")]
+        yield f"| {title} | {times['ms']['fsdp1']:.0f} ms | {' | '.join(ratios)} |"
+    peaks = variant["peak_to_fsdp1"]
+    yield f"| peak memory | {variant['peak_mib']['fsdp1']:.0f} MiB | {peaks['native']:.2f} | {peaks['shim']:.2f} |"
+    shares = [f"{calls[side] / calls['fsdp1']:.2f}" for side in ("native", "shim")]
+    yield f"| functions that Python calls in a step | {calls['fsdp1']:,} | {' | '.join(shares)} |"
+    collectives = [str(sum(variant["collectives"][side].values())) for side in ("fsdp1", "native", "shim")]
+    yield f"| collectives of forward and backward (count) | {' | '.join(collectives)} |"
+
+
+def _paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _ratio(found: Mapping[str, float]) -> str:
+    return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
 def _test(node: str) -> str:
