@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.verify.report.runs_progress import Progress
 
 #: Causes that are no defect, and whose effect is measured by giving the run before the same last digit.
-_ROUNDING = ("order-of-norm", "order-of-summation", "shared-input")
+ROUNDING = ("order-of-norm", "order-of-summation", "shared-input")
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def verify(wanted: Wanted, progress: Progress) -> Verdict:
             if problem:
                 raise CannotRun(problem)
         verdict = verdict_of(first, second, again, wanted.tolerance)
-        if verdict.cause is not None and verdict.cause.cause in _ROUNDING and wanted.repeat:
-            by = _nudge(verdict)
+        if verdict.cause is not None and verdict.cause.cause in ROUNDING and wanted.repeat:
+            by = nudge_of(verdict)
             nudged = runner.record("before-nudged", before, nudge=by)
             verdict = verdict_of(first, second, again, wanted.tolerance, nudged, by)
         if wanted.recorded.feed and verdict.first is not None:
@@ -142,7 +142,7 @@ def _not_repeatable(itself: Verdict) -> str:
     )
 
 
-def _nudge(verdict: Verdict) -> float:
+def nudge_of(verdict: Verdict) -> float:
     """The relative size of the rounding that the run before has to be given."""
     first = verdict.first
     assert first is not None

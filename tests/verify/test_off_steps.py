@@ -43,3 +43,19 @@ def test_nothing_listens_after_the_last_recorded_step(tmp_path: Path) -> None:
         assert listening(model) != before
         step()
         assert listening(model) == before
+
+
+def test_the_recorder_ends_inside_a_step_that_others_listen_to(tmp_path: Path) -> None:
+    model, seen = Model(), []
+    optimizer = torch.optim.AdamW(model.parameters())
+    with recorded(Orders(str(tmp_path), 2, stop=False)):
+        handles = [
+            optimizer_hooks.register_optimizer_step_pre_hook(lambda *_: seen.append("before")),
+            optimizer_hooks.register_optimizer_step_post_hook(lambda *_: seen.append("after")),
+        ]
+        for _ in range(3):
+            model(torch.zeros(1, 2, dtype=torch.int64)).sum().backward()
+            optimizer.step()
+    for handle in handles:
+        handle.remove()
+    assert seen == ["before", "after"] * 3

@@ -1,4 +1,4 @@
-"""Digests of many small tensors in a few operations: what a step costs is the number of operations, not of elements."""
+"""Digests of many small tensors together: what a step costs is the number of operations, not of elements."""
 
 from __future__ import annotations
 
@@ -51,33 +51,57 @@ def digest_together(
     with torch.no_grad():
         flat = torch.cat([local.detach().reshape(-1) for local in locals_])
         plan = _plan(tuple(places), tuple(samples), flat.device)
-        table = within(flat.device)
-        starts = [place.start % BLOCK for place in places]
-        weights = torch.cat([table[s : s + place.length] for s, place in zip(starts, places, strict=True)])
-        bits = flat.view(BITS[flat.element_size()]).to(torch.int64)
-        # Sums wrap, so that the difference of two of them is that of the elements in between.
-        running = ((bits + 1) * weights).cumsum(0)[plan.ends]
-        digests = torch.diff(running, prepend=running.new_zeros(1)) * plan.blocks
-        numbers = _numbers(flat, plan.lengths)
-        taken = bits[plan.sampled]
+        bits = flat.view(BITS[flat.element_size()]).to(torch.int64) + 1
+        each = _each if flat.device.type == "cpu" else _all
+        digests, numbers = each(bits, flat.double(), places, plan)
+        taken = bits[plan.sampled] - 1
         counts = [len(which) for which in plan.which]
         parts = taken.split(counts)  # type: ignore[no-untyped-call]
     dtype = str(flat.dtype).removeprefix("torch.")
-    rows = zip(digests.unbind(), numbers.unbind(), parts, plan.which, places, strict=True)
+    rows = zip((digests * plan.blocks).unbind(), numbers.unbind(), parts, plan.which, places, strict=True)
     return [
         Digested(digest, four, part if which else None, which, place.length, dtype)
         for digest, four, part, which, place in rows
     ]
 
 
-def _numbers(flat: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """One row for each tensor, float64, as in :class:`Digested`."""
-    whole = flat.double()
-    columns = ((whole.square(), "sum"), (whole, "sum"), (whole.abs(), "max"))
-    found = [torch.segment_reduce(data, how, lengths=lengths) for data, how in columns]
-    if flat.device.type == "cpu" and bool(torch.isfinite(found[0]).all()):
-        # Another device would have to be waited for to know it.
-        wrong = torch.zeros_like(found[0])
-    else:
-        wrong = torch.segment_reduce((~torch.isfinite(whole)).double(), "sum", lengths=lengths)
-    return torch.stack([*found, wrong], 1)
+def _each(
+    bits: torch.Tensor, whole: torch.Tensor, places: Sequence[Range], plan: _Plan
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tensor by tensor: on the CPU an operation costs little, and passes over all elements cost most.
+
+    Sums of bits by weights, int64, and rows as in :class:`Digested`, float64.
+    """
+    table, lengths = within(bits.device), [place.length for place in places]
+    starts = [place.start % BLOCK for place in places]
+    cut = zip(bits.split(lengths), starts, lengths, strict=True)  # type: ignore[no-untyped-call]
+    digests = torch.stack([torch.dot(part, table[start : start + length]) for part, start, length in cut])
+    parts = whole.split(lengths)  # type: ignore[no-untyped-call]
+    squares = torch.stack([torch.dot(part, part) for part in parts])
+    sums = torch.stack([part.sum() for part in parts])
+    greatest = torch.stack([torch.maximum(*_ends(part)) for part in parts])
+    wrong = torch.zeros_like(squares)
+    if not bool(torch.isfinite(squares).all()):
+        wrong = torch.stack([(~torch.isfinite(part)).sum().double() for part in parts])
+    return digests, torch.stack([squares, sums, greatest, wrong], 1)
+
+
+def _ends(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    least, most = torch.aminmax(part)
+    return -least, most
+
+
+def _all(
+    bits: torch.Tensor, whole: torch.Tensor, places: Sequence[Range], plan: _Plan
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`_each`, in few operations and without waiting: other devices pay for each that is launched."""
+    table = within(bits.device)
+    starts = [place.start % BLOCK for place in places]
+    weights = torch.cat([table[s : s + place.length] for s, place in zip(starts, places, strict=True)])
+    # Sums wrap, so that the difference of two of them is that of the elements in between.
+    running = (bits * weights).cumsum(0)[plan.ends]
+    digests = torch.diff(running, prepend=running.new_zeros(1))
+    wrong = (~torch.isfinite(whole)).double()
+    columns = ((whole.square(), "sum"), (whole, "sum"), (whole.abs(), "max"), (wrong, "sum"))
+    found = [torch.segment_reduce(data, how, lengths=plan.lengths) for data, how in columns]
+    return digests, torch.stack(found, 1)

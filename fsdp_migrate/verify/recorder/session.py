@@ -7,17 +7,14 @@ import os
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from .calls import Calls
-from .closures import listening, of_call
 from .deep import Deep
 from .digest import Range
 from .guard import guarded
@@ -27,10 +24,11 @@ from .models import Named, named_parameters
 from .opened import from_an_earlier_run
 from .orders import Orders
 from .parts import local_of, rank
-from .states import Optimizers, is_of_a_state_dict
-from .surroundings import environment, layout, loaded_files, peak
+from .states import Optimizers
+from .steps import Steps
+from .surroundings import layout, loaded_files, peak, start
 from .values import Values
-from .writer import FORMAT, VERSION, Writer
+from .writer import Writer
 
 #: Forwards and backwards between two steps that are kept; an evaluation in between may have thousands.
 _MOST = 256
@@ -46,6 +44,7 @@ class Session:
         self._calls = Calls(self)
         self._optimizers = Optimizers(self._values)
         self._roots: list[nn.Module] = []
+        self._names: list[Named] | None = None
         self._known: set[int] = set()
         self._deep: list[Deep] = []
         self._handles: list[Any] = []
@@ -63,10 +62,7 @@ class Session:
         # The hook that finds models is called once more by a compiled one, which it knows by then.
         warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
         self._calls.replace()
-        self._handles = [
-            register_optimizer_step_pre_hook(self._on_step),
-            register_optimizer_step_post_hook(lambda opt, *_: None if is_of_a_state_dict() else self.after_step(opt)),
-        ]
+        self._steps = Steps(self)
         self._finder = nn.modules.module.register_module_forward_pre_hook(self._find_root)
         os.register_at_fork(after_in_child=self._off)
         atexit.register(self.close)
@@ -95,6 +91,7 @@ class Session:
         if not any(True for _ in module.parameters()):
             return
         self._roots = [root for root in self._roots if id(root) not in inside] + [module]
+        self._names = None
         number = self._roots.index(module)
         self._calls.replace_methods(module)
         buffers = self._pending.setdefault("first buffers", {})
@@ -155,20 +152,14 @@ class Session:
             self._values.put(entry, "value", local, Range(0, local.numel(), local.numel()))
 
     def _named(self) -> list[Named]:
-        return [each for number, root in enumerate(self._roots) for each in named_parameters(root, number)]
-
-    def _on_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """An optimizer's step begins. With a closure forward and backward are inside it: its end is looked at."""
-        if is_of_a_state_dict() or not self.is_on:
-            return None
-        self._enter(optimizer)
-        if of_call(args, kwargs) is None:
-            self.before_step(optimizer)
-            return None
-        return listening(args, kwargs, lambda: self.before_step(optimizer))
+        """The parameters of all models, as they were when the last model or optimizer was found."""
+        if self._names is None:
+            self._names = [each for number, root in enumerate(self._roots) for each in named_parameters(root, number)]
+        return self._names
 
     @guarded
-    def _enter(self, optimizer: Optimizer) -> None:
+    def enter(self, optimizer: Optimizer) -> None:
+        """A step begins, or one inside of it."""
         trace = self._optimizers.trace(optimizer)
         trace.depth += 1
         if trace.depth == 1 and trace.step >= self._orders.steps:
@@ -198,20 +189,11 @@ class Session:
         """The first step of an optimizer: write what the models are made of."""
         if not self._writer.is_open:
             self._writer.open(rank())
-            self._writer.write(
-                "start",
-                format=FORMAT,
-                version=VERSION,
-                rank=rank(),
-                argv=sys.argv,
-                cwd=str(Path.cwd()),
-                steps=self._orders.steps,
-                deep=self._orders.deep,
-                environment=environment(),
-            )
+            self._writer.write("start", **start(self._orders.steps, self._orders.deep))
             first = self._pending.pop("first buffers", {})
             self._values.write()
             self._writer.write("buffers", values=first)
+        self._names = None
         named = self._named()
         trace = self._optimizers.trace(optimizer)
         trace.attach(named)
@@ -293,6 +275,7 @@ class Session:
         self.is_on = False
         self._calls.give_back()
         self._finder.remove()
+        self._steps.remove()
         for handle in self._handles:
             handle.remove()
         for deep in self._deep:

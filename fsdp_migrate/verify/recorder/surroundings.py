@@ -5,14 +5,31 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from .models import Named, fsdp2_groups, is_fsdp1, is_fsdp2, module_names, plain_class
+from .parts import rank
+from .writer import FORMAT, VERSION
 
 _FLAGS = ("CUBLAS_", "CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "PYTHONHASHSEED", "GLOO_")
+
+
+def start(steps: int, deep: int) -> dict[str, Any]:
+    """The first event of a recording of so many steps, of which so many deep."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "rank": rank(),
+        "argv": sys.argv,
+        "cwd": str(Path.cwd()),
+        "steps": steps,
+        "deep": deep,
+        "environment": environment(),
+    }
 
 
 def environment() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,8 @@ _SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 def lines(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Iterator[str]:
     """A line per unit and side, for one backward per step; what a unit gathers and reduces, with its bytes."""
     rows: list[tuple[str, ...]] = [("", *_HEAD)]
-    for one, two in zip(before, after, strict=False):
+    nothing: dict[str, Any] = {"units": []}
+    for one, two in itertools.zip_longest(before, after, fillvalue=nothing):
         names = dict.fromkeys(unit["name"] for side in (one, two) for unit in side["units"])
         for name in names:
             for label, side in (("before", one), ("after", two)):
@@ -32,25 +34,33 @@ def _gathers(unit: dict[str, Any]) -> int:
     return (2 if again else 1) if unit["shards"] > 1 else 0
 
 
-def _numbers(unit: dict[str, Any]) -> tuple[int, int, int, int, int, int, int]:
-    ranks = unit["shards"] * unit["replicas"]
-    gathers = _gathers(unit)
+def numbers(unit: dict[str, Any]) -> tuple[int, int, int, int, int, int, int]:
+    """Of one unit: bytes, bytes on a rank, padding; gathers of a step and their bytes; reductions and theirs.
+
+    What is gathered and reduced is padded. A hybrid unit reduces twice: all of it over the shards, and then its shard
+    over the replicas.
+    """
     held = unit["nbytes"] // unit["numel"] if unit["numel"] else 0
-    reduced = unit["numel"] * _SIZES.get(unit["reduce_dtype"] or "", held)
-    padding = max(0, unit["local"] * unit["shards"] - unit["nbytes"])
-    reductions = (unit["shards"] > 1) + (unit["replicas"] > 1) if ranks > 1 else 0
+    shards, padded = unit["shards"], max(unit["nbytes"], unit["local"] * unit["shards"])
+    gathers, gathered = _gathers(unit), _scaled(unit["gathered"], unit, padded)
+    reduced = _scaled(unit["trained"] * _SIZES.get(unit["reduce_dtype"] or "", held), unit, padded)
+    passes = ([reduced] if shards > 1 else []) + ([reduced // shards] if unit["replicas"] > 1 else [])
+    passes = passes if unit["trained"] else []
     return (
-        unit["nbytes"], unit["local"], padding, gathers, gathers * unit["gathered"], reductions,
-        reduced if reductions else 0,
+        unit["nbytes"], unit["local"], padded - unit["nbytes"], gathers, gathers * gathered, len(passes), sum(passes),
     )  # fmt: skip
 
 
+def _scaled(size: int, unit: dict[str, Any], padded: int) -> int:
+    return size * padded // unit["nbytes"] if unit["nbytes"] else 0
+
+
 def _row(unit: dict[str, Any]) -> tuple[str, ...]:
-    return (unit["name"] or "(root)", *_cells(_numbers(unit)))
+    return (unit["name"] or "(root)", *_cells(numbers(unit)))
 
 
 def _total(units: list[dict[str, Any]]) -> tuple[str, ...]:
-    sums = [sum(column) for column in zip(*map(_numbers, units), strict=True)] if units else [0] * 7
+    sums = [sum(column) for column in zip(*map(numbers, units), strict=True)] if units else [0] * 7
     return ("total", *_cells(sums))
 
 

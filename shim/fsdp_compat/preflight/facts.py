@@ -18,7 +18,10 @@ from fsdp_compat.units import clean_name
 
 @dataclass(frozen=True)
 class UnitFacts:
-    """One unit. ``numel`` and ``nbytes`` of its whole parameters; ``gathered``: in the dtype that is computed in."""
+    """One unit. ``numel`` and ``nbytes`` of its whole parameters; ``gathered``: in the dtype that is computed in.
+
+    ``local``: bytes of its shard on this rank, padding included. ``trained``: elements whose gradients are reduced.
+    """
 
     name: str
     kind: str
@@ -27,6 +30,7 @@ class UnitFacts:
     nbytes: int
     gathered: int
     local: int
+    trained: int
     dtypes: tuple[torch.dtype, ...]
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
@@ -121,6 +125,7 @@ def _fsdp2(name: str, module: nn.Module, group: Any, names: dict[int, str]) -> U
         sum(param.numel() * param.element_size() for param in params),
         sum(param.numel() * (size or param.element_size()) for param in params),
         sum(local(param).numel() * param.element_size() for param in params),
+        sum(param.numel() for param in params if param.requires_grad),
         tuple(dict.fromkeys(param.dtype for param in params)),
         policy.param_dtype,
         policy.reduce_dtype or policy.param_dtype,
@@ -148,6 +153,7 @@ def _fsdp1(name: str, module: Any) -> UnitFacts:
         numel * flat.element_size(),
         numel * size,
         flat.numel() * flat.element_size(),
+        numel if flat.requires_grad else 0,
         (flat.dtype,),
         mp.param_dtype,
         mp.reduce_dtype or mp.param_dtype,

@@ -1,0 +1,22 @@
+"""Programs of the parity matrix are equal by verify; ``make verify-programs`` does it for all, and the projects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parity.programs import Program, programs
+from tests.parity.tolerance import BUFFERS, EXACT, tolerance
+from tests.pool import Pool
+from tests.verify.matrix_programs import is_expected, verdict
+
+#: One of each strategy that must be equal bit for bit, the first of the matrix.
+CHOSEN = {p.spec["strategy"]: p for p in reversed(programs()) if tolerance(p.spec) in (EXACT, BUFFERS)}.values()
+
+
+@pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
+def test_a_program_of_the_matrix_is_equal(pool: Pool, tmp_path: Path, program: Program) -> None:
+    found = verdict(pool, program, tmp_path)
+    assert is_expected(program, found)
+    assert found is None or found.compared > 0

@@ -1,0 +1,120 @@
+"""Runs that must not be compared are refused with the reason, by both halves of the command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import main
+from fsdp_migrate.verify.compare.traps import Origin, trap, wrong_origin
+from fsdp_migrate.verify.recording.read import read
+from fsdp_migrate.verify.recording.recording import Recording
+from tests.verify import variants
+from tests.verify.test_recordings import lines, two_ranks
+from tests.verify.test_verify_command import both, told, write
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("recordings")
+    variants.alone(str(directory))
+    return directory / "alone"
+
+
+@pytest.fixture(scope="module")
+def recording(folder: Path) -> Recording:
+    return read(folder)
+
+
+def test_equal_recordings_may_be_compared(recording: Recording) -> None:
+    assert trap(recording, recording) is None
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_recorder_that_failed_on_one_side(recording: Recording, side: str) -> None:
+    failed = replace(recording, failures=("TypeError: no digest",))
+    pair = (failed, recording) if side == "before" else (recording, failed)
+    assert trap(*pair) == f"the recorder failed in the run {side}:\nTypeError: no digest"
+
+
+def test_other_numbers_of_optimizers(recording: Recording) -> None:
+    more = replace(recording, optimizers=recording.optimizers * 2)
+    assert trap(recording, more) == "1 optimizers stepped before and 2 after: the runs do not do the same"
+
+
+def test_other_numbers_of_steps_on_either_side(recording: Recording) -> None:
+    fewer = replace(recording, steps=recording.steps[:-1])
+    for pair, counts in (
+        ((recording, fewer), "3 steps before and 2 after"),
+        ((fewer, recording), "2 steps before and 3"),
+    ):
+        assert counts in (trap(*pair) or "")
+
+
+def test_nothing_of_what_was_rewritten_ran(recording: Recording, tmp_path: Path) -> None:
+    ran, rewritten = tmp_path / "train.py", tmp_path / "other.py"
+    found = replace(recording, files=(str(ran),))
+    assert wrong_origin(found, Origin(tmp_path, changed=(ran, rewritten)), "after") is None
+    problem = wrong_origin(found, Origin(tmp_path, changed=(rewritten,)), "after")
+    assert problem == "none of the 1 rewritten files was imported by the run after; check the command"
+
+
+def test_ranks_that_recorded_different_numbers_of_steps(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, torn = (Path(shutil.copytree(folder, tmp_path / name)) for name in ("whole", "torn"))
+    for copied in (whole, torn):
+        two_ranks(copied)
+    file = torn / "rank-1.jsonl"
+    file.write_text("".join(line for line in lines(file) if json.loads(line).get("step") != variants.STEPS - 1))
+    code = main(["verify", "compare", str(whole), str(torn)])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert "the ranks recorded different numbers of steps (rank 0: 3, rank 1: 2)" in err
+
+
+def test_a_crash_of_the_run_after_shows_its_own_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "train.py")
+    write(tmp_path / "other.py", body="raise ArithmeticError('the loss is gone')")
+    code, text = told(capsys, "--no-repeat", "--steps", "1", *both("train.py 2 1", "other.py 2 1"))
+    assert code == 2
+    assert "the run after failed with exit code 1:\nTraceback (most recent call last):" in text
+    assert text.rstrip().endswith("ArithmeticError: the loss is gone")
+
+
+def test_preflight_of_a_step_with_a_closure_looks_at_what_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(CLOSURE, encoding="utf-8")
+    code = main(["preflight", "--format", "json", "--", sys.executable, "train.py"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (1, "")
+    (model,) = json.loads(out)["models"]
+    assert [found["check"] for found in model["suspicions"]] == ["uninitialised"]
+
+
+CLOSURE = """
+import torch
+
+model = torch.nn.Linear(3, 2)
+torch.nn.init.zeros_(model.weight)
+optimizer = torch.optim.LBFGS(model.parameters())
+
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 3)).square().mean()
+    loss.backward()
+    return loss
+
+optimizer.step(closure)
+raise SystemExit("it was to stop before")
+"""
