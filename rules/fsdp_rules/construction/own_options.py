@@ -1,0 +1,79 @@
+"""Rule for options of a program that only set arguments of FSDP1's constructor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+#: Arguments of FSDP1's constructor that FSDP2 has nothing for.
+_DEAD = frozenset(
+    {"limit_all_gathers", "use_orig_params", "forward_prefetch", "backward_prefetch", "sync_module_states"}
+)
+
+
+class OwnOptions(Rule):
+    """Options of the project's own for arguments that FSDP2 does not have.
+
+    A program that reads `limit_all_gathers`, `use_orig_params`, prefetching or `sync_module_states` from its own
+    arguments (`add_argument`, fields of a configuration class) keeps the option, which then means nothing. Files of
+    settings get the same note (FSDP542).
+    """
+
+    id = "FSDP126"
+    name = "own-options"
+    markers = tuple(
+        (declared, name)
+        for declared in ("add_argument", "@dataclass")
+        for name in (*sorted(_DEAD), *(name.replace("_", "-") for name in sorted(_DEAD)))
+    )
+    visits = (cst.Call, cst.AnnAssign)
+    before = """
+import argparse
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--forward-prefetch", action="store_true")
+    return FSDP(model, forward_prefetch=parser.parse_args().forward_prefetch)
+"""
+    after = """
+import argparse
+from torch.distributed.fsdp import fully_shard
+
+def build(model):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--forward-prefetch", action="store_true")
+    return fully_shard(model)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Declarations of such an option."""
+        name = _option(node) if isinstance(node, cst.Call) else _field(node, file)
+        if name is not None and name.strip("-").replace("-", "_").removeprefix("fsdp_") in _DEAD:
+            told = f"{name} means nothing under FSDP2, which has no such argument"
+            yield Diagnosis(node, Level.INFO, told, "remove the option together with the code that reads it")
+
+
+def _option(node: cst.Call) -> str | None:
+    """The long name of an option that ``node`` declares."""
+    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "add_argument":
+        return None
+    names = [
+        one.value.evaluated_value for one in node.args if isinstance(one.value, cst.SimpleString) and not one.keyword
+    ]
+    return next((name for name in names if isinstance(name, str) and name.startswith("--")), None)
+
+
+def _field(node: cst.CSTNode, file: File) -> str | None:
+    """The name of a field that ``node`` declares in a class."""
+    if not isinstance(node, cst.AnnAssign) or not isinstance(node.target, cst.Name):
+        return None
+    if file.function(node) is not None or not any(isinstance(one, cst.ClassDef) for one in file.ancestors(node)):
+        return None
+    return node.target.value

@@ -1,0 +1,42 @@
+"""Options of a program for arguments that FSDP2 does not have."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import rewrite_tree
+
+WRAP = b"from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\ndef build(m, o):\n    return FSDP(m)\n"
+
+
+def told(source: str, others: bytes = WRAP) -> list[str]:
+    result = rewrite_tree({"options.py": source.encode(), "build.py": others}).get("options.py")
+    return [one.message for one in getattr(result, "findings", ()) if one.rule == "FSDP126"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("parser.add_argument('--backward_prefetch', default='BACKWARD_PRE')\n", "--backward_prefetch"),
+        ("parser.add_argument('-l', '--fsdp-limit-all-gathers')\n", "--fsdp-limit-all-gathers"),
+        ("@dataclass\nclass C:\n    use_orig_params: bool = True\n", "use_orig_params"),
+    ],
+)
+def test_an_option_in_another_file_is_a_note(source: str, name: str) -> None:
+    assert told(source) == [f"{name} means nothing under FSDP2, which has no such argument"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "parser.add_argument('--prefetch')\n",
+        "def f():\n    use_orig_params: bool = True\n    add_argument()\n",
+        "parser.add_argument('use_orig_params')\n",
+    ],
+)
+def test_other_names_and_places_are_nothing(source: str) -> None:
+    assert told(source) == []
+
+
+def test_a_project_without_fsdp1_is_nothing() -> None:
+    assert told("parser.add_argument('--backward_prefetch')\n", b"x = 1\n") == []
