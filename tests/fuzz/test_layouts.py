@@ -54,6 +54,7 @@ BODIES = (
     "@global g; g = FSDP(Net())  # one",
     "@if isinstance(model, FSDP):  # a\n@@# b\n@@model = model.module  # c\n@# d\n@else:  # e\n@@model = model  # f",
     "@if isinstance(model, FSDP): model = model.module  # c",
+    "@# same\n@model = FSDP(model,  # same\n@@@device_id=0,  # same\n@@@limit_all_gathers=True)  # same",
 )
 AROUND = (("def f(model, x):\n", 1), ("class A:\n@async def f(self, model):\n", 2), ("", 0))
 

@@ -17,6 +17,7 @@ from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
+from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
 from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
@@ -99,6 +100,10 @@ def build(model):
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
+        module = gathered.arguments.get("module")
+        first = None if module is None else line_of_first_wrap(module, call, file)
+        if first is not None:
+            plan.helper.append(f"line {first} wraps this model already, and fully_shard takes a module once")
         if spread is not None and contract is not None:
             plan_spread(call, spread, contract, plan, file)
             plan.assumptions += _assumed(contract)

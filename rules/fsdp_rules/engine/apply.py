@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 from typing import TypeVar, cast
@@ -113,8 +113,7 @@ class _Editor(cst.CSTTransformer):
         except cst.ParserSyntaxError:
             new = cst.parse_expression(f"({text})", config=self.module.config_for_parsing)
         lost = self.lost[self.owners[original]]
-        known = {*comments(new), *lost}
-        lost.extend(comment for comment in comments(original, self.layout) if comment not in known)
+        lost.extend(_beyond(comments(original, self.layout), [*comments(new), *lost]))
         old = cast("cst.BaseExpression", updated)
         if old.lpar and not new.lpar:
             return new.with_changes(lpar=old.lpar, rpar=old.rpar)
@@ -141,16 +140,14 @@ class _Editor(cst.CSTTransformer):
             statements.extend(made)
         lost = _kept(comments(original, self.layout), statements)
         own = [line for line in updated.leading_lines if line.comment is not None]
-        for line in own:
-            if line.comment is not None and line.comment.value in lost:
-                lost.remove(line.comment.value)
+        lost = _beyond(lost, (line.comment.value for line in own if line.comment is not None))
         trailing = updated.trailing_whitespace
         if trailing.comment is not None and _ends(trailing.comment.value, original, statements, main):
             for place in range(len(statements)) if MEANT.search(trailing.comment.value) else [main]:
                 statement = statements[place]
                 if isinstance(statement, cst.SimpleStatementLine):
                     statements[place] = statement.with_changes(trailing_whitespace=trailing)
-            lost = [comment for comment in lost if comment != trailing.comment.value]
+            lost = _beyond(lost, [trailing.comment.value])
         lines = [*updated.leading_lines, *_lines(lost)]
         if not statements:
             return removed_line([*lines, *_lines(dict.fromkeys(todos))])
@@ -170,8 +167,8 @@ class _Editor(cst.CSTTransformer):
         leading = list(getattr(updated, "leading_lines", ()))
         bare = updated.with_changes(leading_lines=()) if leading else updated
         statements, main = self._statements(original, bare)
-        kept = {line.comment.value for line in leading if line.comment is not None}
-        lost = [comment for comment in _kept(comments(original, self.layout), statements) if comment not in kept]
+        kept = [line.comment.value for line in leading if line.comment is not None]
+        lost = _beyond(_kept(comments(original, self.layout), statements), kept)
         lines = [*leading, *_lines(lost)]
         todos = _lines(self.todos.get(original, []))
         if not statements:
@@ -230,15 +227,22 @@ def _lines(texts: Iterable[str]) -> list[cst.EmptyLine]:
     return [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
 
 
-def _all_comments(statements: Iterable[cst.CSTNode]) -> set[str]:
-    return {comment for statement in statements for comment in comments(statement)}
-
-
 def _kept(found: Iterable[str], statements: Iterable[cst.CSTNode]) -> list[str]:
     """The comments of a replaced statement that ``statements`` lack, without pragmas: these were about its lines."""
     kept = [comment for comment in found if not PRAGMA.match(comment)]
-    present = _all_comments(statements) if kept else set()
-    return [comment for comment in kept if comment not in present]
+    return _beyond(kept, (comment for statement in statements for comment in comments(statement))) if kept else []
+
+
+def _beyond(found: Iterable[str], present: Iterable[str]) -> list[str]:
+    """What is in ``found`` more often than in ``present``, in order: two lines may say the same."""
+    left = Counter(present)
+    more: list[str] = []
+    for text in found:
+        if left[text]:
+            left[text] -= 1
+        else:
+            more.append(text)
+    return more
 
 
 def _ends(comment: str, original: cst.SimpleStatementLine, statements: Sequence[Statement], main: int) -> bool:

@@ -12,8 +12,8 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._summoned_parameters import Uses, uses_of
-from fsdp_rules.loop.gathered import reshard_before
-from fsdp_rules.model.passes import Pass, last_passes
+from fsdp_rules.loop.gathered import may_be_gathered, reshard_before
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrap_arguments import IGNORED, Given, given
 from fsdp_rules.verdict.diagnosis import Edit, Rebuild
 
@@ -140,15 +140,17 @@ def _looped(block: _Block, loops: Sequence[tuple[Iteration, str]], file: File) -
         return "some ranks alone read parameters, and full_tensor() needs all of them"
     found = Native("full_tensor() gathers each parameter where the block reads it")
     writes = block.flag("writeback", True) is True
+    changes = False
     for loop, iterated in loops:
         uses = uses_of(loop, iterated, writes, bool(block.flag("offload_to_cpu", False)), file)
         if not isinstance(uses, Uses):
             return uses
         found.edits += uses.edits
         found.notes += [note for note in uses.notes if note not in found.notes]
+        changes |= uses.writes
         if uses.writes:
             found.done = "each rank writes its own shard of a parameter, and full_tensor() gathers what is read"
-    if Pass.FORWARD in last_passes(block.statement, file):
+    if may_be_gathered(block.statement, sharded(block.model, file), changes, file):
         found.edits.append(reshard_before(block.statement, block.model, file))
     found.edits.append(Rebuild(block.statement, lambda statement, code: _without(statement, block.position)))
     return found

@@ -12,7 +12,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._parameter_reads import parameter_reads
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.passes import Pass, last_passes, may_run_between
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import Sharded, sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import SHARDING, may_wrap, model_of_parameters
 from fsdp_rules.project.project import Certainty
@@ -76,7 +76,7 @@ def train(net, batches):
         resharded: dict[tuple[cst.CSTNode, str], cst.CSTNode] = {}
         for place, part, clears in parameter_reads(file):
             model = part if clears else _whole(part, file)
-            if _only_counts(place) or not _is_gathered(place, model, clears, file):
+            if _only_counts(place) or _only_names(place, file) or not _is_gathered(place, model, clears, file):
                 continue
             optimizer = _optimizer_of(model, place, file) if clears and isinstance(place, cst.Call) else None
             if optimizer is not None and isinstance(place, cst.Call):
@@ -161,14 +161,19 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
         or is_summoned(place, file)
         or is_under_another_wrapper(place, file)
         or _is_made_anew(place, model, file)
+        or _is_sharded_below(place, model, file)
     ):
         return False
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False
+    changes = clears or _zips(place) or (isinstance(place, cst.For) and _writes(place, model, file))
+    return may_be_gathered(place, held, changes, file)
+
+
+def may_be_gathered(place: cst.CSTNode, held: Sharded, changes: bool, file: File) -> bool:
+    """Whether a pass before ``place`` may leave parameters gathered, of which a change would be lost."""
     passes = last_passes(place, file, made_here=bool(held.wraps))
-    if clears or _zips(place) or (isinstance(place, cst.For) and _writes(place, model, file)):
-        return not passes <= {Pass.BACKWARD, Pass.RESHARD}
-    return Pass.FORWARD in passes
+    return not passes <= {Pass.BACKWARD, Pass.RESHARD} if changes else Pass.FORWARD in passes
 
 
 def _only_counts(place: cst.CSTNode) -> bool:
@@ -177,6 +182,27 @@ def _only_counts(place: cst.CSTNode) -> bool:
     elt = given.elt if isinstance(given, cst.GeneratorExp | cst.ListComp) else None
     func = elt.func if isinstance(elt, cst.Call) and not elt.args else None
     return isinstance(func, cst.Attribute) and func.attr.value in ("numel", "nelement", "dim", "size")
+
+
+def _only_names(place: cst.CSTNode, file: File) -> bool:
+    """``for name, _ in model.named_parameters()``: gathered and sharded parameters have the same names."""
+    loop = place if isinstance(place, cst.For) else file.parent(place)
+    target = loop.target if isinstance(loop, cst.For | cst.CompFor) else None
+    value = target.elements[-1].value if isinstance(target, cst.Tuple) and len(target.elements) == 2 else None
+    return isinstance(value, cst.Name) and value.value == "_"
+
+
+def _is_sharded_below(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``fully_shard`` takes ``model`` further down on every way from ``place``: it takes a module once."""
+    text = file.code(model)
+    for entry in (place, *takewhile(lambda one: not isinstance(one, cst.FunctionDef), file.ancestors(place))):
+        number = file.layout.number(entry)
+        following = () if number is None else file.block(entry)[number + 1 :]
+        lines = (line for line in following if isinstance(line, cst.BaseSmallStatement))
+        calls = (call for line in lines for call in file.inside(line, cst.Call) if call.args)
+        if any(file.resolved(call.func) == SHARDING[0] and file.code(call.args[0].value) == text for call in calls):
+            return True
+    return False
 
 
 def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:

@@ -119,3 +119,26 @@ def test_the_advice_about_unused_parameters_is_one_that_can_be_followed() -> Non
     for release, advised in (((2, 6), "--torch 2.13"), ((2, 13), "assign this model to a name")):
         (found,) = (entry for entry in findings(source, Settings(torch=release)) if entry.rule == "FSDP121")
         assert advised in found.advice
+
+
+TWICE = "wraps this model already, and fully_shard takes a module once"
+
+
+@pytest.mark.parametrize(
+    ("source", "twice"),
+    [
+        ("model = FSDP(FSDP(net))\n", 1),
+        ("net = FSDP(net)\nmodel = FSDP(net)\n", 1),
+        ("net = FSDP(net)\nnet = FSDP(net, use_orig_params=True)\n", 1),
+        ("def build(self):\n    self.net = FSDP(self.net)\n    self.net = FSDP(self.net)\n", 1),
+        ("net = FSDP(net)\nif late:\n    net = FSDP(net)\n", 1),
+        ("if early:\n    net = FSDP(net)\nelse:\n    net = FSDP(net)\n", 0),
+        ("net = FSDP(net)\nnet = build()\nnet = FSDP(net)\n", 0),
+        ("net = FSDP(net)\nfor net in nets:\n    net = FSDP(net)\n", 0),
+        ("net.head = FSDP(net.head)\nnet = FSDP(net)\n", 0),
+    ],
+)
+def test_a_second_wrap_of_one_model_needs_the_helper(source: str, twice: int) -> None:
+    head = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+    said = [found for found in findings(head + source) if TWICE in found.message]
+    assert [found.level.value for found in said] == ["review"] * twice

@@ -73,6 +73,27 @@ def test_what_only_counts_parameters_is_the_same_for_gathered_ones() -> None:
         assert ("FSDP220" in [entry.rule for entry in findings(source.format(read=read))]) is reported, read
 
 
+def test_what_only_reads_names_is_the_same_for_gathered_parameters() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def run(net, batch):\n    model = FSDP(net, use_orig_params=True)\n    model(batch)\n"
+        "    return [name for name, {value} in model.named_parameters() if {test}]\n"
+    )
+    for value, test, reported in (("_", "name", False), ("value", "value.sum()", True)):
+        found = [entry.rule for entry in findings(source.format(value=value, test=test))]
+        assert ("FSDP220" in found) is reported, value
+
+
+def test_a_model_above_its_one_fully_shard_is_not_gathered() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard\n\n"
+        "def run(net, batch):\n    # TODO(fsdp-migrate FSDP101): by hand\n    net = FSDP(net, unknown=1)\n"
+        "    net(batch)\n    for value in net.parameters():\n        value.data.zero_()\n{below}"
+    )
+    for below, reported in (("    fully_shard(net)\n", False), ("    if batch:\n        fully_shard(net)\n", True)):
+        assert ("FSDP220" in [entry.rule for entry in findings(source.format(below=below))]) is reported, below
+
+
 def test_a_model_that_the_function_wraps_has_run_in_no_call_before() -> None:
     source = (
         "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 #: A part of the reason, and what to change; the first that is found counts.
 CURES = (
     ("--helpers always", "use --helpers needed"),
+    ("wraps this model already", "remove one of the two wraps"),
     ("more than", "move the mesh and the units to custom functions, and call fully_shard there"),
     ("built before sharding", "build the optimizer below the sharding"),
     ("used in other places", "give this call a value that nothing else reads"),
