@@ -21,7 +21,7 @@ from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
 from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
-from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers
+from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers, may_have_unseen
 from fsdp_rules.construction.unused_parameters import about_unused_parameters
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
@@ -154,6 +154,13 @@ def build(model):
         if native is not None and too_long(plan, native, file):
             native = None
             plan.helper.append(f"fully_shard would need more than {MOST_LINES} new lines here")
+        guard: list[Diagnosis] = []
+        if native is not None and may_have_unseen(call, plan.module, file):
+            plan.guarded = True
+            marking = render_native(plan, file)
+            native = marking or native
+            # What was not guarded may be part of an expression, where no statement can stand around it.
+            guard.append(about_unseen_optimizers(call, plan.module, file, marks=marking is not None))
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
             message = sentence("sharded in place by fully_shard", *plan.assumptions)
@@ -164,8 +171,7 @@ def build(model):
             }
             advice = next((check for assumed, check in checks.items() if assumed in plan.assumptions), "")
             edits, consumed = (*native, *plan.edits), tuple(plan.consumed)
-            # Its guard comes above what shards, which may be statements in front of this one.
-            yield from filter(None, [about_unseen_optimizers(call, plan.module, file)])
+            yield from guard
             has_mesh = plan.mesh == "given"
             taken = tuple(Taken(node, slot, plan.device.kind, has_mesh) for node, slot in plan.taken)
             yield Diagnosis(call, level, message, advice, edits, (call.func,), consumed, takes=taken)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.around import marked
 from fsdp_rules.construction._plan.early_optimizers import untrained
-from fsdp_rules.file.expressions import is_repeatable, last_name
+from fsdp_rules.construction._plan.local_functions import REFUSES_EARLY, refuses_early
+from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.verdict.diagnosis import Diagnosis, InsertBefore
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertAfter, InsertBefore
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 UNSEEN = "an optimizer comes from code this tool cannot follow: built before sharding, its step would train nothing"
 #: What may be done with a model before it is wrapped, and gives its parameters to nobody.
 HARMLESS = frozenset({"bool", "callable", "getattr", "hasattr", "id", "isinstance", "print", "repr", "str", "type"})
+#: Functions and methods that put a model into a container or another module.
+STORES = frozenset({"add_module", "append", "register_module", "setattr"})
 
 
 class UnseenOptimizers(Rule):
@@ -21,8 +25,9 @@ class UnseenOptimizers(Rule):
 
     FSDP2 makes new parameters, and an optimizer that was built before still holds the old ones: its steps train
     nothing. Where the code that builds an optimizer can be followed, FSDP117 moves, relinks or reports it. Where one
-    comes from a registry, a library or a container, `fsdp_compat.guard_optimizers(model)` above the sharding makes the
-    first step of such an optimizer raise. The line can be removed once the optimizer is known to be built afterwards.
+    comes from a registry, a library or a container, the parameters are marked while the model is sharded, and a hook
+    of torch stops the first step of an optimizer that holds one from before. Marks and hook can be removed once the
+    optimizer is known to be built afterwards.
     """
 
     id = "FSDP125"
@@ -40,27 +45,56 @@ def train(model, batches, config):
         optimizer.step()
 """
     after = """
-import fsdp_compat
 import optimizers
 from torch.distributed.fsdp import fully_shard
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+def refuse_early_optimizer(optimizer, args, kwargs):
+    \"\"\"Stop a step that would train nothing: fully_shard replaced these parameters.\"\"\"
+    held = (param for group in optimizer.param_groups for param in group["params"])
+    if any(getattr(param, "is_replaced", False) for param in held):
+        raise RuntimeError("optimizer built before fully_shard: build it afterwards")
+
+
+register_optimizer_step_pre_hook(refuse_early_optimizer)
+
 
 def train(model, batches, config):
     optimizer = optimizers.REGISTRY[config.optimizer](model)
-    fsdp_compat.guard_optimizers(model)
+    for param in model.parameters():
+        param.is_replaced = True
     fully_shard(model)
+    for param in model.parameters():
+        param.is_replaced = False
     for batch in batches:
         model(batch).backward()
         optimizer.step()
 """
 
 
-def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: File) -> Diagnosis | None:
-    """What to say about a constructor that becomes ``fully_shard``, None where every optimizer is accounted for."""
+def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
+    """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it."""
     if untrained(call) or not file.project.optimizers.has_unseen(file.project):
-        return None
-    if isinstance(module, cst.Call) or _is_fresh(module, call, file):
-        return None
-    if not file.settings.may_help or not is_repeatable(module):
+        return False
+    return not (isinstance(module, cst.Call) or _is_fresh(module, call, file))
+
+
+def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: File, *, marks: bool) -> Diagnosis:
+    """What to say of a constructor that becomes ``fully_shard``; ``marks``: it marks the parameters around that."""
+    statement = file.statement(call)
+    edits: tuple[Edit, ...] = tuple(refuses_early(file)) if marks else ()
+    remove = f"the marks and {REFUSES_EARLY}"
+    if not marks and is_repeatable(module) and not _is_bound_inside(module, statement, file):
+        if _keeps(module, call, file):
+            edits = (
+                InsertBefore(statement, lambda code: "\n".join(marked(module, code(module), True, file))),
+                InsertAfter(statement, lambda code: "\n".join(marked(module, code(module), False, file))),
+                *refuses_early(file),
+            )
+        elif file.settings.may_help:
+            remove, guard = "guard_optimizers", file.ref("fsdp_compat.guard_optimizers")
+            edits = (InsertBefore(statement, lambda code: f"{guard}({code(module)})"),)
+    if not edits and not marks:
         return Diagnosis(
             call,
             Level.MANUAL,
@@ -68,15 +102,35 @@ def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: Fi
             "build every optimizer after this call, and silence this finding once that is so",
             rule=UnseenOptimizers.id,
         )
-    guard = file.ref("fsdp_compat.guard_optimizers")
     return Diagnosis(
         call,
         Level.REVIEW,
         UNSEEN.replace("its step would train nothing", "its first step raises now"),
-        "build every optimizer after this call, then remove guard_optimizers",
-        edits=(InsertBefore(file.statement(call), lambda code: f"{guard}({code(module)})"),),
+        f"build every optimizer after this call, then remove {remove}",
+        edits=edits,
         rule=UnseenOptimizers.id,
     )
+
+
+def _is_bound_inside(module: cst.BaseExpression, statement: cst.CSTNode, file: File) -> bool:
+    """Whether ``module`` has its name inside ``statement`` alone, in a comprehension or a lambda."""
+    inside = []
+    for node in file.ancestors(module):
+        if node is statement:
+            break
+        inside.append(node)
+    return any(isinstance(node, cst.BaseComp | cst.DictComp | cst.Lambda) for node in inside)
+
+
+def _keeps(module: cst.BaseExpression, call: cst.Call, file: File) -> bool:
+    """Whether the statement of ``call`` puts the model somewhere and does no more, and ``module`` is it afterwards."""
+    root, parent, statement = (dotted(module) or "").partition(".")[0], file.parent(call), file.statement(call)
+    if isinstance(statement, cst.Expr) and isinstance(parent, cst.Arg):
+        owner = file.parent(parent)
+        return statement.value is owner and isinstance(owner, cst.Call) and last_name(owner.func) in STORES
+    if parent is not statement or not isinstance(statement, cst.Assign) or not root:
+        return False
+    return all(name.value != root for target in statement.targets for name in names_in(target.target))
 
 
 def _makes(value: cst.BaseExpression | None, wrap: cst.Call) -> bool:

@@ -195,7 +195,7 @@ class _Editor(cst.CSTTransformer):
             statements.append(cst.SimpleStatementLine([_bare(updated)]))
         else:
             statements.append(cast("cst.BaseCompoundStatement", updated))
-        if inserted and len(statements) > inserted and isinstance(statements[inserted - 1], cst.FunctionDef):
+        if len(statements) > inserted and any(isinstance(one, cst.FunctionDef) for one in statements[:inserted]):
             lines = [cst.EmptyLine(indent=False)] * 2
             statements[inserted] = _with_leading(statements[inserted], lines, own=False)
         for after in self.after.get(original, ()):

@@ -20,6 +20,9 @@ from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.walking import children, walk
 
+#: A module that its package, which has a class instead, deletes from its names.
+NO_ATTRIBUTE = "torch.optim.optimizer."
+
 
 class References:
     """The names that a file imports, and those that it may take."""
@@ -137,12 +140,14 @@ class References:
                 continue
             if full.startswith("torch.distributed.") and full.count(".") > 2 and rest.count(".") > 1:
                 continue
+            if full.startswith(NO_ATTRIBUTE) and not target.startswith(NO_ATTRIBUTE[:-1]):
+                continue
             best, spelled = target, local + rest
         if spelled:
             self.wanted_imports.setdefault(spelled.partition(".")[0], "")
             return spelled
         package = full.partition(".")[0]
-        near_torch = full.count(".") <= 3 and not full.startswith("torch.distributed.")
+        near_torch = full.count(".") <= 3 and not full.startswith(("torch.distributed.", NO_ATTRIBUTE))
         if not self.means_another(package, package) and (package != "torch" or near_torch):
             self.wanted_imports[package] = f"import {package}"
             if everywhere:

@@ -49,7 +49,10 @@ def _said(source: str, settings: Settings | None = None) -> list[str]:
 def test_an_optimizer_that_cannot_be_followed_is_guarded(source: str) -> None:
     assert _said(source) == ["review"]
     result = rewrite(HEAD + source)
-    assert result.source.decode().count("fsdp_compat.guard_optimizers(") == 1  # type: ignore[union-attr]
+    after = result.source.decode()  # type: ignore[union-attr]
+    assert "fsdp_compat" not in after
+    assert after.count("is_replaced = True") == after.count("is_replaced = False") == 1
+    assert after.count("register_optimizer_step_pre_hook(refuse_early_optimizer)") == 1
 
 
 @pytest.mark.parametrize("source", SEEN.values(), ids=SEEN.keys())
@@ -57,8 +60,43 @@ def test_one_that_can_is_not(source: str) -> None:
     assert _said(source) == []
 
 
-def test_without_helpers_it_is_left_to_the_reader() -> None:
-    assert _said(UNSEEN["a container"], Settings(helpers="never")) == ["manual"]
+@pytest.mark.parametrize("helpers", ["never", "needed"])
+def test_the_guard_needs_no_helper(helpers: str) -> None:
+    result = rewrite(HEAD + UNSEEN["a container"], Settings(helpers=helpers))
+    assert "fsdp_compat" not in result.source.decode()  # type: ignore[union-attr]
+
+
+#: Statements in which the call is a part of an expression, and what each gets.
+PARTS = {
+    "nets[0] = FSDP(net, use_orig_params=True)": ["review"],
+    "nets.append(FSDP(net, use_orig_params=True))": ["review"],
+    "train(FSDP(net, use_orig_params=True), optimizer)": ["manual"],
+    "net = hold(FSDP(net, use_orig_params=True))": ["manual"],
+    "nets = [FSDP(net, use_orig_params=True) for net in nets]": ["manual"],
+    "nets = map(lambda net: FSDP(net, use_orig_params=True), nets)": ["manual"],
+}
+
+
+@pytest.mark.parametrize(("statement", "levels"), PARTS.items(), ids=PARTS.keys())
+def test_a_part_of_an_expression_is_marked_where_the_statement_only_keeps_the_model(
+    statement: str, levels: list[str]
+) -> None:
+    source = (
+        f"def run(net, nets, make, hold, train):\n    optimizer = make(net)\n    {statement}\n    optimizer.step()\n"
+    )
+    assert _said(source, Settings(helpers="never")) == levels
+
+
+def test_a_model_that_a_comprehension_names_is_left_to_the_reader() -> None:
+    body = "optimizer = make(nets)\n    return [FSDP(net, use_orig_params=True) for net in nets]\n"
+    assert _said(f"def run(nets, make):\n    {body}") == ["manual"]
+
+
+def test_a_file_with_several_wraps_gets_the_hook_once() -> None:
+    source = UNSEEN["a container"] + "    state.other = FSDP(state.other, use_orig_params=True)\n"
+    after = rewrite(HEAD + source).source.decode()  # type: ignore[union-attr]
+    assert after.count("def refuse_early_optimizer(") == 1
+    assert after.count("is_replaced = True") == 2
 
 
 DDP = """\

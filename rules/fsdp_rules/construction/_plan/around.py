@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.local_functions import REPLACED
 from fsdp_rules.construction._plan.meshes import device_type
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_text import at_margin
@@ -34,6 +35,12 @@ def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     # torch.cuda.set_device takes no device without an index, which means the current one.
     index = f"{value}.index" if device.is_device else f"{file.ref('torch.device')}({value}).index"
     return [f'if {device_type(device, file, code)} == "cuda" and {index} is not None:', f"    {call}"]
+
+
+def marked(module: cst.BaseExpression, root: str, value: bool, file: File) -> list[str]:
+    """What marks the parameters of ``root`` as replaced before sharding, and those that it has afterwards as not."""
+    param = file.fresh(module, "param", "parameter", "sharded_param")
+    return [f"for {param} in {root}.parameters():", f"    {param}.{REPLACED} = {value}"]
 
 
 def may_have_units(module: cst.BaseExpression, file: File) -> bool:

@@ -14,6 +14,9 @@ BY_SIZE = "units_by_size"
 BY_POLICY = "units_of"
 BY_NAME = "sharding_arguments"
 BY_FIELDS = "mp_policies"
+REFUSES_EARLY = "refuse_early_optimizer"
+#: The attribute of parameters that fully_shard has replaced.
+REPLACED = "is_replaced"
 #: FSDP1's default for ``min_num_params``.
 DEFAULT = "int(1e8)"
 
@@ -104,6 +107,23 @@ def by_fields(file: File) -> list[Edit]:
     dtypes = {{"param_dtype": param_dtype, "reduce_dtype": mixed_precision.reduce_dtype or param_dtype}}
     root = {policy}(**dtypes, cast_forward_inputs=casts or mixed_precision.cast_root_forward_inputs)
     return root, {policy}(**dtypes, cast_forward_inputs=casts), mixed_precision.buffer_dtype''',
+        file,
+    )
+
+
+def refuses_early(file: File) -> list[Edit]:
+    """The hook that stops an optimizer with parameters that fully_shard has replaced, and its registration."""
+    register = file.ref("torch.optim.optimizer.register_optimizer_step_pre_hook", everywhere=True)
+    return defined(
+        REFUSES_EARLY,
+        f'''def {REFUSES_EARLY}(optimizer, args, kwargs):
+    """Stop a step that would train nothing: fully_shard replaced these parameters."""
+    held = (param for group in optimizer.param_groups for param in group["params"])
+    if any(getattr(param, "{REPLACED}", False) for param in held):
+        raise RuntimeError("optimizer built before fully_shard: build it afterwards")
+
+
+{register}({REFUSES_EARLY})''',
         file,
     )
 

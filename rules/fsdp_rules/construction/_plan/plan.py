@@ -65,6 +65,7 @@ class ShardPlan:
     ``ignored`` are the parameters that are not sharded, or (``ignores_modules``) the modules that hold them.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then. ``taken`` are the values that come from definitions which are rewritten too.
+    ``guarded``: an optimizer of unknown origin may hold the parameters from before.
     ``spread`` is the dictionary that has the arguments, ``taken_out`` the statements that take others out of it.
     """
 
@@ -93,6 +94,7 @@ class ShardPlan:
     ignored: cst.BaseExpression | None = None
     ignores_modules: bool = False
     root: bool = True
+    guarded: bool = False
     consumed: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
     helper: list[str] = field(default_factory=list)
     helper_edits: list[Edit] = field(default_factory=list)

@@ -11,6 +11,7 @@ from fsdp_rules.construction._plan.around import (
     device_lines,
     has_buffer_dtype,
     ignored_lines,
+    marked,
     sync_lines,
     unused_lines,
 )
@@ -74,6 +75,7 @@ class _Renderer:
             or has_buffer_dtype(plan)
             or (plan.precision is not None and plan.precision.value is not None)
             or plan.device.set_current
+            or plan.guarded
             or self.meshes.needs_statements
         )
 
@@ -118,9 +120,11 @@ class _Renderer:
         lines += ignored
         if self.plan.sync is not None and not self.plan.on_meta:
             lines += sync_lines(self.plan, all_tensors(root, self.file), mesh, self.file, code, self._ignored)
+        lines += marked(self.module, root, True, self.file) if self.plan.guarded else []
         call = self._sharding(lines, root, mesh, code)
         buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code, self._never_units)
         buffers += unused_lines(root, self.file)
+        buffers += marked(self.module, root, False, self.file) if self.plan.guarded else []
         if call is None:
             lines, call, buffers = [*lines, *buffers], root, []
         if place.form == "return":
