@@ -74,9 +74,11 @@ def train(model, batches, config):
 
 def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
     """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it."""
-    if untrained(call) or not file.project.optimizers.has_unseen(file.project):
+    if untrained(call) or isinstance(module, cst.Call) or _is_fresh(module, call, file):
         return False
-    return not (isinstance(module, cst.Call) or _is_fresh(module, call, file))
+    place = file.span(call)
+    lines = (place.line, place.end_line)
+    return file.project.optimizers.may_precede(file.project, file.path, file.scope(call), lines)
 
 
 def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: File, *, marks: bool) -> Diagnosis:

@@ -71,13 +71,13 @@ class Entered:
     def leaves(self, path: str, scope: str, callee: str) -> frozenset[Pass]:
         """What may be the last pass after a call of ``callee`` in ``scope``; empty where no function is known."""
         found: set[Pass] = set()
-        for site in self._called(path, scope, callee):
+        for site in self.called(path, scope, callee):
             found |= self._leaves(site)
         return frozenset(found)
 
     def is_given_model(self, name: str) -> Certainty:
         """How sure it is that a call of ``name`` gets a sharded model, or its parameters; NO where others get none."""
-        calls = [(site, self.steps[site][position]) for site, position in self._callers.get(name, ())]
+        calls = [(site, self.steps[site][position]) for site, position in self.callers.get(name, ())]
         if any(self._holds(*site, text) for site, step in calls for text in step.given):
             return Certainty.YES
         # A list of groups may hold what no name of a model says.
@@ -95,13 +95,13 @@ class Entered:
 
     def _is_entered(self, site: Site) -> bool:
         scope = site[1]
-        name = _called_as(scope)
+        name = called_as(scope)
         if not scope:
             return False
         callers = [
             (caller, position)
-            for caller, position in self._callers.get(name, ())
-            if site in self._called(*caller, self.steps[caller][position].callee)
+            for caller, position in self.callers.get(name, ())
+            if site in self.called(*caller, self.steps[caller][position].callee)
         ]
         if not callers:
             return name in self.values and self._evaluates
@@ -169,7 +169,7 @@ class Entered:
     def _holds(self, path: str, scope: str, text: str) -> bool:
         return self.models.find(path, scope, text).certainty is not Certainty.NO
 
-    def _called(self, path: str, scope: str, callee: str) -> list[Site]:
+    def called(self, path: str, scope: str, callee: str) -> list[Site]:
         """The functions of the tree that a call of ``callee`` in ``scope`` may run, those of the same class first."""
         receiver, _, name = callee.rpartition(".")
         found = self.functions.get(name, ())
@@ -186,7 +186,8 @@ class Entered:
         return list(found)
 
     @cached_property
-    def _callers(self) -> dict[str, list[tuple[Site, int]]]:
+    def callers(self) -> dict[str, list[tuple[Site, int]]]:
+        """The calls of every name, each as its function and its number there."""
         found: dict[str, list[tuple[Site, int]]] = defaultdict(list)
         for site, steps in self.steps.items():
             for position, step in enumerate(steps):
@@ -199,7 +200,7 @@ class Entered:
         return any(Pass.FORWARD in self._leaves(site) for site in self.steps)
 
 
-def _called_as(scope: str) -> str:
+def called_as(scope: str) -> str:
     """The name that a function is called by: a class's, for what initialises its objects."""
     owner, _, name = scope.rpartition(".")
     return owner.rpartition(".")[2] if name == "__init__" else name
@@ -216,5 +217,5 @@ def functions_by_name(files: Iterable[tuple[str, Iterable[str]]]) -> dict[str, t
     found: dict[str, list[Site]] = defaultdict(list)
     for path, names in files:
         for qualified in names:
-            found[_called_as(qualified)].append((path, qualified))
+            found[called_as(qualified)].append((path, qualified))
     return {name: tuple(sites) for name, sites in found.items()}

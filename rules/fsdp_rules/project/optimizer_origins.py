@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from fsdp_rules.project.building_order import BuildingOrder
+from fsdp_rules.project.classes import Owners
+from fsdp_rules.project.entered import Entered, Site
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.optimizers import Optimizer
@@ -27,6 +30,18 @@ class Follows(Protocol):
     def resolve(self, dotted: str) -> str:
         """The dotted name with re-exports followed."""
 
+    @property
+    def entered(self) -> Entered:
+        """What ran before each function."""
+
+    @property
+    def takes(self) -> Mapping[Site, tuple[str, ...]]:
+        """The parameters of each function."""
+
+    @property
+    def owners(self) -> Owners:
+        """The classes."""
+
 
 @dataclass(frozen=True)
 class Optimizers:
@@ -38,6 +53,7 @@ class Optimizers:
     found: tuple[tuple[str, Optimizer], ...] = ()
     functions: frozenset[str] = frozenset()
     ddp: frozenset[str] = frozenset()
+    _order: list[BuildingOrder] = field(default_factory=list)
 
     @classmethod
     def build(cls, files: Iterable[FileFacts]) -> Optimizers:
@@ -49,11 +65,26 @@ class Optimizers:
             frozenset(file.path for file in files if "ddp" in file.flags and not file.source),
         )
 
-    def has_unseen(self, project: Follows) -> bool:
-        """Whether some optimizer is not known to be built from a model that is followed, or none is built at all."""
-        found = [(path, entry) for path, entry in self.found if path not in self.ddp or project.touches(path)]
-        built = [(path, entry) for path, entry in found if not entry.used]
-        return not all(self._is_followed(path, entry, project) for path, entry in built) if built else bool(found)
+    def may_precede(self, project: Follows, path: str, scope: str, lines: tuple[int, int]) -> bool:
+        """Whether an optimizer of unknown origin may be built before ``lines``, the first and last, of ``scope`` run.
+
+        Also where optimizers step and none is built in sight.
+        """
+        found = self._relevant(project)
+        if found and all(entry.used for _, entry in found):
+            return True
+        if not self._order:
+            order = BuildingOrder.build(self.unseen(project), project.entered, project.takes, project.owners.bases)
+            self._order.append(order)
+        return self._order[0].may_precede(path, scope, lines)
+
+    def unseen(self, project: Follows) -> list[tuple[str, Optimizer]]:
+        """The optimizers that are not known to be built from a model that is followed, each with its path."""
+        built = [(path, entry) for path, entry in self._relevant(project) if not entry.used]
+        return [(path, entry) for path, entry in built if not self._is_followed(path, entry, project)]
+
+    def _relevant(self, project: Follows) -> list[tuple[str, Optimizer]]:
+        return [(path, entry) for path, entry in self.found if path not in self.ddp or project.touches(path)]
 
     def _is_followed(self, path: str, optimizer: Optimizer, project: Follows) -> bool:
         for model in optimizer.models:

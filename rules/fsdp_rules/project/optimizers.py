@@ -16,9 +16,16 @@ BUILDER = re.compile(
     r"(build|configure|construct|create|get|init|initialize|make|prepare|set_?up)_(?!\w*(state|sched))\w*optim\w*"
 )
 #: Names of what builds one, and does not hold one.
-VERB = re.compile(r"^_*(get|make|build|create|configure|setup|init|prepare)_")
+VERB = re.compile(r"^_*(get|make|build|create|configure|setup|init|prepare|has|is|load|offload|save|use|with)_")
 #: Ends of the names of classes of optimizers, beside all of torch.optim.
 KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
+#: Classes of optimizers, by what libraries call them.
+CLASS = re.compile(r"[A-Z]\w*(Adam|AdamW|Adagrad|Lamb|Lion|Muon|RMSprop|SGD)(W|_?\d+bit)?")
+#: Functions that make settings, and methods that make texts.
+PLAIN = frozenset({"bool", "dict", "float", "int", "str"})
+TEXTS = frozenset({"format", "join", "lower", "replace", "strip", "upper"})
+#: Ends of the names of objects that hold settings.
+SETTINGS = re.compile(r"(args|cfg|conf|config|configuration|hparams|options|opts|settings)$", re.IGNORECASE)
 #: Modules of torch.optim that hold no optimizers.
 BESIDE = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
 
@@ -26,13 +33,14 @@ BESIDE = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
 class Optimizer(NamedTuple):
     """An optimizer that ``scope`` builds, or gets from ``callee``, with every name that its parameters are read from.
 
-    ``callee`` is "" where its name says what it builds; ``used``: it only steps here.
+    ``callee`` is "" where its name says what it builds; ``used``: it only steps here. ``end`` is where the call ends.
     """
 
     scope: str
     callee: str
     models: tuple[str, ...]
     used: bool = False
+    end: tuple[int, int] = (0, 0)
 
 
 def optimizers_in(tree: ast.Module, aliases: Aliases) -> tuple[Optimizer, ...]:
@@ -87,7 +95,7 @@ class _Reader:
                 continue
             if is_optimizer(self._plainly(call.func)):
                 given = [*call.args[:1], *(one.value for one in call.keywords if one.arg in (None, "params"))]
-                yield Optimizer(scope, "", tuple(_names(given, values)))
+                yield Optimizer(scope, "", tuple(_names(given, values)), end=_end(call))
             elif isinstance(call.func, ast.Attribute) and call.func.attr == "step":
                 name = (text_of(call.func.value) or "").rpartition(".")[2]
                 if holds_optimizer(name):
@@ -102,19 +110,45 @@ class _Reader:
             one for target in node.targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])
         ]
         if any(holds_optimizer((text_of(target) or "").rpartition(".")[2]) for target in targets):
+            if _is_setting(value) or self._is_passed_on(value, {text_of(target) for target in targets}, values):
+                return
             callee = self._plainly(value.func) or "?"
             given = [*value.args, *(keyword.value for keyword in value.keywords)]
             known = BUILDER.fullmatch(callee.rpartition(".")[2]) is not None
             if known and isinstance(value.func, ast.Attribute):
                 given.append(value.func.value)
-            yield Optimizer(scope, "" if known else callee, tuple(_names(given, values)))
+            yield Optimizer(scope, "" if known else callee, tuple(_names(given, values)), end=_end(value))
+
+    def _is_passed_on(self, value: ast.Call, targets: set[str | None], values: dict[str, list[ast.expr]]) -> bool:
+        """Whether the optimizer is one that the call is given, which is known where that was built."""
+        built = [text for one in value.args if (text := text_of(one)) in targets and text is not None]
+        calls = [entry for text in built for entry in values.get(text, ()) if isinstance(entry, ast.Call)]
+        return any(is_optimizer(self._plainly(call.func)) for call in calls)
+
+
+def _end(call: ast.Call) -> tuple[int, int]:
+    return call.end_lineno or 0, call.end_col_offset or 0
+
+
+def _is_setting(value: ast.Call) -> bool:
+    """Whether ``value`` makes a text, a flag or a dictionary of settings, and no optimizer."""
+    inner = [node for one in (*value.args, *value.keywords) for node in ast.walk(one)]
+    if any(isinstance(node, ast.Call | ast.Lambda) for node in inner):
+        return False
+    if isinstance(value.func, ast.Name):
+        return value.func.id in PLAIN
+    if not isinstance(value.func, ast.Attribute):
+        return False
+    owner = text_of(value.func.value) or ""
+    return value.func.attr in TEXTS or (value.func.attr == "get" and any(map(SETTINGS.search, owner.split("."))))
 
 
 def is_optimizer(full: str) -> bool:
     """Whether the dotted name ``full`` is the class of an optimizer."""
     if full.startswith(BESIDE):
         return False
-    return full.startswith("torch.optim.") or full.rpartition(".")[2].lower() in KNOWN
+    name = full.rpartition(".")[2]
+    return full.startswith("torch.optim.") or name.lower() in KNOWN or CLASS.fullmatch(name) is not None
 
 
 def holds_optimizer(name: str) -> bool:

@@ -51,7 +51,8 @@ class Project:
     file names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the
     functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
-    ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank.
+    ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
+    the parameters of each function.
     """
 
     flags: frozenset[str]
@@ -81,6 +82,7 @@ class Project:
     configured: Mapping[Slot, Contract] = field(default_factory=dict)
     entered: Entered = field(default_factory=Entered)
     given_rank: frozenset[str] = field(default=frozenset())
+    takes: Mapping[Site, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -152,6 +154,7 @@ class Project:
                 functions_by_name((file.path, file.functions) for file in files),
                 frozenset().union(*(file.steps.values for file in files)),
             ),
+            takes={(file.path, name): given for file in files for name, given in file.functions.items()},
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import findings, rewrite
+from tests.rules.helpers import findings, rewrite, rewrite_tree
 
 HEAD = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 STEP = "    for batch in batches:\n        model(batch).backward()\n        optimizer.step()\n"
@@ -36,6 +36,14 @@ SEEN = {
     "    for name, p in model.named_parameters():\n        some.append(p)\n"
     f"    optimizer = torch.optim.SGD([{{'params': some}}], lr=0.1)\n{STEP}",
     "nothing is trained": "def run(net, batch):\n    return FSDP(net, use_orig_params=True)(batch)\n",
+    "settings that are called like it": "def run(net, batches, config):\n    model = FSDP(net, use_orig_params=True)\n"
+    "    optimizer = dict(type='AdamW', lr=0.1)\n    use_optimizer = config.get('use_optimizer')\n"
+    "    config.opt = config.opt.lower()\n    adam = torch.optim.AdamW(model.parameters())\n",
+    "one that a call is given and gives back": "from checkpoints import load\ndef run(net, batches):\n"
+    "    model = FSDP(net, use_orig_params=True)\n    optimizer = torch.optim.AdamW(model.parameters())\n"
+    "    model, optimizer, step = load(model, optimizer)\n",
+    "a class of a library": "from apex.optimizers import FusedAdam\ndef run(net, batches):\n"
+    "    model = FSDP(net, use_orig_params=True)\n    optimizer = FusedAdam(model.parameters(), lr=0.1)\n",
     "made in place": "from somewhere import make\ndef run(Net, batches):\n"
     f"    model = FSDP(Net(), use_orig_params=True)\n    optimizer = make()\n{STEP}",
 }
@@ -97,6 +105,70 @@ def test_a_file_with_several_wraps_gets_the_hook_once() -> None:
     after = rewrite(HEAD + source).source.decode()  # type: ignore[union-attr]
     assert after.count("def refuse_early_optimizer(") == 1
     assert after.count("is_replaced = True") == 2
+
+
+NETS = "from nets import MAKERS, Net, nets, register\n"
+WRAP = "def shard(net):\n    return FSDP(net, use_orig_params=True)\n"
+BUILD = "def make(net):\n    optimizer = MAKERS['sgd'](net)\n    return optimizer\n"
+#: Programs whose optimizer comes from a registry, and whether it may be built before the model is wrapped.
+ORDERS = {
+    "after, in main": ("def main():\n    model = shard(Net())\n    optimizer = MAKERS['sgd'](model)\n", False),
+    "before, in main": (
+        "def main():\n    net = Net()\n    optimizer = MAKERS['sgd'](net)\n    net = shard(net)\n",
+        True,
+    ),
+    "after, by a function": ("def main():\n    model = shard(Net())\n    optimizer = make(model)\n", False),
+    "before, by a function": ("def main():\n    net = Net()\n    step = make(net)\n    net = shard(net)\n", True),
+    "in a loop over both": (
+        "def main():\n    for net in nets:\n        net = shard(net)\n        step = make(net)\n",
+        True,
+    ),
+    "in the other arm": (
+        "def main(flag):\n    net = Net()\n"
+        "    if flag:\n        step = make(net)\n    else:\n        net = shard(net)\n",
+        False,
+    ),
+    "a function that nobody calls": ("def more(net):\n    net = shard(net)\n    return MAKERS['sgd'](net)\n", True),
+    "at the top of the file": ("net = shard(Net())\noptimizer = MAKERS['sgd'](net)\n", False),
+    "at the top of the file, before": ("net = Net()\noptimizer = MAKERS['sgd'](net)\nnet = shard(net)\n", True),
+    "a method of an object that is made first": (
+        "class Trainer:\n    def __init__(self, net):\n        self.net = net\n"
+        "        self.optimizer = MAKERS['sgd'](net)\n    def start(self):\n        self.net = shard(self.net)\n"
+        "def main():\n    trainer = Trainer(Net())\n    trainer.start()\n",
+        True,
+    ),
+    "a method that wraps and builds": (
+        "class Trainer:\n    def __init__(self, net):\n        self.net = shard(net)\n"
+        "        self.optimizer = MAKERS['sgd'](self.net)\ndef main():\n    Trainer(Net())\n",
+        False,
+    ),
+    "a subclass that builds": (
+        "class Base:\n    def __init__(self, net):\n        self.net = net\n        self.build()\n"
+        "        self.net = shard(self.net)\n    def build(self):\n        pass\n"
+        "class Trainer(Base):\n    def build(self):\n        self.optimizer = MAKERS['sgd'](self.net)\n"
+        "def main():\n    Trainer(Net())\n",
+        True,
+    ),
+    "a base that builds": (
+        "class Base:\n    def __init__(self, net):\n        self.optimizer = MAKERS['sgd'](net)\n"
+        "class Trainer(Base):\n    def __init__(self, net):\n        super().__init__(net)\n"
+        "        self.net = shard(net)\ndef main():\n    Trainer(Net())\n",
+        True,
+    ),
+    "a function that is handed on": (
+        "def main():\n    net = Net()\n    register(shard)\n    step = make(net)\n    shard(net)\n",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "guarded"), ORDERS.values(), ids=ORDERS.keys())
+def test_what_is_built_afterwards_by_the_order_of_calls_needs_no_guard(program: str, guarded: bool) -> None:
+    source = f"{NETS}{WRAP}{BUILD}{program}"
+    assert _said(source) == ["review"] * guarded
+    split = f"from parallel import shard\n{HEAD}{NETS}{BUILD}{program}"
+    result = rewrite_tree({"train.py": split.encode(), "parallel.py": (HEAD + WRAP).encode()})["parallel.py"]
+    assert ("is_replaced" in result.source.decode()) is guarded  # type: ignore[union-attr]
 
 
 DDP = """\
