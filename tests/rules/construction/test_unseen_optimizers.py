@@ -120,7 +120,7 @@ ORDERS = {
     "after, by a function": ("def main():\n    model = shard(Net())\n    optimizer = make(model)\n", False),
     "before, by a function": ("def main():\n    net = Net()\n    step = make(net)\n    net = shard(net)\n", True),
     "in a loop over both": (
-        "def main():\n    for net in nets:\n        net = shard(net)\n        step = make(net)\n",
+        "def main(rest):\n    for net in nets:\n        net = shard(net)\n        optimizer = MAKERS['sgd'](rest)\n",
         True,
     ),
     "in the other arm": (
