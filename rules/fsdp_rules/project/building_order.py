@@ -84,6 +84,9 @@ class BuildingOrder:
         if step.end in self.unseen.get(site, frozenset()):
             return True
         receiver, _, name = step.callee.rpartition(".")
+        if name == "__init__":
+            above = [called_as(one[1]) for one in self._building if one[1].endswith(".__init__")]
+            return any(called_as(site[1]) in self._below(one) for one in above)
         if name in self._building_names or (
             receiver in OWN and any(called_as(one[1]) == name for one in self._building)
         ):

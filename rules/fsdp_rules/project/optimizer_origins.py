@@ -90,8 +90,10 @@ class Optimizers:
         for model in optimizer.models:
             held = project.holds(path, optimizer.scope, model) is not Certainty.NO
             early = project.is_wrapped_elsewhere(path, optimizer.scope, model)
+            # A method of a subclass may run before the one of its base that wraps, or the other way round.
+            inherits = model.startswith("self.") and len(project.owners.places(path, optimizer.scope, model)) > 1
             # One whose class is known is looked at by FSDP117, be it built before or after.
-            if (held and not early) or (early and not optimizer.callee):
+            if (held and not early and not inherits) or (early and not optimizer.callee):
                 return True
         return bool(optimizer.callee) and self._defines(path, optimizer, project)
 

@@ -149,6 +149,22 @@ ORDERS = {
         "def main():\n    Trainer(Net())\n",
         True,
     ),
+    "a subclass that builds one of torch": (
+        "class Base:\n    def __init__(self, net):\n        self.net = net\n        self.build()\n"
+        "        self.net = shard(self.net)\n    def build(self):\n        pass\n"
+        "class Trainer(Base):\n    def build(self):\n"
+        "        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)\n"
+        "def main():\n    Trainer(Net())\n",
+        True,
+    ),
+    "a subclass that builds afterwards": (
+        "class Base:\n    def __init__(self, net):\n        self.net = shard(net)\n        self.build()\n"
+        "    def build(self):\n        pass\n"
+        "class Trainer(Base):\n    def build(self):\n"
+        "        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)\n"
+        "def main():\n    Trainer(Net())\n",
+        False,
+    ),
     "a base that builds": (
         "class Base:\n    def __init__(self, net):\n        self.optimizer = MAKERS['sgd'](net)\n"
         "class Trainer(Base):\n    def __init__(self, net):\n        super().__init__(net)\n"
