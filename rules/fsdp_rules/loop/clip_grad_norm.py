@@ -41,10 +41,9 @@ MIXED = _Need(
     "plain (ignored) and sharded parameters may be mixed",
     "clip the sharded parameters alone with torch.nn.utils.clip_grad_norm_ if the ignored ones are frozen",
 )
-OFFLOADED = _Need(
-    "offloaded gradients may need a norm that is reduced on another device",
-    'start the process group with "cpu:gloo,cuda:nccl", then call torch.nn.utils.clip_grad_norm_',
-)
+#: The norm of offloaded gradients is reduced where they are.
+OFFLOADED = "assumes the process group has a CPU backend if parameters are offloaded"
+BACKEND = 'start the process group with backend="cpu:gloo,cuda:nccl" if parameters are offloaded'
 ASKED = _Need("--helpers always asks for it", "use --helpers needed")
 
 
@@ -53,8 +52,9 @@ class ClipGradNorm(Rule):
 
     FSDP1 needs its own method, since the ranks hold plain local shards. FSDP2's gradients are DTensors, so
     `torch.nn.utils.clip_grad_norm_` computes the global norm. It returns a DTensor, and `.full_tensor()` makes it the
-    number that FSDP1 returned. Where this model's plain parameters are mixed with sharded ones, or parameters are
-    offloaded to a CPU that the process group may not serve, `fsdp_compat.clip_grad_norm_` does what FSDP1's method did.
+    number that FSDP1 returned. Where this model's plain parameters are mixed with sharded ones,
+    `fsdp_compat.clip_grad_norm_` does what FSDP1's method did. Where parameters are offloaded to the CPU the norm is
+    reduced there, so the process group needs a CPU backend (`"cpu:gloo,cuda:nccl"`).
 
     The two agree to about 1e-6 relative: they add the squares in another order.
     """
@@ -153,6 +153,7 @@ def train(model, batches, optimizer):
             call,
             Level.REVIEW if assumptions else Level.SAFE,
             sentence(f"torch's clip_grad_norm_ clips by {NORM}, since all parameters share a mesh", *assumptions),
+            BACKEND if OFFLOADED in assumptions else "",
             edits=(Replace(call, build),),
         )
 
@@ -163,15 +164,13 @@ def train(model, batches, optimizer):
         norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
         if norm_type is not None and not isinstance(norm_type, cst.Integer | cst.Float):
             return INFINITE
-        for flag, names, need, assumed in (
-            ("ignored", IGNORED, MIXED, "assumes no parameter of this model is ignored, as some of this project are"),
-            ("offload", OFFLOAD, OFFLOADED, "assumes this model is not offloaded, as some of this project are"),
-        ):
-            found = given(receiver, flag, names, file)
-            if found is Given.PERHAPS:
-                return need
-            if found is Given.NOT_HERE:
-                assumptions.append(assumed)
+        ignored = given(receiver, "ignored", IGNORED, file)
+        if ignored is Given.PERHAPS:
+            return MIXED
+        if ignored is Given.NOT_HERE:
+            assumptions.append("assumes no parameter of this model is ignored, as some of this project are")
+        if given(receiver, "offload", OFFLOAD, file) is not Given.NO:
+            assumptions.append(OFFLOADED)
         return ASKED if file.settings.prefers_helpers else None
 
     def _value(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:

@@ -144,17 +144,8 @@ def test_several_lines_keep_their_comments() -> None:
     check_rewrites(before, after, w=WRAP)
 
 
-@pytest.mark.parametrize(
-    "wrapping",
-    [
-        WRAP.replace("FSDP(model)", "FSDP(model, ignored_modules=[model.frozen])"),
-        WRAP.replace("FSDP(model)", "FSDP(model, cpu_offload=CPUOffload(True))").replace(
-            "import ", "import CPUOffload, ", 1
-        ),
-    ],
-    ids=["ignored", "offload"],
-)
-def test_helper_for_mixed_gradients(wrapping: str) -> None:
+def test_helper_for_mixed_gradients() -> None:
+    wrapping = WRAP.replace("FSDP(model)", "FSDP(model, ignored_modules=[model.frozen])")
     before = """
     import torch
 
@@ -273,7 +264,7 @@ def train(net, text_encoder):
         ("wrap(text_encoder)", False),
         ("wrap(text_encoder, cpu_offload=True)", False),
         ("wrap(text_encoder, ignored=[text_encoder.head])", False),
-        ("wrap(model, True)", True),
+        ("wrap(model, ignored=[model.head])", True),
     ],
 )
 def test_what_another_model_is_given_counts_for_that_one(other: str, helped: bool) -> None:
@@ -283,11 +274,16 @@ def test_what_another_model_is_given_counts_for_that_one(other: str, helped: boo
     assert (b"torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()" in result.source) is not helped
 
 
-def test_a_model_whose_offloading_is_chosen_at_run_time_needs_the_helper() -> None:
-    wraps = WRAP.replace("FSDP(model)", "FSDP(model, cpu_offload=CPUOffload(args.offload))")
-    (found,) = (one for one in findings("def step(model):\n    model.clip_grad_norm_(1.0)\n", w=wraps))
-    assert "since offloaded gradients may need" in found.message
+@pytest.mark.parametrize("helpers", ["never", "needed"])
+@pytest.mark.parametrize("offload", ["args.offload", "True"])
+def test_offloaded_gradients_need_a_cpu_backend(offload: str, helpers: str) -> None:
+    wraps = WRAP.replace("FSDP(model)", f"FSDP(model, cpu_offload=CPUOffload({offload}))")
+    step, settings = "def step(model):\n    model.clip_grad_norm_(1.0)\n", Settings(helpers=helpers)
+    (found,) = (one for one in findings(step, settings, w=wraps) if one.rule == "FSDP201")
+    assert found.level.value == "review"
+    assert "assumes the process group has a CPU backend" in found.message
     assert "cpu:gloo,cuda:nccl" in found.advice
+    assert b"torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in rewrite(step, settings, w=wraps).source  # type: ignore[union-attr]
 
 
 def test_helpers_always() -> None:
