@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.parity.compare import differ
 from tests.parity.test_stale_optimizers import SHARD, STEPS, WRAPPED, main, trainer
 from tests.parity.trees import rewrite_tree, train_tree, tree
@@ -166,7 +167,7 @@ LATE = {
 }
 
 
-ELSEWHERE = "def more(registry, net):\n    optimizer = registry['sgd'](net)\n    optimizer.step()\n"
+ELSEWHERE = 'import torch\nMORE = {"adam": lambda net: torch.optim.Adam(net.parameters(), lr=0.1)}\n'
 
 
 @pytest.mark.parametrize("files", LATE.values(), ids=LATE.keys())
@@ -174,11 +175,8 @@ def test_one_that_is_built_afterwards_trains_the_same_under_the_guard(
     pool: Pool, tmp_path: Path, files: dict[str, str]
 ) -> None:
     # Somewhere else in the tree an optimizer is built of which nothing is known, so that every wrap is guarded.
-    files = {
-        **files,
-        "elsewhere.py": "def more(registry, net):\n    optimizer = registry['sgd'](net)\n    optimizer.step()\n",
-    }
-    after = rewrite_tree(files)
+    files = {**files, "elsewhere.py": ELSEWHERE}
+    after = rewrite_tree(files, Settings(torch=(2, 7)))
     assert any("is_replaced" in text for text in after.files.values())
     assert not any("fsdp_compat.guard_optimizers" in text for text in after.files.values())
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)

@@ -51,6 +51,8 @@ class BuildingOrder:
         """Whether one may be built before ``lines``, the first and the last, of the function ``scope`` run."""
         if not self.unseen:
             return False
+        if self._has_lambdas:
+            return True
         steps = self.entered.steps.get((path, scope), ())
         place = next((step for step in reversed(steps) if lines[0] <= step.end[0] <= lines[1]), None)
         if place is None:
@@ -68,6 +70,12 @@ class BuildingOrder:
             pending += callers
         frames = {site for site, _ in seen}
         return any(site not in frames and (not site[1] or site in self.bases) for site in self.unseen)
+
+    @cached_property
+    def _has_lambdas(self) -> bool:
+        """Whether some call is none of its function's steps: it is in a lambda, which may run at any time."""
+        steps = self.entered.steps
+        return any(ends - {step.end for step in steps.get(site, ())} for site, ends in self.unseen.items())
 
     def _before(self, site: Site, position: int) -> Iterator[Step]:
         """The steps that may run before the one at ``position``, those behind it in a loop around both among them."""

@@ -171,6 +171,11 @@ ORDERS = {
         "        self.net = shard(net)\ndef main():\n    Trainer(Net())\n",
         True,
     ),
+    "a lambda that is kept": (
+        "MADE = {'sgd': lambda net: torch.optim.SGD(net.parameters(), lr=0.1)}\ndef build():\n    net = Net()\n"
+        "    return net, MADE['sgd'](net)\ndef main():\n    net, kept = build()\n    net = shard(net)\n",
+        True,
+    ),
     "a function that is handed on": (
         "def main():\n    net = Net()\n    register(shard)\n    step = make(net)\n    shard(net)\n",
         True,
