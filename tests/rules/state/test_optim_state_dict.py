@@ -161,6 +161,30 @@ def test_the_old_full_state(arguments: str, expected: str) -> None:
     assert expected in text
 
 
+@pytest.mark.parametrize(
+    ("reads", "native"),
+    [
+        ("if rank == 0:\n        torch.save(state, path)", True),
+        ("if rank <= 0:\n        torch.save(state, path)", True),
+        ("if rank == 0:\n        torch.save(state, path)\n    del state", True),
+        ("if rank != 0:\n        return\n    torch.save(state, path)", True),
+        ("if dist.get_rank() > 0:\n        return\n    torch.save(state, path)", True),
+        ("if rank >= 0:\n        torch.save(state, path)", False),
+        ("if rank < 2:\n        torch.save(state, path)", False),
+        ("if rank != 0:\n        print(rank)\n    torch.save(state, path)", False),
+        ("if local_rank != 0:\n        return\n    torch.save(state, path)", False),
+        ("torch.save(state, path)\n    if rank != 0:\n        return", False),
+        ("for one in path:\n        if rank != 0:\n            return\n    torch.save(state, path)", False),
+    ],
+)
+def test_a_state_that_rank_0_alone_reads_needs_no_helper(reads: str, native: bool) -> None:
+    head = "\nimport torch\nimport torch.distributed as dist\n"
+    body = f"    state = FSDP.optim_state_dict(model, optim)\n    {reads}\n"
+    text = output(f"{head}def save(model, optim, path, rank, local_rank):\n{body}")
+    assert ("fsdp_compat.optim_state_dict(" not in text) is native
+    assert ("StateDictOptions(full_state_dict=True, cpu_offload=True)" in text) is native
+
+
 def test_a_sharded_state_is_read_into_the_optimizer_s_own() -> None:
     check_rewrites(
         """
