@@ -225,6 +225,47 @@ for step in range(4):
     note(loss)
 """)
     ),
+    "a shadow that is given models which are not followed": tree(
+        train=main(
+            """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+shadow = Shadow()
+getattr(shadow, "up" + "date")(model)
+for step in range(4):
+    optimizer.zero_grad()
+    loss = model(data()).square().mean()
+    loss.backward()
+    optimizer.step()
+    note(loss)
+    getattr(shadow, "up" + "date")(model)
+getattr(shadow, "copy" + "_to")(model)
+note(model(data()).square().mean())
+""",
+            imports="from shadow import Shadow\n",
+        ),
+        shadow="""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Shadow:
+    def __init__(self):
+        self.kept = {}
+
+    @torch.no_grad()
+    def update(self, unknown):
+        with FSDP.summon_full_params(unknown, writeback=False):
+            for n, p in unknown.module.named_parameters():
+                old = self.kept.get(n, p)
+                self.kept[n] = 0.5 * old + 0.5 * p.detach().clone()
+
+    @torch.no_grad()
+    def copy_to(self, unknown):
+        with FSDP.summon_full_params(unknown, writeback=True):
+            for n, p in unknown.module.named_parameters():
+                if n in self.kept:
+                    p.data.copy_(self.kept[n])
+""",
+    ),
     "an average in a file of its own": tree(
         train=main(
             """

@@ -139,9 +139,10 @@ def _native(node: cst.Attribute, call: cst.CSTNode | None, held: Certainty, file
     model = (bind(call, PARAMETERS) or {}).get("module")
     if isinstance(found, str) or model is None:
         return found
-    certainty = sharded(model, file).certainty
-    if certainty is Certainty.NO:
-        return f"it is not known that {file.code(model)} is the sharded model"
-    if certainty is Certainty.MAYBE:
+    known = sharded(model, file)
+    if known.certainty is Certainty.NO and known.is_excluded:
+        return f"{file.code(model)} is not sharded here"
+    # FSDP1's static method was called on it. On another model what is written stops with an AttributeError.
+    if known.certainty is not Certainty.YES:
         found.notes.append(f"assumes {file.code(model)} is the sharded model")
     return found

@@ -222,3 +222,23 @@ def test_parameters_are_sharded_again_after_a_forward() -> None:
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert b"unit.reshard()\n    for n, p in model.named_parameters():" in result.source
+
+
+def test_a_model_that_nothing_is_known_of_is_assumed_to_be_the_sharded_one() -> None:
+    source = IMPORT + textwrap.dedent(
+        """
+        def build(net):
+            return FSDP(net)
+
+        def copy_to(unknown, shadow):
+            with FSDP.summon_full_params(unknown, writeback=True):
+                for n, p in unknown.named_parameters():
+                    p.data.copy_(shadow[n])
+        """
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"fsdp_compat" not in result.source
+    (found,) = (one for one in result.findings if one.rule == "FSDP203")
+    assert found.level.value == "review"
+    assert "assumes unknown is the sharded model" in found.message
