@@ -57,6 +57,14 @@ def block(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, fl
     return (time.perf_counter() - began) / STEPS, (time.process_time() - worked) / STEPS
 
 
+def small_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """One that is not timed."""
+    tokens = torch.randint(67, (1, 8))
+    nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def work(rank: int, rounds: int, directory: str) -> None:
     """One rank: all rounds, and its seconds in a file."""
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE="2")
@@ -67,14 +75,12 @@ def work(rank: int, rounds: int, directory: str) -> None:
     rows = []
     for number in range(rounds):
         plain = block(model, optimizer)
-        # One step more than is timed: what is written once, at the first, is no cost of a step.
-        session = Session(Orders(str(Path(directory, str(number))), STEPS + 1, stop=False))
+        # Two steps more than are timed: what is written once, at the first and after the last, is no cost of a step.
+        session = Session(Orders(str(Path(directory, str(number))), STEPS + 2, stop=False))
         session.listen()
-        tokens = torch.randint(67, (1, 8))
-        nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        small_step(model, optimizer)
         recorded = block(model, optimizer)
+        small_step(model, optimizer)
         rows.append((*plain, *recorded, *block(model, optimizer)))
         session.close()
     Path(directory, f"seconds-{rank}.json").write_text(json.dumps(rows))
