@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import is_repeatable, names_in
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.loop._parameter_reads import parameter_reads
+from fsdp_rules.loop._parameter_reads import changes_in_place, parameter_reads
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.passes import Pass, last_passes, may_run_between
 from fsdp_rules.model.sharded import Sharded, sharded
@@ -39,7 +39,7 @@ class GatheredParameters(Rule):
     id = "FSDP220"
     name = "gathered-parameters"
     markers = (".zero_grad(", ".parameters()")
-    words = (r"\.(named_)?parameters\(",)
+    words = (r"\.(named_)?parameters\(", r"\.(weight|bias)\b")
     what_to_test = "Evaluate between two steps, and compare the losses after it with those of the old code."
     visits = (cst.Module,)
     before = """
@@ -222,6 +222,8 @@ def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> 
 def _writes(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
     """Whether ``place`` is a loop that changes in place the parameters that it runs over, or leads to such changes."""
     loop = place if isinstance(place, cst.For) else None
+    if isinstance(place, cst.Attribute) or (loop is None and changes_in_place(place, file)):
+        return changes_in_place(place, file)
     target = None if loop is None else _own_target(loop, model, file)
     names = set() if target is None else {entry.value for entry in names_in(target)}
     whole = file.function(place) or file.statement(place) if loop is None else loop.body
