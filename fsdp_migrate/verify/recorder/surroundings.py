@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .models import Named, fsdp2_groups, is_fsdp1, is_fsdp2, module_names, plain_class
-from .parts import rank
+from .parts import clean, rank
 from .writer import FORMAT, VERSION
 
 _FLAGS = ("CUBLAS_", "CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "PYTHONHASHSEED", "GLOO_")
@@ -113,7 +113,7 @@ def _fsdp1(module: Any) -> dict[str, Any]:
         "param dtype": _dtype(mp.param_dtype or held),
         "reduce dtype": _dtype(mp.reduce_dtype or mp.param_dtype or held),
         "offload": bool(module.cpu_offload and module.cpu_offload.offload_params),
-        "parameters": list(handle.flat_param._fqns) if handle is not None else [],
+        "parameters": [clean(name) for name in handle.flat_param._fqns] if handle is not None else [],
         "numel": sum(handle.flat_param._numels) if handle is not None else 0,
         "local": handle.flat_param.numel() if handle is not None else 0,
         "itemsize": handle.flat_param.element_size() if handle is not None else 0,
@@ -147,7 +147,7 @@ def _inner_name(group: Any, param: Any) -> str:
     for module in group.modules:
         for name, inner in module.named_modules():
             if inner is owner:
-                return f"{name}.{param._module_info.param_name}" if name else str(param._module_info.param_name)
+                return clean(f"{name}.{param._module_info.param_name}" if name else param._module_info.param_name)
     return str(param._module_info.param_name)
 
 

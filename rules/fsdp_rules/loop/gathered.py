@@ -161,7 +161,7 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
         or is_summoned(place, file)
         or is_under_another_wrapper(place, file)
         or _is_made_anew(place, model, file)
-        or _is_sharded_below(place, model, file)
+        or _is_sharded_around(place, model, file)
     ):
         return False
     if guard_of(place, file.code(model), file) is Guard.OTHER:
@@ -192,15 +192,21 @@ def _only_names(place: cst.CSTNode, file: File) -> bool:
     return isinstance(value, cst.Name) and value.value == "_"
 
 
-def _is_sharded_below(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
-    """Whether ``fully_shard`` takes ``model`` further down on every way from ``place``: it takes a module once."""
+def _is_sharded_around(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
+    """Whether the statement of ``place`` shards ``model``, or one further down does by ``fully_shard`` on every way.
+
+    ``fully_shard`` takes a module once, so that it is no sharded one before.
+    """
     text = file.code(model)
+
+    def shards(line: cst.CSTNode, by: tuple[str, ...]) -> bool:
+        calls = (call for call in file.inside(line, cst.Call) if call.args and file.resolved(call.func) in by)
+        return isinstance(line, cst.BaseSmallStatement) and any(file.code(call.args[0].value) == text for call in calls)
+
     for entry in (place, *takewhile(lambda one: not isinstance(one, cst.FunctionDef), file.ancestors(place))):
         number = file.layout.number(entry)
         following = () if number is None else file.block(entry)[number + 1 :]
-        lines = (line for line in following if isinstance(line, cst.BaseSmallStatement))
-        calls = (call for line in lines for call in file.inside(line, cst.Call) if call.args)
-        if any(file.resolved(call.func) == SHARDING[0] and file.code(call.args[0].value) == text for call in calls):
+        if shards(entry, SHARDING) or any(shards(line, SHARDING[:1]) for line in following):
             return True
     return False
 
