@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.guards import Guard, guard_of
+from fsdp_rules.model.guards import Guard, guard_of, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 
@@ -39,7 +39,9 @@ def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
 
 
 def _asks_about(subject: str, test: cst.BaseExpression, file: File) -> bool:
-    """Whether ``test`` asks what ``subject`` is, by its class or an attribute."""
+    """Whether ``test`` asks what ``subject`` is, by its class, an attribute or a function for FSDP1's class."""
+    if tested(test, subject, file) is Guard.FSDP1:
+        return True
     for call in file.inside(test, cst.Call):
         if dotted(call.func) in ("isinstance", "hasattr", "type") and file.code(call.args[0].value) == subject:
             return True

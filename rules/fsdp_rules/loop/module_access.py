@@ -243,7 +243,8 @@ def _in_stripping_loop(node: cst.Attribute, file: File) -> bool:
     return any(
         isinstance(ancestor, cst.While)
         and _stripped(ancestor, file) is not None
-        and tested(ancestor.test, file.code(node.value), file) in (Guard.FSDP1, Guard.MIXED)
+        and tested(ancestor.test, file.code(node.value), file)
+        in ((Guard.FSDP1, Guard.MIXED) if isinstance(ancestor.test, cst.Call) else (Guard.FSDP1,))
         for ancestor in file.ancestors(node)
     )
 

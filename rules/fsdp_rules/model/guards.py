@@ -10,7 +10,7 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.class_tests import subject_of_class
-from fsdp_rules.file.expressions import asked, calls_plainly, elements
+from fsdp_rules.file.expressions import asked, calls_plainly, elements, last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
@@ -33,21 +33,24 @@ class Guard(enum.Enum):
     OTHER = "other"
 
 
-def is_called_fsdp1(node: cst.CSTNode, subject: str, file: File) -> bool:
-    """Whether the conditions that hold where ``node`` stands say that the expression ``subject`` is an FSDP1 model."""
-    return subject in _called_fsdp1(file.module, file) and guard_of(node, subject, file) is Guard.FSDP1
+def fsdp1_guard(node: cst.CSTNode, subject: str, file: File) -> Guard:
+    """``FSDP1`` or ``MIXED`` where the conditions around ``node`` say so of ``subject``, else ``NONE``."""
+    found = guard_of(node, subject, file) if subject in _called_fsdp1(file.module, file) else Guard.NONE
+    return Guard.NONE if found is Guard.OTHER else found
 
 
 @once
 def _called_fsdp1(module: cst.Module, file: File) -> frozenset[str]:
     """What some test in ``module`` calls an FSDP1 model."""
-    calls = (call for call in file.inside(module, cst.Call) if calls_plainly(call, ("isinstance",), 2))
+    calls = (call for call in file.inside(module, cst.Call) if _asks(call, file))
     tests: list[tuple[cst.BaseExpression, cst.BaseExpression | None]] = [
         *((call, call.args[0].value) for call in calls),
         *((test, subject_of_class(test.left)) for test in file.inside(module, cst.Comparison)),
     ]
     asked_of = ((test, file.code(subject)) for test, subject in tests if subject is not None)
-    return frozenset(subject for test, subject in asked_of if _positive(test, subject, file) is Guard.FSDP1)
+    return frozenset(
+        subject for test, subject in asked_of if _positive(test, subject, file) in (Guard.FSDP1, Guard.MIXED)
+    )
 
 
 def guard_of(node: cst.CSTNode, subject: str, file: File) -> Guard:
@@ -107,17 +110,31 @@ def tested(test: cst.BaseExpression, subject: str, file: File, truth: bool = Tru
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         return tested(test.expression, subject, file, not truth)
     if isinstance(test, cst.BooleanOperation):
-        if isinstance(test.operator, cst.And) is not truth:
-            return Guard.NONE
-        left = tested(test.left, subject, file, truth)
-        return left if left is not Guard.NONE else tested(test.right, subject, file, truth)
+        left, right = (tested(side, subject, file, truth) for side in (test.left, test.right))
+        if isinstance(test.operator, cst.And) is truth:
+            return left if left is not Guard.NONE else right
+        # Either side may be the one that holds.
+        return left if left is right else Guard.MIXED if {left, right} & {Guard.FSDP1, Guard.MIXED} else Guard.NONE
     found = _positive(test, subject, file)
     if truth:
         return found
     return Guard.OTHER if found in (Guard.FSDP1, Guard.MIXED) else Guard.NONE
 
 
+def _asks(call: cst.Call, file: File) -> bool:
+    return calls_plainly(call, ("isinstance",), 2) or _asks_by_name(call, file)
+
+
+def _asks_by_name(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` is of a function of the project that only returns ``isinstance(given, FSDP)``."""
+    if len(call.args) != 1 or call.args[0].star or not file.project.askers:
+        return False
+    return file.project.asks_for_fsdp1(file.resolved(call.func) or last_name(call.func))
+
+
 def _positive(test: cst.BaseExpression, subject: str, file: File) -> Guard:
+    if isinstance(test, cst.Call) and _asks_by_name(test, file):
+        return Guard.FSDP1 if file.code(test.args[0].value) == subject else Guard.NONE
     if isinstance(test, cst.Call) and isinstance(test.func, cst.Name) and len(test.args) == 2:
         if file.code(test.args[0].value) != subject:
             return Guard.NONE

@@ -11,7 +11,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.tree import element_text
-from fsdp_rules.model.guards import is_called_fsdp1, is_ruled_out
+from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
 from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.project import INNER, Certainty
 
@@ -61,8 +61,9 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
     text = element_text(expression)
     place = expression if at is None else at
     held = _followed(expression, text, file) if text is not None else Certainty.NO
-    if held is Certainty.NO and text is not None and is_called_fsdp1(place, text, file):
-        return Sharded(Certainty.YES, Why.ASKED)
+    guard = fsdp1_guard(place, text, file) if held is Certainty.NO and text is not None else Guard.NONE
+    if guard is not Guard.NONE:
+        return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)
     if text is None or held is Certainty.NO:
         later = text is not None and _is_sharded_later(expression, text, place, file)

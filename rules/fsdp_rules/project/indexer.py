@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.askers import asks_for_fsdp1
 from fsdp_rules.project.call_arguments import Calls
 from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, switches
 from fsdp_rules.project.places import Place
@@ -42,6 +43,7 @@ class Indexer(Calls):
         self.makers: set[str] = set()
         self.wrappers: set[str] = set()
         self.switchers: set[str] = set()
+        self.askers: set[str] = set()
 
     def run(self, tree: ast.Module, subgroups: frozenset[tuple[int, int]]) -> None:
         """Index the whole file; ``subgroups`` are the places of the process groups that are not of all ranks."""
@@ -97,6 +99,8 @@ class Indexer(Calls):
         self.functions[inner] = tuple(names)
         if switches(node):
             self.switchers.add(inner)
+        if asks_for_fsdp1(node, self.aliases):
+            self.askers.add(inner)
         for name in [*names, *rest]:
             given = Place("param", self.path, inner, name)
             self.assigned.add((inner, name))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.project.askers import askers_of
 from fsdp_rules.project.callbacks import Callbacks
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.configured import Contract, Slot
@@ -63,6 +64,7 @@ class Project:
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
     switchers: frozenset[str] = field(default=frozenset())
+    askers: frozenset[str] = field(default=frozenset())
     origins: dict[Site, frozenset[Site]] = field(default_factory=dict)
     makers: dict[Site, frozenset[Site]] = field(default_factory=dict)
     nesting: Nesting = field(default_factory=Nesting)
@@ -133,6 +135,7 @@ class Project:
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=owners,
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
+            askers=askers_of((file.module, file.functions, file.askers) for file in files),
             origins=model_origins(edges),
             makers=model_makers(edges, files),
             nesting=Nesting.build(edges),
@@ -248,6 +251,10 @@ class Project:
     def switches(self, dotted: str) -> bool:
         """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
         return any(name == dotted or name.endswith(f".{dotted}") for name in self.switchers)
+
+    def asks_for_fsdp1(self, dotted: str) -> bool:
+        """Whether ``dotted`` is a function of the project that only says whether a model is of FSDP1's class."""
+        return any(f".{name}".endswith(f".{dotted}") for name in self.askers)
 
     def may_return_wrapped(self, name: str) -> bool:
         """Whether some function of the project called ``name`` may return a wrapped model."""

@@ -1,0 +1,96 @@
+"""A project's own functions that ask for FSDP1's class, and tests that join several classes by ``or``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_rewrites, findings
+
+ASKS = '''
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def is_wrapped(net):
+    """Whether it is."""
+    return isinstance(net, FSDP)
+'''
+BOTH = "isinstance(net, FSDP) or isinstance(net, DDP)"
+HEAD = (
+    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    "from torch.nn.parallel import DistributedDataParallel as DDP\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("return net.module if is_wrapped(net) else net", "return net"),
+        ("if is_wrapped(net):\n        return net.module.head\n    return net.head", None),
+        ("if not is_wrapped(net):\n        return net\n    return net.module", None),
+        ("while is_wrapped(net):\n        net = net.module\n    return net", "return net"),
+        ("if is_wrapped(net):\n        net = net.module\n    return net", "return net"),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False], ids=["one file", "two files"])
+def test_a_function_that_asks_for_the_class_is_a_test_for_it(before: str, after: str | None, whole: bool) -> None:
+    after = before.replace(".module", "") if after is None else after
+    top = ASKS if whole else "from asks import is_wrapped\n"
+    done = top.replace("FullyShardedDataParallel as FSDP", "FSDPModule").replace("net, FSDP)", "net, FSDPModule)")
+    body = "\n\ndef bare(net):\n    {}\n"
+    others = {} if whole else {"asks": ASKS}
+    check_rewrites(top + body.format(before), done + body.format(after), **others)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "def is_wrapped(net):\n    return isinstance(net, dict)\n",
+        "def is_wrapped(net):\n    log(net)\n    return isinstance(net, FSDP)\n",
+        "def is_wrapped(net):\n    return isinstance(net, (FSDP, dict))\n",
+        "def is_wrapped(net):\n    return not isinstance(net, FSDP)\n",
+        "def is_wrapped(net, kind=FSDP):\n    return isinstance(net, kind)\n",
+    ],
+)
+def test_what_asks_for_more_or_less_is_no_such_function(other: str) -> None:
+    source = HEAD + other + "\n\ndef bare(net):\n    return net.module if is_wrapped(net) else net\n"
+    assert not [found for found in findings(source) if found.rule == "FSDP206"]
+
+
+@pytest.mark.parametrize(
+    ("imported", "other", "rules"),
+    [
+        ("from asks import is_wrapped", "", ["FSDP206"]),
+        ("import asks\nis_wrapped = asks.is_wrapped", "", ["FSDP206"]),
+        ("from library import is_wrapped", "", []),
+        ("from parcels import is_wrapped", "def is_wrapped(parcel):\n    return parcel.paper\n", []),
+    ],
+)
+def test_the_function_is_the_imported_one(imported: str, other: str, rules: list[str]) -> None:
+    source = f"{imported}\n\ndef bare(net):\n    return net.module if is_wrapped(net) else net\n"
+    assert [found.rule for found in findings(source, asks=ASKS, parcels=other)] == rules
+
+
+@pytest.mark.parametrize("test", [BOTH, f"not ({BOTH}) or x", "isinstance(net, (FSDP, DDP))"])
+@pytest.mark.parametrize(
+    ("body", "rule", "level"),
+    [
+        ("net = net.module", "FSDP206", "review"),
+        ("with net.no_sync():\n            net(x)", "FSDP202", "review"),
+        ("net.clip_grad_norm_(1.0)", "FSDP201", "review"),
+    ],
+)
+def test_classes_that_are_joined_say_that_the_model_may_be_sharded(test: str, body: str, rule: str, level: str) -> None:
+    arms = f"pass\n    else:\n        {body}" if test.startswith("not") else body
+    said = findings(f"{HEAD}def use(net, x):\n    if {test}:\n        {arms}\n")
+    assert (rule, level) in {(found.rule, found.level.value) for found in said}
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        (f"while {BOTH}:\n        net = net.module\n    return net", "FSDP206"),
+        (f"if {BOTH}:\n        return use(net.module, x)\n    return net", "FSDP221"),
+    ],
+)
+def test_what_takes_off_wrapper_after_wrapper_is_left(body: str, rule: str) -> None:
+    said = findings(f"{HEAD}def use(net, x):\n    {body}\n")
+    assert (rule, "manual") in {(found.rule, found.level.value) for found in said}
