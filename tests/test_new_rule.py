@@ -12,7 +12,18 @@ from pathlib import Path
 
 from tests.pool import ROOT
 
-COPIED = ("docs", "fixtures", "fsdp_migrate", "rules", "scripts", "shim", "tests", "pyproject.toml", "CONTRIBUTING.md")
+COPIED = (
+    "benchmarks",
+    "docs",
+    "fixtures",
+    "fsdp_migrate",
+    "rules",
+    "scripts",
+    "shim",
+    "tests",
+    "pyproject.toml",
+    "CONTRIBUTING.md",
+)
 
 
 def test_the_commands_of_the_guide_make_a_rule_that_works(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ fsdp_config:
         change = Change(removed=(setting.written,))
         if setting.name == "use_orig_params" and not setting.is_true:
             return Verdict(setting, Level.REVIEW, ELEMENTWISE[0], "Compare the losses of a few steps.", change)
-        if setting.name == "sync_module_states" and setting.is_true:
+        if setting.name == "sync_module_states" and str(setting.value).lower() not in ("false", "none", ""):
             told = "assumes all ranks start from the same weights: Composer broadcasts those of mixed devices alone"
             return Verdict(setting, Level.REVIEW, told, "Set the seed before the model is built.", change)
         return Verdict(setting, Level.SAFE, f"{setting.written} is removed: FSDP2 has no such setting", change=change)

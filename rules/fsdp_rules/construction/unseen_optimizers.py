@@ -15,6 +15,8 @@ from fsdp_rules.verdict.rule import Rule
 
 UNSEEN = "an optimizer comes from code this tool cannot follow: built before sharding, its step would train nothing"
 #: What may be done with a model before it is wrapped, and gives its parameters to nobody.
+#: Methods of a model that hand out none of its parameters.
+PLAIN = frozenset({"apply", "bfloat16", "config", "cuda", "eval", "load_state_dict", "requires_grad_", "to", "train"})
 HARMLESS = frozenset({"bool", "callable", "getattr", "hasattr", "id", "isinstance", "print", "repr", "str", "type"})
 #: Functions and methods that put a model into a container or another module.
 STORES = frozenset({"add_module", "append", "register_module", "setattr"})
@@ -152,10 +154,11 @@ def _is_fresh(module: cst.BaseExpression, call: cst.Call, file: File) -> bool:
         return False
     line = file.span(call).line
     for use in file.uses(root):
-        if file.scope(use) != scope or file.span(use).line >= line:
+        # A function inside may have been called above the wrap.
+        if not f"{file.scope(use)}.".startswith(f"{scope}.") or file.span(use).line >= line:
             continue
         parent = file.parent(use)
-        if isinstance(parent, cst.Attribute) and parent.attr.value in ("parameters", "named_parameters"):
+        if isinstance(parent, cst.Attribute) and parent.attr.value not in PLAIN:
             return False
         if isinstance(parent, cst.Arg | cst.Element | cst.DictElement | cst.Return | cst.Assign):
             owner = file.parent(parent)

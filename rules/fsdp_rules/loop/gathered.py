@@ -228,8 +228,10 @@ def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> 
 def _writes(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
     """Whether ``place`` is a loop that changes in place the parameters that it runs over, or leads to such changes."""
     loop = place if isinstance(place, cst.For) else None
-    if isinstance(place, cst.Attribute) or (loop is None and changes_in_place(place, file)):
+    if isinstance(place, cst.Attribute):
         return changes_in_place(place, file)
+    if loop is None and changes_in_place(place, file):
+        return True
     target = None if loop is None else _own_target(loop, model, file)
     names = set() if target is None else {entry.value for entry in names_in(target)}
     whole = file.function(place) or file.statement(place) if loop is None else loop.body

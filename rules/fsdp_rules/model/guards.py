@@ -14,6 +14,7 @@ from fsdp_rules.file.expressions import asked, calls_plainly, elements, last_nam
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.project.askers import is_asker
 from fsdp_rules.project.project import INNER
 
 OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
@@ -127,9 +128,9 @@ def _asks(call: cst.Call, file: File) -> bool:
 
 def _asks_by_name(call: cst.Call, file: File) -> bool:
     """Whether ``call`` is of a function of the project that only returns ``isinstance(given, FSDP)``."""
-    if len(call.args) != 1 or call.args[0].star or not file.project.askers:
+    if len(call.args) != 1 or call.args[0].star:
         return False
-    return file.project.asks_for_fsdp1(file.resolved(call.func) or last_name(call.func))
+    return is_asker(file.resolved(call.func) or last_name(call.func), file.project.askers)
 
 
 def _positive(test: cst.BaseExpression, subject: str, file: File) -> Guard:

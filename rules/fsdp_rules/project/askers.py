@@ -23,6 +23,11 @@ def askers_of(files: Iterable[tuple[str, Iterable[str], Iterable[str]]]) -> froz
     return frozenset(name for name in dotted if name.rpartition(".")[2] not in others)
 
 
+def is_asker(dotted: str, askers: frozenset[str]) -> bool:
+    """Whether ``dotted``, a name or an import path and a name, is one of ``askers``."""
+    return any(f".{name}".endswith(f".{dotted}") for name in askers)
+
+
 def asks_for_fsdp1(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, aliases: Aliases) -> bool:
     """Whether ``node`` returns ``isinstance(given, FSDP)`` of its last parameter."""
     value = node.body if isinstance(node, ast.Lambda) else _returned(node)

@@ -16,8 +16,10 @@ from fsdp_rules.project.steps import Step
 OWN = frozenset({"cls", "self"})
 #: Functions that programs begin with, by what people call them.
 ENTRY = re.compile(r"(^|_)(cli|finetune|fit|launch|main|pretrain|run|train|trainer|training|worker)(_|$)")
-#: Parameters of a function that may come with an optimizer that was built by then.
-GIVEN = re.compile(r"model|module|net$|optim|state|trainer|engine|self|cls", re.IGNORECASE)
+#: Parameters that are settings: any other may come with an optimizer that was built by then.
+SETTING = re.compile(
+    r"arg|cfg|conf|rank|world|port|hp|opts$|options|path|dir|file|seed|device|flag|setting", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class BuildingOrder:
         """Whether one may be built before ``lines``, the first and the last, of the function ``scope`` run."""
         if not self.unseen:
             return False
-        if self._has_lambdas:
+        if self._has_lambdas or self._runs_unseen:
             return True
         steps = self.entered.steps.get((path, scope), ())
         place = next((step for step in reversed(steps) if lines[0] <= step.end[0] <= lines[1]), None)
@@ -76,6 +78,20 @@ class BuildingOrder:
         """Whether some call is none of its function's steps: it is in a lambda, which may run at any time."""
         steps = self.entered.steps
         return any(ends - {step.end for step in steps.get(site, ())} for site, ends in self.unseen.items())
+
+    @cached_property
+    def _runs_unseen(self) -> bool:
+        """Whether some function that builds one may run where no call of it is seen."""
+        return any(self._is_reached_unseen(site) for site in self._building)
+
+    def _is_reached_unseen(self, site: Site) -> bool:
+        name, is_method = site[1].rpartition(".")[2], "." in site[1]
+        if not is_method and ENTRY.search(name):
+            return False
+        if name.startswith("__") and name != "__init__":
+            return True
+        uncalled = is_method and next(self._callers(site), None) is None
+        return called_as(site[1]) in self.entered.values or uncalled
 
     def _before(self, site: Site, position: int) -> Iterator[Step]:
         """The steps that may run before the one at ``position``, those behind it in a loop around both among them."""
@@ -158,7 +174,7 @@ class BuildingOrder:
         name = scope.rpartition(".")[2]
         found = list(self._callers(site))
         is_method = "." in scope
-        given = any(GIVEN.search(parameter) for parameter in self.parameters.get(site, ()))
+        given = not all(SETTING.search(parameter) for parameter in self.parameters.get(site, ()))
         if not is_method and ENTRY.search(name) and not given:
             return found
         names = self._below(called_as(scope)) | {called_as(scope)}

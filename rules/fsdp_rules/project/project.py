@@ -252,10 +252,6 @@ class Project:
         """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
         return any(name == dotted or name.endswith(f".{dotted}") for name in self.switchers)
 
-    def asks_for_fsdp1(self, dotted: str) -> bool:
-        """Whether ``dotted`` is a function of the project that only says whether a model is of FSDP1's class."""
-        return any(f".{name}".endswith(f".{dotted}") for name in self.askers)
-
     def may_return_wrapped(self, name: str) -> bool:
         """Whether some function of the project called ``name`` may return a wrapped model."""
         return name in self._returning
