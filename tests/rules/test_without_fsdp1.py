@@ -177,8 +177,8 @@ def test_the_programs_show_every_helper() -> None:
     """Each function of ``fsdp_compat`` that a rule writes into native output is called in one that was trained here."""
     rules = [ast.parse(path.read_text()) for path in (ROOT / "rules" / "fsdp_rules").rglob("*.py")]
     constants = [str(node.value) for tree in rules for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    # What is read of an earlier run's output, fsdp_compat.wrap, is trained as enable_wrap's. guard_optimizers is written
-    # where a wrap is an argument of another call, which none of these programs has: its text alone is tested.
+    # What is read of an earlier run's output, fsdp_compat.wrap, is trained as enable_wrap's. guard_optimizers is
+    # written where a wrap is an argument of another call, which none of these has: its text alone is tested.
     named = {each for each in constants if re.fullmatch(r"fsdp_compat\.[a-z_]+", each)}
     named -= {"fsdp_compat.guard_optimizers", "fsdp_compat.wrap"}
     shown = "\n".join(output(program, "native") for program in NATIVE if program not in REMAINS)
