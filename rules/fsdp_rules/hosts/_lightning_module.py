@@ -25,6 +25,21 @@ _DATA = frozenset(
     {"dict", "list", "set", "tuple", "int", "float", "str", "bool", "len", "range", "max", "min", "device"}
 )
 _FREE = ("torchmetrics.", "os.", "math.", "json.", "pathlib.", "logging.", "transformers.AutoTokenizer")
+#: Methods that modules have and settings do not.
+_OF_MODULES = frozenset(
+    {
+        "decode",
+        "encode",
+        "eval",
+        "forward",
+        "generate",
+        "modules",
+        "parameters",
+        "requires_grad_",
+        "state_dict",
+        "train",
+    }
+)
 
 
 @dataclass
@@ -120,8 +135,20 @@ def _holds_nothing(value: cst.BaseExpression, file: File) -> bool:
 def _made(method: cst.FunctionDef | None, found: Built, file: File) -> Iterator[str]:
     """The attributes that ``method`` gives values that may have parameters."""
     for _, name, value in _assigned(method, found, file) if method is not None else ():
-        if not _holds_nothing(value, file):
+        if not _holds_nothing(value, file) or _is_used_as_module(f"{found.this}.{name}", value, file):
             yield f"{found.this}.{name} of {method.name.value if method else ''}"
+
+
+def _is_used_as_module(text: str, value: cst.BaseExpression, file: File) -> bool:
+    """Whether the attribute ``text``, which some ``value`` of another place is given to, is called as a model is."""
+    if isinstance(value, cst.BaseNumber | cst.BaseString | cst.Call) or is_none(value):
+        return False
+    called = (call.func for call in file.nodes(cst.Call))
+    return any(
+        file.code(func) == text
+        or (isinstance(func, cst.Attribute) and func.attr.value in _OF_MODULES and file.code(func.value) == text)
+        for func in called
+    )
 
 
 def _use(use: cst.Attribute, found: Built, file: File) -> str:

@@ -130,6 +130,8 @@ def test_every_argument_with_a_counterpart() -> None:
         ("Net(self.size)", "Block()", "is itself of a class of the policy"),
         ("self.size = size", "self.head = torch.nn.Linear(2, 2)", "self.head of __init__ may have parameters"),
         ("self.size = size", "self.a, self.b = make()", "of __init__ may have parameters"),
+        ("self.model(batch)", "self.model(self.size(batch))", "self.size of __init__ may have parameters"),
+        ("self.model(batch)", "self.model(self.size.encode(batch))", "self.size of __init__ may have parameters"),
         ("self.size = size", "setattr(self, 'x', size)", "given modules without an assignment"),
         ("self.model(batch)", "self.model.head.weight", "in a way that this tool does not follow"),
         ("self.model(batch)", "run(self.model)", "in a way that this tool does not follow"),
