@@ -147,7 +147,8 @@ def _makes(value: cst.BaseExpression | None, wrap: cst.Call) -> bool:
 
 def _is_fresh(module: cst.BaseExpression, call: cst.Call, file: File) -> bool:
     """Whether the function makes the model itself, and before ``call`` gives nobody it or its parameters."""
-    root = (dotted(module) or "").partition(".")[0]
+    # What makes the object of an attribute may build an optimizer of it as well.
+    root = module.value if isinstance(module, cst.Name) else ""
     scope = file.scope(call)
     made = file.bindings.found.get((scope, root), [])
     if not root or root == "self" or not made or not all(_makes(entry.value, call) for entry in made):

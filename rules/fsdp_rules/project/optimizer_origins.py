@@ -53,7 +53,7 @@ class Optimizers:
     found: tuple[tuple[str, Optimizer], ...] = ()
     functions: frozenset[str] = frozenset()
     ddp: frozenset[str] = frozenset()
-    _order: list[BuildingOrder] = field(default_factory=list)
+    _orders: dict[Site, BuildingOrder] = field(default_factory=dict)
 
     @classmethod
     def build(cls, files: Iterable[FileFacts]) -> Optimizers:
@@ -73,27 +73,35 @@ class Optimizers:
         found = self._relevant(project)
         if found and all(entry.used for _, entry in found):
             return True
-        if not self._order:
-            order = BuildingOrder.build(self.unseen(project), project.entered, project.takes, project.owners.bases)
-            self._order.append(order)
-        return self._order[0].may_precede(path, scope, lines)
+        site = (path, scope)
+        if site not in self._orders:
+            unseen = self.unseen(project, site)
+            order = BuildingOrder.build(unseen, project.entered, project.takes, project.owners.bases)
+            self._orders[site] = order
+        return self._orders[site].may_precede(path, scope, lines)
 
-    def unseen(self, project: Follows) -> list[tuple[str, Optimizer]]:
-        """The optimizers that are not known to be built from a model that is followed, each with its path."""
+    def unseen(self, project: Follows, site: Site) -> list[tuple[str, Optimizer]]:
+        """Those that nothing says to be built of what the function at ``site`` wraps, each with its path."""
         built = [(path, entry) for path, entry in self._relevant(project) if not entry.used]
-        return [(path, entry) for path, entry in built if not self._is_followed(path, entry, project)]
+        return [(path, entry) for path, entry in built if not self._is_followed(path, entry, project, site)]
 
     def _relevant(self, project: Follows) -> list[tuple[str, Optimizer]]:
         return [(path, entry) for path, entry in self.found if path not in self.ddp or project.touches(path)]
 
-    def _is_followed(self, path: str, optimizer: Optimizer, project: Follows) -> bool:
+    def _is_followed(self, path: str, optimizer: Optimizer, project: Follows, site: Site) -> bool:
+        owner, name = _owner(optimizer.scope), optimizer.scope.rpartition(".")[2]
+        in_class = name == "__init__" and owner == _owner(site[1])
+        is_near = path == site[0] and (optimizer.scope == site[1] or in_class)
         for model in optimizer.models:
-            held = project.holds(path, optimizer.scope, model) is not Certainty.NO
+            sure = project.holds(path, optimizer.scope, model)
+            # What another function puts into an object may come after its own methods have run.
+            held = sure is Certainty.YES or (sure is Certainty.MAYBE and not model.startswith("self."))
             early = project.is_wrapped_elsewhere(path, optimizer.scope, model)
             # A method of a subclass may run before the one of its base that wraps, or the other way round.
             inherits = model.startswith("self.") and len(project.owners.places(path, optimizer.scope, model)) > 1
-            # One whose class is known is looked at by FSDP117, be it built before or after.
-            if (held and not early and not inherits) or (early and not optimizer.callee):
+            # One whose class is known is looked at by FSDP117 in its own function or class, before or after the wrap.
+            known = early and not optimizer.callee and (is_near or not _is_inner(optimizer.scope, model))
+            if (held and not early and not inherits) or known:
                 return True
         return bool(optimizer.callee) and self._defines(path, optimizer, project)
 
@@ -106,3 +114,13 @@ class Optimizers:
         meant |= {full for full in self.functions if full == name or full.endswith(f".{name}")}
         builders = {f"{module_name(where)}.{entry.scope}" for where, entry in self.found if not entry.used}
         return any(builder == full or builder.startswith(f"{full}.") for full in meant for builder in builders)
+
+
+def _owner(scope: str) -> str:
+    """What the function ``scope`` stands in, a class or another function."""
+    return scope.rpartition(".")[0]
+
+
+def _is_inner(scope: str, model: str) -> bool:
+    """Whether ``model`` belongs to an object, or to the function around ``scope``, which may wrap it elsewhere."""
+    return model.startswith("self.") or bool(_owner(scope))
