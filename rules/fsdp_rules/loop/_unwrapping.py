@@ -40,7 +40,7 @@ def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
 
 def _asks_about(subject: str, test: cst.BaseExpression, file: File) -> bool:
     """Whether ``test`` asks what ``subject`` is, by its class, an attribute or a function for FSDP1's class."""
-    if tested(test, subject, file) is Guard.FSDP1:
+    if tested(test, subject, file) in (Guard.FSDP1, Guard.MIXED):
         return True
     for call in file.inside(test, cst.Call):
         if dotted(call.func) in ("isinstance", "hasattr", "type") and file.code(call.args[0].value) == subject:

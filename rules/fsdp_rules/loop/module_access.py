@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import elements, is_repeatable, names_in
+from fsdp_rules.file.expressions import calls_plainly, elements, is_repeatable, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
@@ -185,7 +185,7 @@ def unwrap(model):
             claims = tuple(names_in(loop.test))
             yield Diagnosis(loop, Level.SAFE, "FSDP2 has no wrapper to remove", edits=(remove(loop),), claims=claims)
             return
-        if guard is not Guard.MIXED or not isinstance(loop.test, cst.Call):
+        if guard is not Guard.MIXED or not isinstance(loop.test, cst.Call) or not _names_classes(loop.test):
             return
         classes = elements(file.value(loop.test.args[1].value)) or []
         others = [entry for entry in classes if file.fsdp1(entry) != FSDP]
@@ -239,12 +239,16 @@ def _stripped(loop: cst.While, file: File) -> cst.BaseExpression | None:
     return inner.value
 
 
+def _names_classes(test: cst.BaseExpression) -> bool:
+    return calls_plainly(test, ("isinstance",), 2)
+
+
 def _in_stripping_loop(node: cst.Attribute, file: File) -> bool:
     return any(
         isinstance(ancestor, cst.While)
         and _stripped(ancestor, file) is not None
         and tested(ancestor.test, file.code(node.value), file)
-        in ((Guard.FSDP1, Guard.MIXED) if isinstance(ancestor.test, cst.Call) else (Guard.FSDP1,))
+        in ((Guard.FSDP1, Guard.MIXED) if _names_classes(ancestor.test) else (Guard.FSDP1,))
         for ancestor in file.ancestors(node)
     )
 

@@ -14,7 +14,7 @@ from fsdp_rules.file.expressions import asked, calls_plainly, elements, last_nam
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.project.askers import is_asker
+from fsdp_rules.project.askers import asks_alone
 from fsdp_rules.project.project import INNER
 
 OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
@@ -123,19 +123,21 @@ def tested(test: cst.BaseExpression, subject: str, file: File, truth: bool = Tru
 
 
 def _asks(call: cst.Call, file: File) -> bool:
-    return calls_plainly(call, ("isinstance",), 2) or _asks_by_name(call, file)
+    return calls_plainly(call, ("isinstance",), 2) or _by_name(call, file) is not None
 
 
-def _asks_by_name(call: cst.Call, file: File) -> bool:
-    """Whether ``call`` is of a function of the project that only returns ``isinstance(given, FSDP)``."""
+def _by_name(call: cst.Call, file: File) -> Guard | None:
+    """What it says that ``call`` is true, of a function of the project that only asks for the class; else None."""
     if len(call.args) != 1 or call.args[0].star:
-        return False
-    return is_asker(file.resolved(call.func) or last_name(call.func), file.project.askers)
+        return None
+    alone = asks_alone(file.resolved(call.func) or last_name(call.func), file.project.askers)
+    return None if alone is None else Guard.FSDP1 if alone else Guard.MIXED
 
 
 def _positive(test: cst.BaseExpression, subject: str, file: File) -> Guard:
-    if isinstance(test, cst.Call) and _asks_by_name(test, file):
-        return Guard.FSDP1 if file.code(test.args[0].value) == subject else Guard.NONE
+    named = _by_name(test, file) if isinstance(test, cst.Call) else None
+    if named is not None and isinstance(test, cst.Call):
+        return named if file.code(test.args[0].value) == subject else Guard.NONE
     if isinstance(test, cst.Call) and isinstance(test.func, cst.Name) and len(test.args) == 2:
         if file.code(test.args[0].value) != subject:
             return Guard.NONE

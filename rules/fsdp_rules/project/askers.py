@@ -1,49 +1,61 @@
-"""A project's own functions that say whether what they are given is of FSDP1's class, and nothing else."""
+"""A project's own functions that say whether what they are given is of FSDP1's class, or of one among several."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.aliases import Aliases
 
 
-def askers_of(files: Iterable[tuple[str, Iterable[str], Iterable[str]]]) -> frozenset[str]:
+def askers_of(files: Iterable[tuple[str, Iterable[str], Mapping[str, bool]]]) -> dict[str, bool]:
     """The whole dotted names of those whose last name no other function of the project has.
 
-    ``files`` are the module, the functions and the askers of each.
+    ``files`` are the module, the functions and the askers of each, with whether they ask for FSDP1's class alone.
     """
-    dotted: set[str] = set()
+    dotted: dict[str, bool] = {}
     others: set[str] = set()
     for module, functions, askers in files:
-        asking = frozenset(askers)
-        dotted.update(f"{module}.{name}" for name in asking)
-        others.update(name.rpartition(".")[2] for name in functions if name not in asking)
-    return frozenset(name for name in dotted if name.rpartition(".")[2] not in others)
+        dotted.update({f"{module}.{name}": alone for name, alone in askers.items()})
+        others.update(name.rpartition(".")[2] for name in functions if name not in askers)
+    return {name: alone for name, alone in dotted.items() if name.rpartition(".")[2] not in others}
 
 
-def is_asker(dotted: str, askers: frozenset[str]) -> bool:
-    """Whether ``dotted``, a name or an import path and a name, is one of ``askers``."""
-    return any(f".{name}".endswith(f".{dotted}") for name in askers)
+def asks_alone(dotted: str, askers: Mapping[str, bool]) -> bool | None:
+    """Whether ``dotted``, a name or an import path and a name, asks for FSDP1's class alone; None if it is no asker."""
+    found = {alone for name, alone in askers.items() if f".{name}".endswith(f".{dotted}")}
+    return None if not found else found == {True}
 
 
-def asks_for_fsdp1(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, aliases: Aliases) -> bool:
-    """Whether ``node`` returns ``isinstance(given, FSDP)`` of its last parameter."""
+def asks_for_fsdp1(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, aliases: Aliases) -> bool | None:
+    """Whether ``node`` returns ``isinstance(given, FSDP)`` of its last parameter and of no other class.
+
+    False where other classes do as well, None where it returns anything else or never asks for FSDP1's class.
+    """
     value = node.body if isinstance(node, ast.Lambda) else _returned(node)
     given = [*node.args.posonlyargs, *node.args.args]
-    if not given or not isinstance(value, ast.Call) or len(value.args) != 2 or value.keywords:
-        return False
-    function, (subject, of) = value.func, value.args
-    classes = of.elts if isinstance(of, ast.Tuple) else [of]
-    return (
-        isinstance(function, ast.Name)
-        and function.id == "isinstance"
-        and isinstance(subject, ast.Name)
-        and subject.id == given[-1].arg
-        and bool(classes)
-        and all(aliases.known(entry) == FSDP for entry in classes)
-    )
+    if not given or value is None:
+        return None
+    classes = list(_classes(value, given[-1].arg))
+    wrapped = [entry is not None and aliases.known(entry) == FSDP for entry in classes]
+    return None if None in classes or not any(wrapped) else all(wrapped)
+
+
+def _classes(value: ast.expr, subject: str) -> Iterator[ast.expr | None]:
+    """The classes that ``value`` asks for; None among them where it does not ask ``subject`` for a class alone."""
+    if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or):
+        for part in value.values:
+            yield from _classes(part, subject)
+        return
+    plain = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "isinstance"
+    if not plain or not isinstance(value, ast.Call) or len(value.args) != 2 or value.keywords:
+        yield None
+        return
+    asked, of = value.args
+    yield from of.elts if isinstance(of, ast.Tuple) else [of]
+    if not isinstance(asked, ast.Name) or asked.id != subject:
+        yield None
 
 
 def _returned(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:

@@ -54,8 +54,8 @@ class FileFacts:
     wrappers: frozenset[str] = field(default=frozenset())
     #: The context managers that set the kind of state for the code that runs inside them.
     switchers: frozenset[str] = field(default=frozenset())
-    #: The functions that say whether what they are given is of FSDP1's class.
-    askers: frozenset[str] = field(default=frozenset())
+    #: The functions that say whether what they are given is of FSDP1's class, and whether they ask for it alone.
+    askers: dict[str, bool] = field(default_factory=dict)
     #: The functions in which the meta device is named.
     meta: frozenset[str] = field(default=frozenset())
     #: The functions that call ``fully_shard``.
@@ -120,7 +120,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         makers=frozenset(indexer.makers),
         wrappers=frozenset(indexer.wrappers),
         switchers=frozenset(indexer.switchers),
-        askers=frozenset(indexer.askers),
+        askers=indexer.askers,
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
         shards=sharding_functions(tree) if b"fully_shard" in data else frozenset(),
         given_rank=given_rank(tree) if b"rank" in data else frozenset(),

@@ -43,7 +43,8 @@ class Indexer(Calls):
         self.makers: set[str] = set()
         self.wrappers: set[str] = set()
         self.switchers: set[str] = set()
-        self.askers: set[str] = set()
+        #: The functions that ask for FSDP1's class, and whether for it alone.
+        self.askers: dict[str, bool] = {}
 
     def run(self, tree: ast.Module, subgroups: frozenset[tuple[int, int]]) -> None:
         """Index the whole file; ``subgroups`` are the places of the process groups that are not of all ranks."""
@@ -99,8 +100,7 @@ class Indexer(Calls):
         self.functions[inner] = tuple(names)
         if switches(node):
             self.switchers.add(inner)
-        if asks_for_fsdp1(node, self.aliases):
-            self.askers.add(inner)
+        self._asker(inner, node)
         for name in [*names, *rest]:
             given = Place("param", self.path, inner, name)
             self.assigned.add((inner, name))
@@ -117,6 +117,11 @@ class Indexer(Calls):
             self.flow(Place("ret", self.path, inner), Place("attr", name=node.name))
         self._decorators(node, inner, scope)
         self._body(node.body, inner)
+
+    def _asker(self, inner: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        alone = asks_for_fsdp1(node, self.aliases)
+        if alone is not None:
+            self.askers[inner] = alone
 
     def _decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inner: str, scope: str) -> None:
         for decorator in node.decorator_list:
@@ -154,6 +159,8 @@ class Indexer(Calls):
             self.value(value, Place("ret", self.path, scope), scope)
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, sure: bool = True) -> None:
+        if isinstance(value, ast.Lambda) and isinstance(target, ast.Name):
+            self._asker(f"{scope}.{target.id}" if scope else target.id, value)
         if isinstance(target, ast.Tuple | ast.List):
             parts = value.elts if isinstance(value, ast.Tuple | ast.List) else None
             for position, element in enumerate(target.elts):

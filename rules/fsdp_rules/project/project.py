@@ -64,7 +64,7 @@ class Project:
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
     switchers: frozenset[str] = field(default=frozenset())
-    askers: frozenset[str] = field(default=frozenset())
+    askers: dict[str, bool] = field(default_factory=dict)
     origins: dict[Site, frozenset[Site]] = field(default_factory=dict)
     makers: dict[Site, frozenset[Site]] = field(default_factory=dict)
     nesting: Nesting = field(default_factory=Nesting)

@@ -45,7 +45,7 @@ def test_a_function_that_asks_for_the_class_is_a_test_for_it(before: str, after:
     [
         "def is_wrapped(net):\n    return isinstance(net, dict)\n",
         "def is_wrapped(net):\n    log(net)\n    return isinstance(net, FSDP)\n",
-        "def is_wrapped(net):\n    return isinstance(net, (FSDP, dict))\n",
+        "def is_wrapped(net, other):\n    return isinstance(net, FSDP) or isinstance(other, FSDP)\n",
         "def is_wrapped(net):\n    return not isinstance(net, FSDP)\n",
         "def is_wrapped(net, kind=FSDP):\n    return isinstance(net, kind)\n",
     ],
@@ -94,3 +94,34 @@ def test_classes_that_are_joined_say_that_the_model_may_be_sharded(test: str, bo
 def test_what_takes_off_wrapper_after_wrapper_is_left(body: str, rule: str) -> None:
     said = findings(f"{HEAD}def use(net, x):\n    {body}\n")
     assert (rule, "manual") in {(found.rule, found.level.value) for found in said}
+
+
+EITHER = (
+    "def either(net):\n    return isinstance(net, FSDP) or isinstance(net, DDP)\n",
+    "def either(net):\n    return isinstance(net, (FSDP, DDP))\n",
+    "either = lambda net: isinstance(net, (DDP, FSDP))\n",
+)
+
+
+@pytest.mark.parametrize("asks", EITHER)
+@pytest.mark.parametrize(
+    ("body", "rule", "level"),
+    [
+        ("return net.module if either(net) else net", "FSDP206", "review"),
+        ("while either(net):\n        net = net.module\n    return net", "FSDP206", "manual"),
+        ("if either(net):\n        return use(net.module)\n    return net", "FSDP221", "manual"),
+        ("if either(net):\n        with net.no_sync():\n            net(1)", "FSDP202", "review"),
+    ],
+)
+def test_a_function_that_asks_for_several_classes_says_that_it_may_be_sharded(
+    asks: str, body: str, rule: str, level: str
+) -> None:
+    wrap = "\n\ndef wrap(net):\n    return FSDP(net)\n"
+    said = findings(f"from asks import either\n\ndef use(net):\n    {body}\n", asks=HEAD + asks + wrap)
+    assert (rule, level) in {(found.rule, found.level.value) for found in said}
+
+
+def test_a_lambda_that_asks_for_the_class_is_a_test_for_it() -> None:
+    source = "from asks import asked\n\ndef bare(net):\n    return net.module if asked(net) else net\n"
+    found = findings(source, asks=HEAD + "asked = lambda net: isinstance(net, FSDP)\n")
+    assert [(entry.rule, entry.level.value) for entry in found] == [("FSDP206", "safe")]
