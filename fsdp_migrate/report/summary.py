@@ -109,6 +109,9 @@ def _written_for(torch: TorchRelease) -> str:
     """Which torch the output needs, and why that one."""
     if torch.allowed:
         return f"Written for torch {torch}: {torch.source} allows {torch.allowed}, which has no FSDP2."
+    if torch.newer_than:
+        source = torch.source
+        return f"Written for torch {torch} ({source}), which is newer than the newest known release {torch.newer_than}."
     return f"Written for torch {torch} ({torch.source or 'the first with FSDP2; nothing requires a newer one'})."
 
 

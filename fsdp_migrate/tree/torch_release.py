@@ -13,12 +13,15 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from fsdp_migrate.tree.requirements import RELEASES
 from fsdp_migrate.tree.toml import toml
 from fsdp_migrate.tree.upwards import upwards
 from fsdp_rules.settings import FIRST_TORCH
 
 #: A requirement in quotes, on a line of its own, or as an item of a list.
 _LINE = re.compile(r"^[\s\-\"']*(?P<text>torch(?![\w-])[^#\"';]*)", re.MULTILINE)
+#: The newest release that the rules were written and tested for.
+_NEWEST = Version(RELEASES["torch"][-1])
 #: Operators that say which release is the least.
 _FROM = frozenset({">=", "==", "===", "~=", ">"})
 
@@ -37,19 +40,27 @@ class TorchRelease:
     def __str__(self) -> str:
         return ".".join(map(str, self.release))
 
+    @property
+    def newer_than(self) -> str:
+        """The newest release that is known, where this one is newer still; else empty."""
+        known = (_NEWEST.major, _NEWEST.minor)
+        return ".".join(map(str, known)) if self.release > known else ""
+
 
 #: Where nothing is known of a project.
 FIRST = TorchRelease()
 
 
 def parse_release(text: str) -> tuple[int, int]:
-    """``2.13`` or ``2.13.1`` as numbers. Raises ValueError for what is no release, or one before FSDP2."""
+    """``2.13`` or ``2.13.1`` as numbers. Raises ValueError for what is no release, or one before FSDP2 or unknown."""
     try:
         version = Version(text)
     except InvalidVersion as error:
         raise ValueError(f"{text!r} is not a release: write it as 2.13") from error
     if version.release[:2] < FIRST_TORCH:
         raise ValueError(f"FSDP2 needs torch {'.'.join(map(str, FIRST_TORCH))} or newer, not {text}")
+    if version.major > _NEWEST.major:
+        raise ValueError(f"torch {text} is not known: the newest known release is {_NEWEST}")
     return version.major, version.minor
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 from fixtures.checkpoints import hostile
@@ -119,6 +120,18 @@ def test_pipes_devices_and_links_are_named_and_never_opened(tmp_path: Path, caps
     assert main(["checkpoint", "inspect", str(tmp_path)]) == 0
     said = capsys.readouterr().err.splitlines()
     assert sorted(said) == sorted(f"{tmp_path / name}: skipped: {SPECIAL}" for name in SPECIAL_NAMES)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_chunk_file_that_is_a_pipe_is_not_called_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dcp.save({"w": W}, checkpoint_id=tmp_path / "step", no_dist=True)
+    (tmp_path / "step" / "__0_0.distcp").unlink()
+    os.mkfifo(tmp_path / "step" / "__0_0.distcp")
+    for words in (["checkpoint", "inspect"], ["check"]):
+        assert main([*words, str(tmp_path / "step")]) == 1
+        out = capsys.readouterr().out
+        assert f"__0_0.distcp: it is {SPECIAL}" in out
+        assert "missing\n" not in out
 
 
 def test_a_path_of_many_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

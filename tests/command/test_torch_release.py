@@ -94,3 +94,13 @@ def test_the_report_names_the_release(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Written for torch 2.7 (--torch)." in capsys.readouterr().err
     assert main(["rewrite", str(tmp_path), "--torch", "2.5"]) == 2
     assert "FSDP2 needs torch 2.6 or newer, not 2.5" in capsys.readouterr().err
+
+
+def test_a_release_that_is_not_known_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    for command in ("rewrite", "check"):
+        assert main([command, str(tmp_path), "--torch", "9"]) == 2
+        assert "torch 9 is not known: the newest known release is 2.13.0" in capsys.readouterr().err
+    assert main(["rewrite", str(tmp_path), "--diff", "--torch", "2.99"]) == 0
+    said = "Written for torch 2.99 (--torch), which is newer than the newest known release 2.13."
+    assert said in capsys.readouterr().err

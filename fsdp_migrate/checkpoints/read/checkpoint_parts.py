@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from fsdp_migrate.checkpoints.read import dcp, safetensors
 from fsdp_migrate.checkpoints.read import torch_save as torchfile
 from fsdp_migrate.checkpoints.read.archive import first_bytes, open_archive, whole
 from fsdp_migrate.checkpoints.read.danger import MOST_PICKLES
-from fsdp_migrate.checkpoints.read.find import LFS_START, LIGHTNING_FILE, Found, Kind, find, world_size_in
+from fsdp_migrate.checkpoints.read.find import LFS_START, LIGHTNING_FILE, SPECIAL, Found, Kind, find, world_size_in
 from fsdp_migrate.checkpoints.read.ranks import together
 from fsdp_migrate.checkpoints.read.seen import OLD_LIMIT, Seen, by_file
 from fsdp_migrate.checkpoints.read.torch_save import TorchFile
@@ -215,7 +216,7 @@ class _Opening:
         for file, end in sorted(ends.items()):
             size = file.stat().st_size if file.is_file() else None
             if size is None:
-                self._problems.append(f"{file}: it is missing")
+                self._problems.append(f"{file}: it is {SPECIAL if os.path.lexists(file) else 'missing'}")
             elif size < end:
                 self._problems.append(f"{file}: it ends at byte {size}, but .metadata expects {end}")
             if size is None or size < end:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 from fsdp_rules.engine.catalogue import catalogue
+from fsdp_rules.engine.odd_names import as_python_reads
 
 
 def names_fsdp1(data: bytes) -> bool:
     """Whether ``data`` (a source or a notebook, any ASCII-compatible encoding) has a spelling of FSDP1's own."""
-    return any(word in data for word in _spelled())
+    return _names_fsdp1(as_python_reads(data))
 
 
 def has_marker(data: bytes) -> bool:
@@ -18,7 +19,12 @@ def has_marker(data: bytes) -> bool:
     Loop markers such as ``clip_grad_norm_`` are in the list because a train loop that gets the wrapped model as a
     parameter often imports no FSDP name at all.
     """
-    return names_fsdp1(data) or any(all(word in data for word in together) for together in _markers())
+    read = as_python_reads(data)
+    return _names_fsdp1(read) or any(all(word in read for word in together) for together in _markers())
+
+
+def _names_fsdp1(data: bytes) -> bool:
+    return any(word in data for word in _spelled())
 
 
 @cache

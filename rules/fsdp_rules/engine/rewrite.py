@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.inserted import is_made
 from fsdp_rules.engine.kept_code import left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
+from fsdp_rules.engine.odd_names import odd_name
 from fsdp_rules.engine.registry import all_rules, speaker
 from fsdp_rules.engine.relevance import is_relevant
 from fsdp_rules.engine.source_text import decode
@@ -67,8 +69,11 @@ def rewrite_source(
     try:
         text = source.text
         tree = prepared.file.tree if prepared is not None else ast.parse(text)
-        if not is_relevant(text, path, project, settings.traps):
+        odd = odd_name(text)
+        if not is_relevant(text if odd is None else unicodedata.normalize("NFKC", text), path, project, settings.traps):
             return Unchanged()
+        if odd is not None:
+            return Failed("line {}: {} is {} to Python: write it so and run again".format(*odd))
         file = prepared.file if prepared is not None else File(text, tree, path, project, settings)
     except SyntaxError as error:
         return Failed(f"line {error.lineno}: {error.msg}")
