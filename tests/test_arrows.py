@@ -85,7 +85,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "loop": {"file", "fsdp1", "model", "project", "verdict"},
         "state": {"file", "fsdp1", "model", "project", "settings", "verdict"},
         "beyond": {"file", "fsdp1", "model", "project", "verdict"},
-        "hosts": {"configuration", "file", "frameworks", "settings", "verdict"},
+        "hosts": {"configuration", "file", "frameworks", "fsdp1", "project", "settings", "verdict"},
         "engine": {
             "beyond",
             "construction",

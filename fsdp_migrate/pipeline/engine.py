@@ -86,7 +86,7 @@ class RulesEngine:
         return has_marker(data)
 
     def is_migrating(self, project: Project) -> bool:
-        flagged = project.flags & {"fsdp1", "gated", "fsdp2"}
+        flagged = project.flags & {"fsdp1", "gated", "fsdp2", "hosted"}
         return bool(flagged or project.held or project.gives_names or project.askers)
 
     def shards_natively(self, project: Project) -> bool:

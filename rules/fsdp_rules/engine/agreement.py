@@ -13,6 +13,7 @@ from fsdp_rules.construction._plan.contracts import contract_of, values_of
 from fsdp_rules.construction._plan.leaves import Leaf
 from fsdp_rules.construction._plan.slot_uses import uses_of
 from fsdp_rules.construction.call import ConstructorCall
+from fsdp_rules.engine.hosting import hosting
 from fsdp_rules.engine.kept_code import vendored
 from fsdp_rules.engine.rewrite import Prepared, Said, diagnosed
 from fsdp_rules.engine.source_text import decode
@@ -48,9 +49,12 @@ def agreed(
 ) -> Agreed:
     """``project`` with what definitions give to wraps in other places, and whether they are rewritten with those.
 
+    What strategies of frameworks shard in other files is decided as well.
+
     ``files`` are the Python files that have facts, ``unread`` gives the path and the bytes of all others,
     whose uses are not seen.
     """
+    project = hosting(project, files, settings_of)
     if not any(_is_fed(source, project, path) for path, source in project.sources.items() if path in files):
         return Agreed(project)
     return _Agreement(project, files, settings_of, unread).reached()

@@ -27,6 +27,8 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if _direct().search(text):
         return True
+    if any(path == one.module for one in project.hosted):
+        return True
     if traps and "fsdp2" in project.flags and TRAP.search(text):
         return True
     # A tree that wraps nothing may have functions that ask for FSDP1's class, for those who do.

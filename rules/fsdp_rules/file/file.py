@@ -100,9 +100,9 @@ class File:
         """Whether ``node`` is a call of one of the FSDP1 ``names`` or of one of these fully dotted names."""
         return self.references.calls(node, *names)
 
-    def ref(self, full: str, *, everywhere: bool = False) -> str:
+    def ref(self, full: str, *, everywhere: bool = False, by_name: bool = False) -> str:
         """How this file spells the fully dotted name ``full`` here, or ``everywhere``; notes an import it needs."""
-        return self.references.ref(full, everywhere=everywhere)
+        return self.references.ref(full, everywhere=everywhere, by_name=by_name)
 
     def fresh(self, node: cst.CSTNode, *candidates: str) -> str:
         """The first of ``candidates`` that means nothing yet where ``node`` stands."""

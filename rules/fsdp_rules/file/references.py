@@ -124,10 +124,11 @@ class References:
         full = self.resolved(node.func)
         return full is not None and (full in names or canonical(full) in names)
 
-    def ref(self, full: str, *, everywhere: bool = False) -> str:
+    def ref(self, full: str, *, everywhere: bool = False, by_name: bool = False) -> str:
         """How this file spells the fully dotted name ``full``; an import is noted where it needs one.
 
         ``everywhere``: at the top of the module, too, where what a function imports for itself has no meaning.
+        ``by_name``: a new import is of the name itself, not of the package that it is in.
 
         The note becomes an import only if the name really stands in the output.
         """
@@ -153,7 +154,7 @@ class References:
             return spelled
         package = full.partition(".")[0]
         near_torch = full.count(".") <= 3 and not full.startswith(("torch.distributed.", NO_ATTRIBUTE))
-        if not self.means_another(package, package) and (package != "torch" or near_torch):
+        if not by_name and not self.means_another(package, package) and (package != "torch" or near_torch):
             self.wanted_imports[package] = f"import {package}"
             if everywhere:
                 self.wanted_above.add(package)

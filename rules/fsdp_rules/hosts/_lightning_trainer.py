@@ -23,10 +23,12 @@ _STOPS = "Lightning stops at the start if the number is another one"
 @dataclass
 class Trained:
     """``size`` is the text of the number of ranks, ``low`` the dtype of mixed precision, ``assumed`` are statements to
-    review, each with its advice. ``reason`` says why nothing can be said, empty if all is known.
+    review, each with its advice. ``reason`` says why nothing can be said, empty if all is known. ``elsewhere`` is the
+    dotted name of the module's class where another file defines it.
     """
 
     module: cst.ClassDef | None = None
+    elsewhere: str = ""
     size: str = ""
     low: str = ""
     assumed: list[tuple[str, str]] = field(default_factory=list)
@@ -64,12 +66,24 @@ def trained(strategy: cst.Call, file: File) -> Trained:
     names = set(_modules(trainers[0], file))
     classes = {one.name.value: one for one in file.nodes(cst.ClassDef)}
     name = names.pop() if len(names) == 1 else ""
-    if name not in classes:
-        seen = f"{name} is in another file" if name else "no LightningModule of this file is seen to be trained with it"
-        found.reason = found.reason or seen
-        return found
-    found.module = classes[name]
+    if name in classes:
+        found.module = classes[name]
+    elif "." in name:
+        found.elsewhere = name
+    else:
+        found.reason = found.reason or "no LightningModule of this file is seen to be trained with it"
     return found
+
+
+def class_of(node: cst.BaseExpression, file: File) -> str:
+    """The class that makes ``node``: its name in this file, its dotted name elsewhere; empty where none is seen."""
+    made = _origin(node, file)
+    if not isinstance(made, cst.Call):
+        return ""
+    if isinstance(made.func, cst.Name) and made.func.value in {one.name.value for one in file.nodes(cst.ClassDef)}:
+        return made.func.value
+    full = file.resolved(made.func) or ""
+    return full if full.rpartition(".")[2][:1].isupper() else ""
 
 
 def _on(node: cst.BaseExpression | None, file: File) -> str:
@@ -121,7 +135,6 @@ def _size(found: Trained, arguments: dict[str, cst.BaseExpression], file: File) 
 
 def _modules(trainer: cst.Call, file: File) -> Iterator[str]:
     """The classes of the modules that ``trainer`` is given, by their names; "" for one that is not seen."""
-    classes = {one.name.value for one in file.nodes(cst.ClassDef)}
     for call in file.nodes(cst.Call):
         func = call.func
         if not isinstance(func, cst.Attribute) or func.attr.value not in _STEPS:
@@ -129,7 +142,5 @@ def _modules(trainer: cst.Call, file: File) -> Iterator[str]:
         if func.value is not trainer and _origin(func.value, file) is not trainer:
             continue
         given = [one.value for one in call.args if key_of(one) in (None, "model") and not one.star]
-        made = _origin(given[0], file) if given else None
-        name = made.func.value if isinstance(made, cst.Call) and isinstance(made.func, cst.Name) else ""
         if given or func.attr.value == "fit":
-            yield name if name in classes or name[:1].isupper() else ""
+            yield class_of(given[0], file) if given else ""

@@ -7,21 +7,18 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.file.printing import line_with
-from fsdp_rules.hosts._imported import renamed_import
 from fsdp_rules.hosts._lightning import lightning_advice
+from fsdp_rules.hosts._lightning_call import StrategyCall, is_strategy
+from fsdp_rules.hosts._lightning_files import class_named, wanted_of
 from fsdp_rules.hosts._lightning_module import Built, built
 from fsdp_rules.hosts._lightning_options import Wanted
-from fsdp_rules.hosts._lightning_trainer import Trained, trained
-from fsdp_rules.hosts.host_table import host_of
-from fsdp_rules.settings import LINE_LENGTH
-from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, InsertAfter, InsertBefore, Replace
+from fsdp_rules.hosts._lightning_sharding import policy, sharding
+from fsdp_rules.project.hosted import Hosted
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
 
-_PACKAGES = ("lightning.pytorch.strategies", "pytorch_lightning.strategies")
-_CHECKPOINTING = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing"
 _ASSUMED = "assumes lightning 2.4 or newer, where ModelParallelStrategy sets the device_mesh of the module"
 
 
@@ -33,11 +30,12 @@ class LightningStrategy(Rule):
     rank per machine, so that on one machine every GPU gets the same data and nothing is sharded. Checkpoints of the new
     strategy are sharded by default, those of `FSDPStrategy` are full, so that this is written out as well.
 
-    A call moves where the file has the Trainer that takes it and the LightningModule that is trained, and all
-    parameters of that module are made in `configure_model`; functions of the file that return the strategy, the Trainer
-    or the module are followed. Methods of the model besides its call are registered, and layers whose activations are
-    recomputed are wrapped in `configure_model` as well. A call without these, with another strategy, with offloading
-    (ModelParallelStrategy moves every parameter to the GPU), or of Fabric is kept, and the finding says what to write.
+    A call moves where the file has the Trainer that takes it, exactly one LightningModule is trained with that Trainer,
+    and all parameters of that module are made in its `configure_model`. The module may be in another file of the tree:
+    both files change, or none. Functions of the file that return the strategy, the Trainer or the module are followed.
+    Methods of the model besides its call are registered, and layers whose activations are recomputed are wrapped in
+    `configure_model` as well. A call without these, with another strategy, with offloading (ModelParallelStrategy moves
+    every parameter to the GPU), or of Fabric is kept, and the finding says what to write.
     """
 
     id = "FSDP556"
@@ -46,7 +44,8 @@ class LightningStrategy(Rule):
     # The names of the list in which no word of FSDP is.
     spelled = ("DDPFullyShardedNativeStrategy",)
     what_to_test = HOSTED
-    visits = (cst.Call,)
+    markers = (("LightningModule", "configure_model"),)
+    visits = (cst.Call, cst.ClassDef)
     shim = True
     before = """
 import lightning as L
@@ -99,41 +98,65 @@ trainer.fit(Model())
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """Calls of the class."""
-        full = file.resolved(node.func) if isinstance(node, cst.Call) else None
-        host = host_of(full) if full else None
-        if not isinstance(node, cst.Call) or host is None or host.name != "lightning":
+        """Calls of the class, and the modules that a call in another file shards."""
+        if isinstance(node, cst.ClassDef) and not file.scope(node):
+            yield from self._sharded(node, file)
+        if not isinstance(node, cst.Call) or not is_strategy(node, file):
             return
-        wanted, run = Wanted.read(node, file), trained(node, file)
-        reason = wanted.reason or run.reason or _unseen_layers(wanted, file)
-        named = [*wanted.layers, *wanted.checkpointed]
-        made = built(run.module, named, file) if run.module and not reason else Built(reason=reason)
-        imported = renamed_import(node, _PACKAGES, "FSDPStrategy", "ModelParallelStrategy", file)
-        if imported is None and not made.reason:
-            made.reason = "its name is used in other places"
-        if made.reason or imported is None or made.last is None:
-            told = f"Lightning's FSDPStrategy is FSDP1, and {made.reason}"
+        read = StrategyCall.read(node, file)
+        wanted, run = read.wanted, read.run
+        reason = read.reason
+        hosted = _hosted_by(node, file)
+        edits: tuple[Edit, ...] = ()
+        if run.elsewhere:
+            last = run.elsewhere.rpartition(".")[2]
+            reason = reason or (hosted.reason if hosted else f"{last} is in another file")
+        elif not reason:
+            reason = _unseen_layers(wanted, file)
+            named = [*wanted.layers, *wanted.checkpointed]
+            made = built(run.module, named, file) if run.module and not reason else Built(reason=reason)
+            reason = made.reason
+            if made.last is not None and not reason:
+                if run.low:
+                    dtype = f"torch.{run.low}"
+                    low = policy({"param_dtype": dtype, "reduce_dtype": dtype}, file)
+                    wanted.options.setdefault("mp_policy", low)
+                edits = (sharding(wanted, made, made.last, file),)
+        if reason:
+            told = f"Lightning's FSDPStrategy is FSDP1, and {reason}"
             yield Diagnosis(node, Level.MANUAL, told, lightning_advice(node, file))
             return
-        if run.low:
-            dtype = file.ref(f"torch.{run.low}")
-            policy = (
-                f"{file.ref('torch.distributed.fsdp.MixedPrecisionPolicy')}(param_dtype={dtype}, reduce_dtype={dtype})"
-            )
-            wanted.options.setdefault("mp_policy", policy)
-        name, renamed = imported
-        last = made.last
-        build = _sharding(wanted, made, file, last)
-        added = InsertBefore(last, build) if isinstance(last, cst.Return) else InsertAfter(last, build)
-        edits: tuple[Edit, ...] = (Replace(node, _strategy(node, name, wanted, run, file)), added, *renamed)
         gone = tuple(
             (binding.statement, one.value.value)
             for one in node.args
             if isinstance(one.value, cst.Name) and (binding := file.binding(one.value)) is not None
         )
+        edits = (*edits, *read.moved(file))
         yield Diagnosis(node, Level.REVIEW, _ASSUMED, "Require lightning>=2.4", edits, consumes=gone)
+        if hosted is not None:
+            told = f"assumes no code outside of {hosted.name} uses its {hosted.root} but by calling the module"
+            yield Diagnosis(node, Level.REVIEW, told, f"Look at callbacks that read .{hosted.root} of the module")
         for told, advice in (*wanted.assumed, *run.assumed):
             yield Diagnosis(node, Level.REVIEW, told, advice)
+
+    def _sharded(self, node: cst.ClassDef, file: File) -> Iterable[Diagnosis]:
+        """What the module ``node`` becomes, where a strategy of another file shards it."""
+        name = node.name.value
+        mine = [one for one in file.project.hosted if (one.module, one.name) == (file.path, name) and not one.reason]
+        if not mine or class_named(name, file) is not node:
+            return
+        wanted = wanted_of(mine[0], file)
+        made = built(node, [*wanted.layers, *wanted.checkpointed], file)
+        if made.last is not None and not made.reason:
+            told = f"configure_model shards {made.this}.{mine[0].root} for the strategy of {mine[0].strategy}"
+            edits = (sharding(wanted, made, made.last, file),)
+            yield Diagnosis(node, Level.REVIEW, told, "Change the two files together", edits)
+
+
+def _hosted_by(node: cst.Call, file: File) -> Hosted | None:
+    """What is decided about the call ``node`` and a module of another file."""
+    place = (file.path, file.span(node).line)
+    return next((one for one in file.project.hosted if (one.strategy, one.line) == place), None)
 
 
 def _unseen_layers(wanted: Wanted, file: File) -> str:
@@ -146,41 +169,3 @@ def _unseen_layers(wanted: Wanted, file: File) -> str:
                 known |= {(one.evaluated_alias or one.evaluated_name).partition(".")[0] for one in small.names}
     unknown = [layer for layer in (*wanted.layers, *wanted.checkpointed) if layer.partition(".")[0] not in known]
     return f"{unknown[0]} is not a name that configure_model sees" if unknown else ""
-
-
-def _strategy(node: cst.Call, name: str, wanted: Wanted, run: Trained, file: File) -> Build:
-    texts = {"data_parallel_size": run.size, "tensor_parallel_size": "1", **wanted.strategy}
-    parts = [f"{key}={text}" for key, text in texts.items()]
-    text = f"{name}({', '.join(parts)})"
-    if line_with(text, node, False, file) > LINE_LENGTH:
-        text = f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
-    return lambda code: text
-
-
-def _sharding(wanted: Wanted, made: Built, file: File, place: cst.CSTNode) -> Build:
-    fully_shard = file.ref("torch.distributed.fsdp.fully_shard")
-    mesh, module = file.fresh(place, "mesh", "shard_mesh"), file.fresh(place, "module", "unit", "layer")
-    this = made.this
-    lines = [f"if {this}.device_mesh is not None:", f'    {mesh} = {this}.device_mesh["data_parallel"]']
-    texts = {"mesh": mesh, **wanted.options}
-    if "mp_policy" in texts:
-        policy = file.fresh(place, "mp_policy", "precision_policy")
-        lines.append(f"    {policy} = {texts['mp_policy']}")
-        texts["mp_policy"] = policy
-    options = ", ".join(f"{name}={text}" for name, text in texts.items())
-    layers, checkpointed = (
-        names[0] if len(names) == 1 else f"({', '.join(names)})" for names in (wanted.layers, wanted.checkpointed)
-    )
-    for root in made.roots:
-        if wanted.checkpointed:
-            lines.append(f"    {file.ref(_CHECKPOINTING)}(")
-            lines.append(f"        {this}.{root}, check_fn=lambda {module}: isinstance({module}, {checkpointed})")
-            lines.append("    )")
-        if wanted.layers:
-            lines.append(f"    for {module} in reversed(list({this}.{root}.modules())):")
-            lines.append(f"        if isinstance({module}, {layers}):")
-            lines.append(f"            {fully_shard}({module}, {options})")
-        lines.append(f"    {fully_shard}({this}.{root}, {options})")
-        register = file.ref("torch.distributed.fsdp.register_fsdp_forward_method") if made.methods.get(root) else ""
-        lines += [f'    {register}({this}.{root}, "{method}")' for method in made.methods.get(root, ())]
-    return lambda code: "\n".join(lines)

@@ -22,6 +22,8 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "fairscale": re.compile(rb"\bfairscale\b"),
     "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
+    # A framework's strategy of FSDP1, whose model another file may build.
+    "hosted": re.compile(rb"\bFSDPStrategy\b"),
     "fsdp2": re.compile(rb"\bfully_shard\b"),
     "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
     "sticky_state": re.compile(rb"\bset_state_dict_type\b"),

@@ -23,6 +23,7 @@ from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, parts, seeds, spread, trusted, wrapped_later
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.hosted import Hosted
 from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.kept import Kept
 from fsdp_rules.project.leaving import exits
@@ -55,7 +56,7 @@ class Project:
     functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
     ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
-    the parameters of each function, ``parts`` what calls make that a model is given.
+    each function's parameters, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies.
     """
 
     flags: frozenset[str]
@@ -89,6 +90,7 @@ class Project:
     given_rank: frozenset[str] = field(default=frozenset())
     takes: Mapping[Site, tuple[str, ...]] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
+    hosted: tuple[Hosted, ...] = ()
 
     @classmethod
     def build(
@@ -135,9 +137,7 @@ class Project:
             exits=exits(files, reached, unwrapped, groups, functions).union(unseen.exits()),
             unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
-            methods=frozenset(
-                qualified.rpartition(".")[2] for file in files for qualified in file.functions if "." in qualified
-            ),
+            methods=frozenset(name.rpartition(".")[2] for file in files for name in file.functions if "." in name),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=owners,
             switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
+import types
 from typing import Any
 
 import pytest
 
 from fsdp_rules.verdict.result import Changed
 from tests.pool import Pool
-from tests.rules.helpers import findings, rewrite
+from tests.rules.helpers import findings, rewrite, rewrite_tree
 
 pytest.importorskip("lightning", reason="make frameworks installs lightning")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -67,7 +69,13 @@ def rewritten(program: str) -> str:
     return result.source.decode()
 
 
-def train(rank: int, world_size: int, program: str) -> dict[str, Any]:
+def rewritten_files(files: dict[str, str]) -> dict[str, str]:
+    results = rewrite_tree({path: text.encode() for path, text in files.items()})
+    assert all(isinstance(one, Changed) for one in results.values())
+    return {path: one.source.decode() for path, one in results.items() if isinstance(one, Changed)}
+
+
+def train(rank: int, world_size: int, program: str, module_of: str = "") -> dict[str, Any]:
     """Losses of two epochs. Lightning refuses FSDP1 on a CPU; its check and the device that it gives are put aside."""
     os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)})
     os.environ.update({"LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
@@ -88,9 +96,13 @@ def train(rank: int, world_size: int, program: str) -> dict[str, Any]:
     pl.strategies.FSDPStrategy = Allowed  # type: ignore[misc]
     names: dict[str, Any] = {"__name__": "program"}
     try:
+        if module_of:
+            other = sys.modules["module_of"] = types.ModuleType("module_of")
+            exec(compile(module_of, "module_of.py", "exec"), vars(other))
         exec(compile(program, "program.py", "exec"), names)
         trainer, module = names["run"]()
     finally:
+        sys.modules.pop("module_of", None)
         distributed.fsdp.FullyShardedDataParallel = first_class  # type: ignore[misc]
         pl.strategies.FSDPStrategy = first_strategy  # type: ignore[misc]
     return {
@@ -141,3 +153,28 @@ def test_accumulated_gradients_are_added_in_another_order(pool: Pool) -> None:
     first, second = (pool.run(train, 2, program)[0]["losses"] for program in (before, rewritten(before)))
     # Two sums of four numbers each in float32, of which one is rounded otherwise.
     assert first == pytest.approx(second, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["auto_wrap_policy={Block}", "auto_wrap_policy={Block}, sharding_strategy='SHARD_GRAD_OP', mixed_precision=HALF"],
+    ids=["units", "grad op and half precision"],
+)
+def test_losses_are_equal_where_the_module_is_in_another_file(arguments: str, pool: Pool) -> None:
+    head, _, run = PROGRAM.partition("def run():")
+    imports, _, module = head.partition("class Model")
+    half = "MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
+    program = f"{imports}\nfrom module_of import Model\n\ndef run():{run}"
+    program = program.replace("FSDPStrategy()", f"FSDPStrategy({arguments.replace('HALF', half)})")
+    nets = (
+        "import lightning.pytorch as pl\nimport torch\n\nfrom tests.configs.frameworks.accelerate_worker import Net\n"
+    )
+    files = {"program.py": program, "module_of.py": f"{nets}\n\nclass Model{module}"}
+    after = rewritten_files(files)
+    assert "FSDPStrategy" not in after["program.py"]
+    assert "fully_shard" not in after["program.py"]
+    first, second = (pool.run(train, 2, one["program.py"], one["module_of.py"])[0] for one in (files, after))
+    assert (first["class"], second["class"]) == ("OnCpu", "Model")
+    assert (first["inner"], second["inner"]) == ("Net", "FSDPNet")
+    assert len(first["losses"]) == 8
+    assert first["losses"] == second["losses"]

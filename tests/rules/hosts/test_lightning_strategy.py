@@ -225,13 +225,3 @@ def test_a_number_of_devices_from_another_function_keeps_the_call() -> None:
     (kept,) = [one for one in findings(source) if one.rule == "FSDP556"]
     assert kept.level.value == "manual"
     assert "known in another function" in kept.message
-
-
-def test_a_module_of_another_file_is_kept_with_the_code_to_write() -> None:
-    head = HEAD + "from model import Model\n"
-    module = "import lightning.pytorch as pl\nfrom layers import Block, Net\n" + MODULE.replace("torch.nn.", "")
-    (kept,) = [one for one in findings(head + RUN, model=module) if one.rule == "FSDP556"]
-    assert kept.level.value == "manual"
-    assert "Model is in another file" in kept.message
-    assert "at the end of configure_model fully_shard(m, mesh=" in kept.advice
-    assert rewrite(head + RUN, model=module) == rewrite(head + RUN)

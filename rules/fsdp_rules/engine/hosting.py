@@ -1,0 +1,35 @@
+"""Which strategies of frameworks change together with the modules of other files that they shard, before any edit."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+
+import libcst as cst
+
+from fsdp_rules.engine.kept_code import vendored
+from fsdp_rules.engine.source_text import decode
+from fsdp_rules.file.file import File
+from fsdp_rules.hosts._lightning_files import agreeing, hosted_in
+from fsdp_rules.project.project import Project
+from fsdp_rules.settings import Settings
+
+
+def hosting(project: Project, files: Mapping[str, bytes], settings_of: Callable[[str], Settings]) -> Project:
+    """``project`` with what its strategies shard in other files; ``files`` are its Python files that have facts."""
+
+    @cache
+    def opened(path: str) -> File | None:
+        try:
+            text = decode(files[path]).text
+            file = File(text, ast.parse(text), path, project, settings_of(path))
+        except (SyntaxError, UnicodeDecodeError, LookupError, cst.ParserSyntaxError, ValueError, RecursionError):
+            return None
+        return file if file.layout.code == text and vendored(file) is None else None
+
+    asking = [path for path, data in files.items() if b"FSDPStrategy" in data and b"Trainer" in data]
+    asked = [file for path in asking if (file := opened(path)) is not None]
+    found = [one for file in asked for one in hosted_in(file, files, opened)]
+    return replace(project, hosted=agreeing(found)) if found else project

@@ -1,0 +1,53 @@
+"""The statements that shard a LightningModule's model at the end of ``configure_model``."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.hosts._lightning_module import Built
+from fsdp_rules.hosts._lightning_options import Wanted
+from fsdp_rules.verdict.diagnosis import Build, Edit, InsertAfter, InsertBefore
+
+_CHECKPOINTING = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing"
+
+
+def sharding(wanted: Wanted, made: Built, last: cst.CSTNode, file: File) -> Edit:
+    """The edit that shards what ``made`` says, behind the statement ``last``."""
+    build = _lines(wanted, made, file, last)
+    return InsertBefore(last, build) if isinstance(last, cst.Return) else InsertAfter(last, build)
+
+
+def policy(dtypes: dict[str, str], file: File) -> str:
+    """``MixedPrecisionPolicy`` with these ``dtypes``, dotted names by argument."""
+    given = ", ".join(f"{name}={file.ref(full)}" for name, full in dtypes.items())
+    return f"{file.ref('torch.distributed.fsdp.MixedPrecisionPolicy')}({given})"
+
+
+def _lines(wanted: Wanted, made: Built, file: File, place: cst.CSTNode) -> Build:
+    fully_shard = file.ref("torch.distributed.fsdp.fully_shard")
+    mesh, module = file.fresh(place, "mesh", "shard_mesh"), file.fresh(place, "module", "unit", "layer")
+    this = made.this
+    lines = [f"if {this}.device_mesh is not None:", f'    {mesh} = {this}.device_mesh["data_parallel"]']
+    texts = {"mesh": mesh, **wanted.options}
+    if "mp_policy" in texts:
+        named = file.fresh(place, "mp_policy", "precision_policy")
+        lines.append(f"    {named} = {texts['mp_policy']}")
+        texts["mp_policy"] = named
+    options = ", ".join(f"{name}={text}" for name, text in texts.items())
+    layers, checkpointed = (
+        names[0] if len(names) == 1 else f"({', '.join(names)})" for names in (wanted.layers, wanted.checkpointed)
+    )
+    for root in made.roots:
+        if wanted.checkpointed:
+            lines.append(f"    {file.ref(_CHECKPOINTING)}(")
+            lines.append(f"        {this}.{root}, check_fn=lambda {module}: isinstance({module}, {checkpointed})")
+            lines.append("    )")
+        if wanted.layers:
+            lines.append(f"    for {module} in reversed(list({this}.{root}.modules())):")
+            lines.append(f"        if isinstance({module}, {layers}):")
+            lines.append(f"            {fully_shard}({module}, {options})")
+        lines.append(f"    {fully_shard}({this}.{root}, {options})")
+        register = file.ref("torch.distributed.fsdp.register_fsdp_forward_method") if made.methods.get(root) else ""
+        lines += [f'    {register}({this}.{root}, "{method}")' for method in made.methods.get(root, ())]
+    return lambda code: "\n".join(lines)
