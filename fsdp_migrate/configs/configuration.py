@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fsdp_migrate.tree.files import CONFIG_SUFFIXES
 from fsdp_migrate.tree.requirements import is_requirements
+from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Result, Unchanged
@@ -20,13 +21,16 @@ def has_marker(data: bytes, name: str) -> bool:
     return any(marker in data for marker in (_MARKERS if is_requirements(name) else _MARKERS[:_OWN]))
 
 
-def migrate(data: bytes, path: str, settings: Settings) -> Result:
-    """What becomes of one file. ``path`` is as the user named it."""
+def migrate(data: bytes, path: str, settings: Settings, keys: Mapping[str, tuple[OwnKey, ...]] | None = None) -> Result:
+    """What becomes of one file. ``path`` is as the user named it.
+
+    ``keys`` are those that each file of Python reads for arguments which FSDP2 does not have, by its path.
+    """
     if not path.endswith(CONFIG_SUFFIXES):
         return Unchanged()
     from fsdp_migrate.configs import migrate as work
 
-    return work.migrate(data, path, settings)
+    return work.migrate(data, path, settings, keys or {})
 
 
 def with_versions(result: Result, data: bytes, path: str, spoken: Collection[str], settings: Settings) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fsdp_migrate.configs.dialects.accelerate import Accelerate
@@ -22,6 +22,7 @@ from fsdp_rules.configuration.block import Block, TextEdit, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.configuration.config_unreadable import UNREADABLE, template_or_broken
 from fsdp_rules.configuration.judge import judge
+from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
@@ -30,8 +31,15 @@ DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl(), Axolotl(), Com
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]")
 
 
-def migrate(data: bytes, path: str, settings: Settings) -> Result:
-    """The result of migrating one YAML or JSON file. BOM, line ends and all bytes outside of changed keys are kept."""
+#: The keys that each file of Python reads for arguments that are gone, by its path.
+_Keys = Mapping[str, tuple[OwnKey, ...]]
+
+
+def migrate(data: bytes, path: str, settings: Settings, keys: _Keys | None = None) -> Result:
+    """The result of migrating one file of settings. BOM, line ends and all bytes outside of changed keys are kept.
+
+    ``keys`` are those that the project's Python reads for arguments which FSDP2 does not have.
+    """
     if len(data) > LARGEST_CONFIG:
         return Skipped(f"larger than {LARGEST_CONFIG // 1_000_000} MB, which no configuration is")
     bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
@@ -40,7 +48,7 @@ def migrate(data: bytes, path: str, settings: Settings) -> Result:
     except UnicodeDecodeError as error:
         return Failed(f"is not UTF-8 at byte {error.start}")
     try:
-        blocks = list(_blocks(text, path))
+        blocks = list(_blocks(text, path, keys or {}))
     except Unreadable as error:
         return Unchanged(tuple(_wanted([_unreadable(text, path, error)], text, settings)))
     findings: list[Finding] = []
@@ -55,16 +63,16 @@ def migrate(data: bytes, path: str, settings: Settings) -> Result:
     if output == text.text:
         return Unchanged(tuple(findings))
     try:
-        list(_blocks(Text(output), path))
+        list(_blocks(Text(output), path, {}))
     except Unreadable as error:
         return Failed(f"internal error: the changed file would not be readable (line {error.line}: {error})")
     return Changed(bom + output.encode("utf-8"), tuple(findings))
 
 
-def _blocks(text: Text, path: str) -> Iterator[Block]:
+def _blocks(text: Text, path: str, keys: _Keys) -> Iterator[Block]:
     """The blocks of settings of a file, by its kind. Raises :class:`Unreadable`."""
     if path.endswith(SHELL_SUFFIXES):
-        yield from shell_blocks(text.text)
+        yield from shell_blocks(text.text, keys)
         return
     is_json = path.endswith(".json")
     roots: list[Node] = [json_nodes.document(text.text)] if is_json else yaml_nodes.documents(text.text)
@@ -74,7 +82,7 @@ def _blocks(text: Text, path: str) -> Iterator[Block]:
             for dialect in DIALECTS
             for block in dialect.blocks(text, root, path, is_json)
         ]
-        yield from known or Others().blocks(text, root, path, is_json)
+        yield from known or Others(keys).blocks(text, root, path, is_json)
 
 
 def _heard(block: Block, text: Text, settings: Settings) -> Callable[[ConfigRule, Verdict], bool]:

@@ -18,6 +18,7 @@ class Done:
     path: str
     data: bytes
     result: Result
+    is_config: bool = False
 
     @property
     def requires(self) -> bool:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.agreement import Agreement
+from fsdp_migrate.pipeline.configuring import configured, keys_in, naming
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
-from fsdp_migrate.pipeline.releases import Done, with_releases
-from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter, contained
+from fsdp_migrate.pipeline.releases import Done
+from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import Source, discover, read_regular, real
@@ -104,12 +105,20 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     if request.of == "shim":
         _as_fsdp1(files, engine)
     python = [file for file in files if not file.source.is_config]
-    reached, project = _analyse(python, rest, request, engine, progress, read)
+    reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
     files += reached
+    keys = keys_in((file.source.shown, file.candidate.data) for file in python if not file.candidate.is_notebook)
+    for source, data in naming([one for one in rest if one.is_config], keys, read):
+        files.append(_File(source, Candidate(source.shown, data, False), PENDING, data))
     if request.of == "shim":
         _back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
-    _configure(files, request, progress, native=project is not None and engine.shards_natively(project))
+    native = project is not None and engine.shards_natively(project)
+    progress.start("Configuration", sum(file.source.is_config for file in files))
+    done = [Done(file.candidate.path, file.candidate.data, file.result, file.source.is_config) for file in files]
+    results = configured(done, keys, partial(_settings_of, request, native), progress.step)
+    for file, result in zip(files, results, strict=True):
+        file.result = result
     _leave_what_is_outside(files, request.paths)
     changed = [file for file in files if isinstance(file.result, Changed)]
     refused: list[str] = []
@@ -156,7 +165,7 @@ def _read(
             data, result = b"", Failed("could not read: too large for the memory of this machine")
         if result is not PENDING or has_marker(data):
             files.append(_File(source, Candidate(source.shown, data, source.is_notebook), result, data))
-        elif not source.is_config:
+        else:
             rest.append(source)
         progress.step()
     return files, rest
@@ -192,19 +201,9 @@ def _leave_what_is_outside(files: Sequence[_File], paths: Sequence[str]) -> None
             file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")
 
 
-def _configure(files: Sequence[_File], request: Request, progress: Progress, *, native: bool) -> None:
-    """Give every readable configuration file among ``files`` its result; requirements depend on all the others."""
-    configuration = [file for file in files if file.source.is_config and not isinstance(file.result, Failed)]
-    progress.start("Configuration", len(configuration))
-    for file in configuration:
-        candidate = file.candidate
-        settings = replace(request.selection.applied(request.settings, candidate.path), shards_natively=native)
-        file.result = contained(partial(configs.migrate, candidate.data, candidate.path, settings))
-        progress.step()
-    done = [Done(file.candidate.path, file.candidate.data, file.result) for file in files]
-    made = with_releases(done, lambda path: request.selection.applied(request.settings, path))
-    for file, result in zip(files, made, strict=True):
-        file.result = result
+def _settings_of(request: Request, native: bool, path: str) -> Settings:
+    """The settings of one file; ``native``: the tree shards with FSDP2 alone."""
+    return replace(request.selection.applied(request.settings, path), shards_natively=native)
 
 
 def _analyse(

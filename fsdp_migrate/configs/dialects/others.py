@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from fsdp_migrate.configs.dialects.dialect import setting
+from fsdp_migrate.configs.dialects.read_by import read_by
 from fsdp_migrate.configs.dialects.shell import STRATEGIES
 from fsdp_migrate.configs.dialects.trainer import words_of
 from fsdp_migrate.configs.nodes import Entry, Node, Text
 from fsdp_rules.configuration.block import Block, NoEditor, Plain, Setting
 from fsdp_rules.frameworks.refusals import asked_for
 from fsdp_rules.hosts.host_table import host_of
+from fsdp_rules.project.own_keys import OwnKey
 
 _OWN = re.compile(r"(fsdp|sharding_strategy)[\w.]*$|^fsdp\w*$", re.IGNORECASE)
 #: What the workflows of a CI server have at their top, whose jobs are named as people like.
@@ -33,11 +35,23 @@ class Others:
 
     name: ClassVar[str] = "others"
 
+    def __init__(self, keys: Mapping[str, tuple[OwnKey, ...]]) -> None:
+        """``keys`` are what files of Python read for arguments that are gone, by their paths."""
+        self._keys = keys
+
     def blocks(self, text: Text, root: Node, path: str, is_json: bool) -> Iterable[Block]:
         known = list(self._hosts(root))
         yield from known
         if not known:
             yield from self._own(root, is_json)
+
+    def _read(self, root: Node, is_json: bool) -> Iterator[tuple[Entry, dict[str, Plain]]]:
+        """The entries that the project's code gives to arguments which are gone, and where it does."""
+        for path, node in root.mappings() if self._keys else ():
+            for entry in node.entries or ():
+                where = read_by((*path, entry.key), self._keys, is_json)
+                if where is not None and entry.node.is_scalar:
+                    yield entry, {"value": None, **where}
 
     def _hosts(self, root: Node) -> Iterable[Block]:
         for _, node in root.mappings():
@@ -87,6 +101,7 @@ class Others:
             yield _block("own", entry, {"value": str(entry.node.value)})
         for entry in dead:
             yield _block("own", entry, {"value": None, "dead": True})
+        yield from (_block("own", entry, around) for entry, around in self._read(root, is_json) if entry not in dead)
         # A vocabulary in JSON has every word for a key.
         if found and not strategies and not is_json:
             first = min(found, key=lambda one: one.key_start)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from fsdp_migrate.configs.dialects.read_by import read_by
 from fsdp_migrate.configs.dialects.trainer_flags import composed_words, trainer_flags
 from fsdp_migrate.configs.editing.flag_edits import Flag, FlagEditor
 from fsdp_migrate.configs.editing.shell_words import COMPOSED, Heredoc, Word, commands, flag_value, flags
 from fsdp_rules.configuration.block import Block, Change, NoEditor, Plain, Setting, TextEdit
 from fsdp_rules.frameworks.refusals import asked_for
 from fsdp_rules.frameworks.table import table
+from fsdp_rules.project.own_keys import OwnKey
 
 #: Names of strategies in flags of projects, in lower case.
 STRATEGIES = frozenset(
@@ -33,8 +35,8 @@ class _OverrideEditor:
         return [TextEdit(self._start, self._end, str(value)) for value in change.values.values()]
 
 
-def shell_blocks(text: str) -> Iterator[Block]:
-    """The blocks of settings of a script."""
+def shell_blocks(text: str, keys: Mapping[str, tuple[OwnKey, ...]]) -> Iterator[Block]:
+    """The blocks of settings of a script; ``keys`` are what Python reads for arguments that are gone, by path."""
     found, heredocs = commands(text)
     for words in found:
         launched = _launcher(words)
@@ -42,6 +44,7 @@ def shell_blocks(text: str) -> Iterator[Block]:
             yield from _accelerate(text, words, launched)
         yield from trainer_flags(text, words, launched[1] if launched else 0)
         yield from _own(words, launched)
+        yield from _read(words, launched, keys)
         yield from _swift(words)
     yield from composed_words(found)
     yield from _verl(found)
@@ -99,6 +102,19 @@ def _own(words: list[Word], launched: tuple[int, int] | None) -> Iterable[Block]
         word = str(flag_value(value, joined)).lower()
         if "sharding_strategy" in name and word in STRATEGIES and not (launched and index < launched[1]):
             around: dict[str, Plain] = {"key": name, "value": word}
+            yield Block("own", "flags", {}, around, (words[index].start, words[index].end), NoEditor())
+
+
+def _read(
+    words: list[Word], launched: tuple[int, int] | None, keys: Mapping[str, tuple[OwnKey, ...]]
+) -> Iterable[Block]:
+    """Flags of a program's own for arguments that FSDP2 does not have."""
+    for index, name, _, _ in flags(words):
+        if launched and index < launched[1]:
+            continue
+        where = read_by((name[2:].replace("-", "_"),), keys)
+        if where is not None:
+            around: dict[str, Plain] = {"key": name, "value": None, **where}
             yield Block("own", "flags", {}, around, (words[index].start, words[index].end), NoEditor())
 
 

@@ -15,8 +15,9 @@ class OwnConfig(ConfigRule):
     The name of a strategy means nothing to `fully_shard`, so that the code that reads it and the file have to change
     together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. Arguments of FSDP1
     that FSDP2 has nothing for (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get a note
-    each, other keys with FSDP in their name one for each file. Nothing is said where the project's Python shards with
-    FSDP2 alone.
+    each, and so do keys and flags of any other name that the project's Python gives to such an argument: by attribute,
+    subscript, `get`, `getattr` or `OmegaConf.select`, in the call, in a dictionary, or through one name. Other keys
+    with FSDP in their name get one for each file. Nothing is said where the project's Python shards with FSDP2 alone.
     """
 
     id = "FSDP542"
@@ -34,6 +35,10 @@ sharding_strategy: hybrid_full
         if block.shards_natively:
             return
         key, value = block.around["key"], block.around["value"]
+        if where := block.around.get("where"):
+            told = f"{where} gives {key} to {block.around['argument']}, which FSDP2 does not have"
+            yield Verdict(None, Level.INFO, told, "Remove it together with the code that reads it.")
+            return
         if block.around.get("dead"):
             told = f"{key} means nothing under FSDP2, which has no such argument"
             yield Verdict(None, Level.INFO, told, "Remove it together with the code that reads it.")

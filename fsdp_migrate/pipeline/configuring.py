@@ -1,0 +1,50 @@
+"""The configuration of a run: what its files come to, and those that the project's own code reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from fsdp_migrate.configs import configuration as configs
+from fsdp_migrate.pipeline.releases import Done, with_releases
+from fsdp_migrate.pipeline.work import contained
+from fsdp_migrate.tree.files import Source
+from fsdp_rules.project.own_keys import OwnKey, own_keys
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Failed, Result
+
+#: The keys that each file of Python reads for arguments that are gone, by its path.
+Keys = Mapping[str, tuple[OwnKey, ...]]
+
+
+def keys_in(files: Iterable[tuple[str, bytes]]) -> Keys:
+    """What the Python ``files``, paths with their bytes, read."""
+    return {path: found for path, data in files if (found := own_keys(data))}
+
+
+def naming(rest: Sequence[Source], keys: Keys, read: Callable[[Path], bytes]) -> Iterator[tuple[Source, bytes]]:
+    """The configuration among ``rest`` that has the name of a key in its bytes, read again."""
+    words = {one.names[-1].encode() for found in keys.values() for one in found}
+    for source in rest if words else ():
+        try:
+            data = read(source.path)
+        except (OSError, MemoryError):
+            continue
+        if any(word in data for word in words):
+            yield source, data
+
+
+def configured(
+    files: Sequence[Done], keys: Keys, settings_of: Callable[[str], Settings], step: Callable[[], None]
+) -> list[Result]:
+    """The results of ``files``, in their order; those of requirements depend on all the others."""
+    results = []
+    for file in files:
+        if not file.is_config or isinstance(file.result, Failed):
+            results.append(file.result)
+            continue
+        results.append(contained(partial(configs.migrate, file.data, file.path, settings_of(file.path), keys)))
+        step()
+    done = [Done(file.path, file.data, result, file.is_config) for file, result in zip(files, results, strict=True)]
+    return with_releases(done, settings_of)
