@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from fsdp_migrate.verify.recorder.batch import digest_together, is_small
 from fsdp_migrate.verify.recorder.digest import BLOCK, SAMPLES, Digested, Grid, Range, digest, sample_indices
+from fsdp_migrate.verify.recorder.host import digest_on_host, is_for_host
 
 DTYPES = (
     torch.float32,
@@ -27,7 +29,7 @@ def whole(tensor: torch.Tensor) -> Digested:
 
 
 def total(parts: list[Digested]) -> int:
-    return sum(int(part.digest) for part in parts) % 2**64
+    return sum(int(part.digests) for part in parts) % 2**64
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -36,15 +38,9 @@ def test_pieces_add_up_to_the_whole(dtype: torch.dtype) -> None:
     flat, numel = tensor.flatten(), tensor.numel()
     cuts = [0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 9, numel, numel]
     parts = [digest(flat[a:b], Range(a, b - a, numel)) for a, b in itertools.pairwise(cuts)]
-    assert total(parts) == int(whole(tensor).digest) % 2**64
-    samples = {
-        k: int(bits)
-        for part in parts
-        if part.samples is not None
-        for k, bits in zip(part.which, part.samples, strict=True)
-    }
+    assert total(parts) == int(whole(tensor).digests) % 2**64
+    samples = {k: int(bits) for part in parts for k, bits in zip(part.which[0], part.samples, strict=True)}
     expected = whole(tensor)
-    assert expected.samples is not None
     assert samples == dict(enumerate(expected.samples.tolist()))
 
 
@@ -56,28 +52,61 @@ def test_columns_and_blocks_add_up_to_the_whole() -> None:
         for r in (rows[:4], rows[4:])
         for c in (columns[:3], columns[3:9], columns[9:], columns[:0])
     ]
-    assert total(parts) == int(whole(tensor).digest) % 2**64
+    assert total(parts) == int(whole(tensor).digests) % 2**64
 
 
+Together = Callable[[Sequence[torch.Tensor], Sequence[Range], Sequence[bool]], Digested]
+
+
+def agree(together: Together, tensors: list[torch.Tensor], places: list[Range], wanted: list[bool]) -> None:
+    """Several at once are what each is by itself."""
+    found = together(tensors, places, wanted)
+    alone = [digest(*each) for each in zip(tensors, places, wanted, strict=True)]
+    assert found.digests.tolist() == [int(one.digests) for one in alone]
+    assert (found.which, found.numels) == (tuple(one.which[0] for one in alone), tuple(one.numels[0] for one in alone))
+    assert {found.dtype} == {one.dtype for one in alone}
+    assert found.samples.tolist() == torch.cat([one.samples for one in alone]).tolist()
+    # The same squares, added up in another order, in float64.
+    numbers = torch.cat([one.numbers for one in alone])
+    torch.testing.assert_close(found.numbers, numbers, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("together", [digest_together, digest_on_host])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_many_at_once_are_digested_as_each_by_itself(dtype: torch.dtype) -> None:
+def test_many_at_once_are_digested_as_each_by_itself(dtype: torch.dtype, together: Together) -> None:
     numel = 3 * BLOCK
     places = [Range(0, 1, 1), Range(0, 50, 50), Range(17, 30, 50), Range(BLOCK, BLOCK, numel), Range(5, 9, numel)]
     tensors = [(torch.randn(place.length) * 100).to(dtype) for place in places]
     if dtype.is_floating_point:
         tensors[1][3] = float("inf")
+        tensors[2][3] = float("nan")
     assert all(map(is_small, tensors, places))
-    wanted = [True, True, False, True, True]
-    for found, tensor, place, samples in zip(
-        digest_together(tensors, places, wanted), tensors, places, wanted, strict=True
-    ):
-        alone = digest(tensor, place, samples)
-        assert (int(found.digest), found.which, found.numel, found.dtype) == (
-            int(alone.digest), alone.which, alone.numel, alone.dtype)  # fmt: skip
-        # The same squares, added up in another order, in float64.
-        torch.testing.assert_close(found.numbers, alone.numbers, rtol=1e-12, atol=1e-12, equal_nan=True)
-        assert (found.samples is None) == (alone.samples is None)
-        assert found.samples is None or found.samples.tolist() == alone.samples.tolist()  # type: ignore[union-attr]
+    agree(together, tensors, places, [True, True, False, True, True])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_host_takes_what_crosses_blocks_and_what_is_empty(dtype: torch.dtype) -> None:
+    numel = 4 * BLOCK
+    places = [Range(0, 0, 50), Range(0, 7, 7), Range(BLOCK - 5, 2 * BLOCK + 11, numel), Range(9, 0, 20)]
+    places += [Range(3, BLOCK // 2, numel), Range(BLOCK + 1, 3 * BLOCK - 1, numel), Range(0, 40, 40)]
+    tensors = [(torch.randn(place.length) * 100).to(dtype) for place in places]
+    assert all(map(is_for_host, tensors, places))
+    agree(digest_on_host, tensors, places, [True] * len(places))
+    agree(digest_on_host, tensors[:1], places[:1], [True])
+
+
+def test_the_host_takes_what_has_gradients_or_strides() -> None:
+    tensor = torch.randn(40, 30, requires_grad=True)
+    agree(digest_on_host, [tensor, tensor.t(), tensor.flatten()], [Range(0, 1200, 1200)] * 3, [True] * 3)
+    assert tensor.requires_grad
+
+
+def test_the_host_does_not_take_other_forms() -> None:
+    tensor = torch.ones(10)
+    assert not is_for_host(tensor, Grid((torch.arange(2), torch.arange(5)), (4, 5)))
+    assert not is_for_host(tensor, Range(0, 5, 5))
+    assert not is_for_host(tensor.to(torch.complex64), Range(0, 10, 10))
+    assert not is_for_host(tensor.to("meta"), Range(0, 10, 10))
 
 
 def test_what_crosses_a_block_or_is_empty_is_not_small() -> None:
@@ -96,14 +125,14 @@ def test_one_bit_is_seen_and_so_is_the_order(dtype: torch.dtype) -> None:
     swapped = tensor.clone()
     swapped[[3, 700]] = tensor[[700, 3]]
     zeros, negative = torch.zeros(5, dtype=dtype), -torch.zeros(5, dtype=dtype)
-    digests = [int(whole(t).digest) for t in (tensor, changed, swapped, zeros, negative, torch.zeros(6, dtype=dtype))]
+    digests = [int(whole(t).digests) for t in (tensor, changed, swapped, zeros, negative, torch.zeros(6, dtype=dtype))]
     assert len(set(digests)) == len(digests)
 
 
 def test_numbers_quantify() -> None:
     tensor = torch.tensor([3.0, -4.0, 0.0])
-    assert whole(tensor).numbers.tolist() == [25.0, -1.0, 4.0, 0.0]
-    assert whole(torch.tensor([1.0, float("inf"), float("nan")])).numbers[3] == 2
+    assert whole(tensor).numbers.tolist() == [[25.0, -1.0, 4.0, 0.0]]
+    assert whole(torch.tensor([1.0, float("inf"), float("nan")])).numbers[0, 3] == 2
 
 
 def test_samples_have_the_first_and_the_last_element() -> None:
@@ -117,5 +146,6 @@ def test_nothing_is_changed_and_no_random_number_drawn() -> None:
     before, state = [tensor.clone() for tensor in tensors], torch.get_rng_state()
     for tensor in tensors:
         whole(tensor)
+        digest_on_host([tensor], [Range(0, tensor.numel(), tensor.numel())], [True])
     assert all(map(torch.equal, tensors, before))
     assert torch.equal(state, torch.get_rng_state())

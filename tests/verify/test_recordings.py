@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,9 +64,24 @@ def test_two_processes_with_one_rank(copied: Path) -> None:
 
 def test_another_version(copied: Path) -> None:
     file = copied / "rank-0.jsonl"
-    file.write_text(file.read_text().replace('"version":1', '"version":99', 1))
-    with pytest.raises(BadRecording, match=r"this is fsdp-migrate recording 99, not fsdp-migrate recording 1"):
+    file.write_text(file.read_text().replace('"version":2', '"version":99', 1))
+    with pytest.raises(BadRecording, match=r"this is fsdp-migrate recording 99, not fsdp-migrate recording 2"):
         read(copied)
+
+
+def test_the_first_version_is_read(recording: Path, copied: Path) -> None:
+    def first(event: Any) -> Any:
+        if isinstance(event, dict):
+            return {name: first(value) for name, value in event.items()}
+        if isinstance(event, list) and len(event) == 8 and isinstance(event[1], str):
+            return [*event[:7], dict(zip(map(str, event[7][0]), event[7][1], strict=True))]
+        return [first(item) for item in event] if isinstance(event, list) else event
+
+    file = copied / "rank-0.jsonl"
+    text = "".join(json.dumps(first(json.loads(line)), separators=(",", ":")) + "\n" for line in lines(file))
+    file.write_text(text.replace('"version":2', '"version":1', 1))
+    assert '"0":' in text
+    assert read(copied) == read(recording)
 
 
 @pytest.mark.parametrize("junk", ["", "{}\n", "not json\n", '{"kind":"step"}\n', "\x00\x01\n"])

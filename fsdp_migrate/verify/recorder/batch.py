@@ -1,4 +1,4 @@
-"""Digests of many small tensors together: what a step costs is the number of operations, not of elements."""
+"""Digests of many small tensors on a device together: what counts is the number of operations that are launched."""
 
 from __future__ import annotations
 
@@ -44,57 +44,22 @@ def _plan(places: tuple[Range, ...], samples: tuple[bool, ...], device: torch.de
     return _Plan(lengths, ends, blocks, tuple(which), indices)
 
 
-def digest_together(
-    locals_: Sequence[torch.Tensor], places: Sequence[Range], samples: Sequence[bool]
-) -> list[Digested]:
+def digest_together(locals_: Sequence[torch.Tensor], places: Sequence[Range], samples: Sequence[bool]) -> Digested:
     """As ``digest`` for each of the tensors, which are small, and of one dtype on one device."""
     with torch.no_grad():
         flat = torch.cat([local.detach().reshape(-1) for local in locals_])
         plan = _plan(tuple(places), tuple(samples), flat.device)
         bits = flat.view(BITS[flat.element_size()]).to(torch.int64) + 1
-        each = _each if flat.device.type == "cpu" else _all
-        digests, numbers = each(bits, flat.double(), places, plan)
+        digests, numbers = _reduced(bits, flat.double(), places, plan)
         taken = bits[plan.sampled] - 1
-        counts = [len(which) for which in plan.which]
-        parts = taken.split(counts)  # type: ignore[no-untyped-call]
     dtype = str(flat.dtype).removeprefix("torch.")
-    rows = zip((digests * plan.blocks).unbind(), numbers.unbind(), parts, plan.which, places, strict=True)
-    return [
-        Digested(digest, four, part if which else None, which, place.length, dtype)
-        for digest, four, part, which, place in rows
-    ]
+    return Digested(digests * plan.blocks, numbers, taken, plan.which, tuple(place.length for place in places), dtype)
 
 
-def _each(
+def _reduced(
     bits: torch.Tensor, whole: torch.Tensor, places: Sequence[Range], plan: _Plan
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tensor by tensor: on the CPU an operation costs little, and passes over all elements cost most.
-
-    Sums of bits by weights, int64, and rows as in :class:`Digested`, float64.
-    """
-    table, lengths = within(bits.device), [place.length for place in places]
-    starts = [place.start % BLOCK for place in places]
-    cut = zip(bits.split(lengths), starts, lengths, strict=True)  # type: ignore[no-untyped-call]
-    digests = torch.stack([torch.dot(part, table[start : start + length]) for part, start, length in cut])
-    parts = whole.split(lengths)  # type: ignore[no-untyped-call]
-    squares = torch.stack([torch.dot(part, part) for part in parts])
-    sums = torch.stack([part.sum() for part in parts])
-    greatest = torch.stack([torch.maximum(*_ends(part)) for part in parts])
-    wrong = torch.zeros_like(squares)
-    if not bool(torch.isfinite(squares).all()):
-        wrong = torch.stack([(~torch.isfinite(part)).sum().double() for part in parts])
-    return digests, torch.stack([squares, sums, greatest, wrong], 1)
-
-
-def _ends(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    least, most = torch.aminmax(part)
-    return -least, most
-
-
-def _all(
-    bits: torch.Tensor, whole: torch.Tensor, places: Sequence[Range], plan: _Plan
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As :func:`_each`, in few operations and without waiting: other devices pay for each that is launched."""
+    """Sums of bits by weights, int64, and rows as in :class:`Digested`, float64."""
     table = within(bits.device)
     starts = [place.start % BLOCK for place in places]
     weights = torch.cat([table[s : s + place.length] for s, place in zip(starts, places, strict=True)])

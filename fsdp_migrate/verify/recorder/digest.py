@@ -18,6 +18,7 @@ _CHUNK = 1 << 22
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements of a tensor of which the bits themselves are recorded, evenly spaced, the first and the last among them.
 SAMPLES = 16
+_NO_SAMPLES: tuple[tuple[int, ...], torch.Tensor] = ((), torch.zeros(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,18 @@ Place = Range | Grid
 
 @dataclass(frozen=True)
 class Digested:
-    """Tensors of one element each, so that nothing waits for the device before the end of the step.
+    """One tensor or several of one dtype, kept on their device so that nothing waits before the end of the step.
 
-    ``digest``: int64. ``numbers``: float64, sum of squares, sum, greatest magnitude and count of non-finite elements.
-    ``samples``: int64 bits at the positions ``which`` of :func:`sample_indices`.
+    ``digests``: int64, one each. ``numbers``: float64, a row each: sum of squares, sum, greatest magnitude and count of
+    non-finite elements. ``samples``: int64, of all tensors, the bits at the positions ``which`` of
+    :func:`sample_indices`.
     """
 
-    digest: torch.Tensor
+    digests: torch.Tensor
     numbers: torch.Tensor
-    samples: torch.Tensor | None
-    which: tuple[int, ...]
-    numel: int
+    samples: torch.Tensor
+    which: tuple[tuple[int, ...], ...]
+    numels: tuple[int, ...]
     dtype: str
 
 
@@ -83,13 +85,13 @@ def digest(local: torch.Tensor, place: Place, samples: bool = True) -> Digested:
         bits = flat.view(BITS[flat.element_size()])
         if isinstance(place, Range):
             value = _range_digest(bits, place.start)
-            which, at = samples_in_range(place) if samples else ((), None)
+            which, at = samples_in_range(place) if samples else _NO_SAMPLES
         else:
             indices = place.indices().to(bits.device)
             value = _indexed_digest(bits, indices)
-            which, at = _samples_in_grid(indices, place.numel) if samples else ((), None)
-        taken = bits[at.to(bits.device)].to(torch.int64) if at is not None and which else None
-        return Digested(value, _numbers(flat), taken, which, numel, dtype)
+            which, at = _samples_in_grid(indices, place.numel) if samples else _NO_SAMPLES
+        taken = bits[at.to(bits.device)].to(torch.int64)
+        return Digested(value[None], _numbers(flat)[None], taken, (which,), (numel,), dtype)
 
 
 def _of_parts(place: Place) -> Place:

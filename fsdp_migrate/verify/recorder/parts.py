@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +29,12 @@ class Part:
     replica: int
     cut: tuple[int, int] | None = None
 
-    @property
+    @functools.cached_property
+    def whole(self) -> int:
+        """Elements of the whole parameter."""
+        return math.prod(self.shape)
+
+    @functools.cached_property
     def numel(self) -> int:
         """Elements on this rank."""
         if isinstance(self.place, Range):

@@ -148,13 +148,10 @@ def put_gradient(values: Values, into: dict[str, Any], key: str, part: Part, par
 
 def put(values: Values, into: dict[str, Any], key: str, part: Part, tensor: torch.Tensor, samples: bool = True) -> None:
     """Digest one rank's part of ``tensor``, or all of it where it is whole at the moment."""
-    local = local_of(tensor)
+    local = local_of(tensor) if part.cut is None else part.of(tensor)
     place: Place = part.place
-    whole = int(torch.Size(part.shape).numel())
-    if part.cut is not None:
-        local = part.of(tensor)
-    elif local.numel() == whole != part.numel:
-        place = Range(0, whole, whole)
+    if part.cut is None and part.numel != local.numel() == part.whole:
+        place = Range(0, part.whole, part.whole)
     values.put(into, key, local, place, samples)
 
 

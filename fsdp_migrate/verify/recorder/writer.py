@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = "fsdp-migrate recording"
-#: Goes up with every change that an older reader would misread.
-VERSION = 1
+#: Goes up with every change that an older reader would misread. Version 1 had samples as an object, by position.
+VERSION = 2
 
 
 class Writer:

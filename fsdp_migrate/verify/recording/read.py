@@ -25,6 +25,7 @@ from fsdp_migrate.verify.recording.value import Copies, read_value, together
 
 _NAME = re.compile(r"rank-(\d+)\.jsonl")
 _Event = dict[str, Any]
+_READABLE = (1, VERSION)
 
 
 def read(directory: Path) -> Recording:
@@ -92,7 +93,7 @@ def _start(events: Sequence[_Event], file: Path) -> _Event:
     if start is None:
         reason = next((str(e["reason"]) for e in events if e["kind"] == "failed"), "its first line is missing")
         raise BadRecording(f"{file}: not a recording: {reason}")
-    if start.get("format") != FORMAT or start.get("version") != VERSION:
+    if start.get("format") != FORMAT or start.get("version") not in _READABLE:
         wanted = f"{FORMAT} {VERSION}"
         raise BadRecording(f"{file}: this is {start.get('format')} {start.get('version')}, not {wanted}; record again")
     return start

@@ -58,7 +58,8 @@ def read_value(written: list[Any] | None) -> Value | None:
     if written is None:
         return None
     digest, dtype, numel, squares, total, greatest, nonfinite, samples = written
-    kept = {int(position): int(bits) for position, bits in samples.items()}
+    pairs = samples.items() if isinstance(samples, dict) else zip(*samples, strict=True)
+    kept = {int(position): int(bits) for position, bits in pairs}
     return Value(digest % 2**64, dtype, numel, math.sqrt(squares), total, greatest, int(nonfinite), kept)
 
 
