@@ -55,23 +55,30 @@ def agreed(
     whose uses are not seen.
     """
     project = hosting(project, files, settings_of)
-    if not any(_is_fed(source, project, path) for path, source in project.sources.items() if path in files):
+    spelled = _spelled(project)
+    if not any(_is_fed(source, project, path, spelled) for path, source in project.sources.items() if path in files):
         return Agreed(project)
     return _Agreement(project, files, settings_of, unread).reached()
 
 
-def _is_fed(source: bytes, project: Project, path: str) -> bool:
+def _spelled(project: Project) -> tuple[bytes, ...]:
+    """What a file that wraps a model has in its bytes, one at least; any file has what is not ASCII."""
+    return tuple(name.encode() if name.isascii() else b"" for name in project.names.spellings(FSDP))
+
+
+def _is_fed(source: bytes, project: Project, path: str, spelled: tuple[bytes, ...]) -> bool:
     """Whether a wrap in ``source`` is given what a function of the project returns, or a name that it imports."""
-    if FSDP.encode() not in source and not project.gives_names:
+    if not any(name in source for name in spelled):
         return False
     aliases = project.aliases(path)
     tree = ast.parse(source)
     own = {entry.name for entry in tree.body if isinstance(entry, ast.FunctionDef)}
-    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
+    nodes = [node for node in walk(tree) if isinstance(node, ast.Call | ast.Assign)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     wraps = [call for call in calls if canonical(project.resolve(expand(text_of(call.func) or "", aliases))) == FSDP]
     given = [value for call in wraps for value in (*call.args[1:], *(keyword.value for keyword in call.keywords))]
     named = {value.id for value in given if isinstance(value, ast.Name)}
-    made = [node.value for node in walk(tree) if isinstance(node, ast.Assign) and _targets(node) & named]
+    made = [node.value for node in nodes if isinstance(node, ast.Assign) and named and _targets(node) & named]
     for node in (*given, *made):
         text = text_of(node.func if isinstance(node, ast.Call) else node)
         root = (text or "").partition(".")[0]
@@ -135,7 +142,8 @@ class _Agreement(Mapping[Slot, Contract]):
 
     def reached(self) -> Agreed:
         """What is agreed on."""
-        asking = [path for path in self._sources if _is_fed(self._sources[path], self._project, path)]
+        spelled = _spelled(self._project)
+        asking = [path for path, source in self._sources.items() if _is_fed(source, self._project, path, spelled)]
         for path in asking:
             self._ask(path)
         for _ in range(ROUNDS):

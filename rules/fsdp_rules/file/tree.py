@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -63,6 +63,9 @@ class Layout(CodegenState):
     # What printing calls
 
     def before_codegen(self, node: cst.CSTNode) -> None:
+        if type(node) is cst.SimpleWhitespace:
+            # Nearly half of all nodes, of which nothing is ever asked.
+            return
         key = id(node)
         self._parents[key] = self._around[-1]
         self._around.append(node)
@@ -71,6 +74,8 @@ class Layout(CodegenState):
         self._starts.append(len(self.tokens))
 
     def after_codegen(self, node: cst.CSTNode) -> None:
+        if type(node) is cst.SimpleWhitespace:
+            return
         key = id(node)
         self._around.pop()
         self._ends[key] = len(self._numbers)
@@ -139,9 +144,9 @@ class Layout(CodegenState):
         """The small or compound statement that ``node`` belongs to, ``node`` itself included."""
         current: cst.CSTNode | None = node
         while current is not None:
-            if isinstance(current, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            if _is_statement(type(current)):
                 return current
-            current = self.parent(current)
+            current = self._parents.get(id(current))
         return self.module
 
     def block(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
@@ -171,7 +176,10 @@ class Layout(CodegenState):
 
     def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """The innermost function around ``node``."""
-        return next((entry for entry in self.ancestors(node) if isinstance(entry, cst.FunctionDef)), None)
+        owner = self._parents.get(id(node))
+        while owner is not None and not isinstance(owner, cst.FunctionDef):
+            owner = self._parents.get(id(owner))
+        return owner
 
     def scope(self, node: cst.CSTNode) -> str:
         """The qualified name of the functions and classes around ``node``, "" at module level."""
@@ -218,6 +226,12 @@ class Layout(CodegenState):
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(found.end() for found in _NEWLINE.finditer("".join(self.tokens)))]
+
+
+@cache
+def _is_statement(kind: type[cst.CSTNode]) -> bool:
+    # libcst's bases are abstract ones, which Python asks slowly.
+    return issubclass(kind, cst.BaseSmallStatement | cst.BaseCompoundStatement)
 
 
 def dotted(node: cst.CSTNode) -> str | None:

@@ -68,10 +68,11 @@ def build(model):
         if file.resolved(func) in ("torch.optim.SGD", "torch.optim.sgd.SGD"):
             yield from _stepped(node, file)
         elif isinstance(func, cst.Attribute):
-            whole = sharded(func.value, file).certainty
-            held = sharded_part(func.value, file)
             shares = func.attr.value == "share_memory"
-            if held is Certainty.NO or not (shares or (whole is Certainty.NO and _is_cast(node, file))):
+            if not shares and not _is_cast(node, file):
+                return
+            held = sharded_part(func.value, file)
+            if held is Certainty.NO or not (shares or sharded(func.value, file).certainty is Certainty.NO):
                 return
             condition = "" if held is Certainty.YES else "if this model is sharded: "
             yield Diagnosis(node, Level.MANUAL, f"{condition}{SHARED if shares else MIXED}", SHARE if shares else SPLIT)

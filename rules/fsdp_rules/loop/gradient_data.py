@@ -142,7 +142,7 @@ def _read(file: File) -> Iterator[cst.BaseExpression]:
     for node in file.nodes(cst.Attribute):
         if node.attr.value == "grad" and _is_of_sharded(node.value, file) and _is_data(node, file):
             yield node
-        elif _is_handed(node.value, file) and node.attr.value in NUMBERS:
+        elif node.attr.value in NUMBERS and _is_handed(node.value, file):
             yield node.value
     for call in file.nodes(cst.Call):
         if is_collective(call, file):

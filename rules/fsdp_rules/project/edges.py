@@ -24,9 +24,9 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
             if flow.target.kind == "arg" and flow.target.part == "**" and flow.source.kind == "var":
                 for source, target in _by_keyword(flow, functions):
                     edges[source].append((target, False))
-            reached = [*targets_of(flow, functions)]
-            for source, source_sure in _sources(flow, functions):
-                edges[source] += [(target, joint(source_sure, target_sure)) for target, target_sure in reached]
+            reached = targets_of(flow, functions)
+            for source, sure in _sources(flow, functions):
+                edges[source] += reached if sure else [(target, joint(sure, given)) for target, given in reached]
     _imported_values(files, functions, edges)
     return edges
 
@@ -103,18 +103,15 @@ def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Sure]]:
         yield source, flow.sure
 
 
-def targets_of(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Sure]]:
+def targets_of(flow: Flow, functions: Functions) -> list[tuple[Place, Sure]]:
     """Where ``flow`` leads, parameters included, each with how sure that is."""
     if flow.target.kind == "put":
         module, _, name = functions.exports.resolve(flow.target.name).rpartition(".")
-        for path in functions.paths(module):
-            yield Place("var", path, "", name), False
-    elif flow.target.kind == "arg":
-        yield flow.target, flow.sure
-        for place, sure in functions.parameters(flow.target):
-            yield place, joint(sure, flow.sure)
-    else:
-        yield flow.target, flow.sure
+        return [(Place("var", path, "", name), False) for path in functions.paths(module)]
+    if flow.target.kind != "arg":
+        return [(flow.target, flow.sure)]
+    given = functions.parameters(flow.target)
+    return [(flow.target, flow.sure), *(given if flow.sure else ((place, joint(sure, False)) for place, sure in given))]
 
 
 def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges) -> None:

@@ -59,6 +59,19 @@ class Exports:
             dotted = ".".join([target, *tail])
         return dotted
 
+    def spellings(self, name: str) -> frozenset[str]:
+        """The last names that may stand for what is called ``name``, itself included."""
+        given: dict[str, set[str]] = defaultdict(set)
+        for table in self.names.values():
+            for local, target in table.items():
+                given[target.rpartition(".")[2]].add(local)
+        found, pending = {name}, [name]
+        while pending:
+            new = given.get(pending.pop(), set()) - found
+            found |= new
+            pending += new
+        return frozenset(found)
+
     def is_outside(self, dotted: str) -> bool:
         """Whether no module of the tree is named by ``dotted`` or by what it starts with."""
         while dotted:

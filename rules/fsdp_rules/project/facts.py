@@ -19,6 +19,7 @@ from fsdp_rules.project.rank_texts import given_rank
 from fsdp_rules.project.steps import Steps, steps_in
 from fsdp_rules.project.subgroups import MAKES, subgroup_values
 from fsdp_rules.project.taking import takes_state
+from fsdp_rules.project.walking import walk
 from fsdp_rules.project.wraps import Wraps
 
 
@@ -106,6 +107,7 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
     wraps = Wraps(tree, aliases)
     indexer = Indexer(path, aliases, wraps, gated)
     indexer.run(tree, subgroup_values(tree) if MAKES.search(data) else frozenset())
+    nodes = [*walk(tree)]
     return FileFacts(
         path=path,
         module=module,
@@ -128,12 +130,12 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         askers=indexer.askers,
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
         shards=sharding_functions(tree) if b"fully_shard" in data else frozenset(),
-        given_rank=given_rank(tree, aliases.names) if b"rank" in data else frozenset(),
+        given_rank=given_rank(nodes, aliases.names) if b"rank" in data else frozenset(),
         optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         steps=steps_in(tree),
-        modules=classes_in(tree, aliases),
-        returned=returned_in(tree, aliases),
-        fitted=fitted_in(tree, aliases),
+        modules=classes_in(nodes, aliases),
+        returned=returned_in(nodes, aliases),
+        fitted=fitted_in(nodes, aliases),
         source=data if b"fsdp" in data.lower() else b"",
     )
 

@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
+from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, Sure, module_name, scopes
-
-Found = tuple[FileFacts, str]
 
 
 class Functions:
@@ -25,13 +24,19 @@ class Functions:
         self._known: dict[tuple[str, str, str], list[Found]] = {}
         self._guesses: dict[str, list[tuple[FileFacts, str, Sure]]] = {}
         self._guessed: dict[tuple[str, str], list[tuple[Place, Sure]]] = {}
+        self._guessed_results: dict[tuple[str, str], list[tuple[Place, Sure]]] = {}
         self._by_name: dict[str, list[Found]] = defaultdict(list)
         self._classes: dict[str, list[Found]] = defaultdict(list)
+        #: The same by the last two parts of their dotted names: many classes have a ``forward``.
+        self._by_end: dict[str, list[Found]] = defaultdict(list)
+        self._classes_by_end: dict[str, list[Found]] = defaultdict(list)
         for file in files:
             for qualified in file.functions:
                 self._by_name[qualified.rpartition(".")[2]].append((file, qualified))
+                self._by_end[end_of(f"{file.module}.{qualified}")].append((file, qualified))
             for qualified in file.classes:
                 self._classes[qualified.rpartition(".")[2]].append((file, qualified))
+                self._classes_by_end[end_of(f"{file.module}.{qualified}")].append((file, qualified))
 
     def wraps(self, place: Place) -> bool:
         """Whether what is called at ``place`` is FSDP1's class, maybe under a name of the tree's own."""
@@ -66,10 +71,15 @@ class Functions:
                 pending += self._above(file, qualified)
         return list(found.values())
 
-    def returns(self, place: Place) -> Iterator[tuple[Place, Sure]]:
+    def returns(self, place: Place) -> list[tuple[Place, Sure]]:
         """What the ``call`` at ``place`` may give, each with whether no guess was made."""
-        for file, qualified, sure in self.of(place):
-            yield Place("ret", file.path, qualified, part=place.part), sure
+        found = self.of(place)
+        name = place.name.rpartition(".")[2]
+        if found is not self._guesses.get(name):
+            return _results(found, place.part)
+        if (name, place.part) not in self._guessed_results:
+            self._guessed_results[name, place.part] = _results(found, place.part)
+        return self._guessed_results[name, place.part]
 
     def parameters(self, place: Place) -> list[tuple[Place, Sure]]:
         """The parameters that the ``arg`` at ``place`` may be, each with whether no guess was made."""
@@ -88,7 +98,9 @@ class Functions:
 
     def exact(self, place: Place) -> list[Found]:
         """The functions, more than one where several files are meant alike, with the dotted name of ``place``."""
-        key = (place.path, place.scope, place.name)
+        # A dotted name means the same in every function of a file, but for the object itself.
+        is_scoped = "." not in place.name or place.name.startswith(("self.", "cls."))
+        key = (place.path, place.scope if is_scoped else "", place.name)
         if key not in self._known:
             self._known[key] = self._exact(*key)
         return self._known[key]
@@ -180,18 +192,17 @@ class Functions:
     def _at(self, path: str, full: str) -> list[Found]:
         """The functions with the fully dotted name ``full``, in the modules that are nearest to ``path``."""
         head, _, name = full.rpartition(".")
-        found = [entry for entry in self._by_name.get(name, ()) if _is_at(entry, full)]
-        for owner in _nearest(path, full, [entry for entry in self._classes.get(name, ()) if _is_at(entry, full)]):
+        found = named(full, self._by_name, self._by_end)
+        for owner in nearest(path, full, named(full, self._classes, self._classes_by_end)):
             found += self._constructor(owner)
         if not found and head:
-            last = head.rpartition(".")[2]
-            owners = [entry for entry in self._classes.get(last, ()) if _is_at(entry, head)]
-            for owner in _nearest(path, head, owners):
+            owners = named(head, self._classes, self._classes_by_end)
+            for owner in nearest(path, head, owners):
                 found += self._method(owner, name, set())
             if not owners:
                 found = self._of_instance(path, head, name)
             return found
-        return _nearest(path, full, found)
+        return nearest(path, full, found)
 
     def _of_instance(self, path: str, head: str, name: str) -> list[Found]:
         """The method ``name`` of the object that a module binds to ``head``."""
@@ -207,8 +218,8 @@ class Functions:
         return found
 
     def _classes_at(self, path: str, full: str) -> list[Found]:
-        owners = [entry for entry in self._classes.get(full.rpartition(".")[2], ()) if _is_at(entry, full)]
-        return _nearest(path, full, owners) if "." in full else []
+        owners = named(full, self._classes, self._classes_by_end)
+        return nearest(path, full, owners) if "." in full else []
 
     def _constructor(self, owner: Found) -> list[Found]:
         return self._method(owner, "__init__", set())
@@ -227,7 +238,7 @@ class Functions:
         """The classes that the bases of a class may be."""
         for base in file.classes.get(qualified, ()):
             known = self.exports.resolve(file.aliases.get(base, f"{file.module}.{base}"))
-            near = [entry for entry in self._classes.get(base, ()) if _is_at(entry, known)]
+            near = [entry for entry in self._classes.get(base, ()) if is_at(entry, known)]
             yield from near or self._classes.get(base, [])
 
 
@@ -260,24 +271,5 @@ def parameters_of(file: FileFacts, qualified: str, part: str, bound: int = 0) ->
     return places
 
 
-def _is_at(found: Found, full: str) -> bool:
-    file, qualified = found
-    own = f"{file.module}.{qualified}"
-    return own == full or own.endswith(f".{full}")
-
-
-def _nearest(path: str, full: str, found: list[Found]) -> list[Found]:
-    """Those of ``found``, in modules that an import of ``full`` may mean, whose import starts nearest above ``path``.
-
-    A repository often holds several programs, each with a ``util`` of its own beside its main file.
-    """
-    if len(found) < 2:
-        return found
-    folder = module_name(path).split(".")[:-1]
-    starts: dict[tuple[str, str], int] = {}
-    for file, qualified in found:
-        start = f"{file.module}.{qualified}".removesuffix(full).rstrip(".")
-        parts = start.split(".") if start else []
-        starts[file.path, qualified] = len(parts) if parts == folder[: len(parts)] else -1
-    best = max(starts.values())
-    return [(file, qualified) for file, qualified in found if starts[file.path, qualified] == best]
+def _results(found: list[tuple[FileFacts, str, Sure]], part: str) -> list[tuple[Place, Sure]]:
+    return [(Place("ret", file.path, qualified, part=part), sure) for file, qualified, sure in found]

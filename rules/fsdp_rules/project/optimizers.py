@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.walking import children, walk
 
 #: What a name that holds an optimizer ends with, by what people call it.
 OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizer|optimiser)s?$")
@@ -59,7 +60,7 @@ class _Reader:
                 yield from self.body(node.body, inner, {})
                 continue
             self._note(node, values)
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 if isinstance(child, ast.stmt):
                     yield from self.body([child], scope, values)
                 elif isinstance(child, ast.ExceptHandler | ast.match_case):
@@ -71,17 +72,17 @@ class _Reader:
 
     def _plainly(self, func: ast.expr) -> str:
         """The dotted name of ``func``, "" where it is asked for by text or taken from a table."""
-        return "" if any(isinstance(node, ast.Call) for node in ast.walk(func)) else self._aliases.dotted(func) or ""
+        return "" if any(isinstance(node, ast.Call) for node in walk(func)) else self._aliases.dotted(func) or ""
 
     def _note(self, node: ast.stmt, values: dict[str, list[ast.expr]]) -> None:
         """Remember what each name is made of: the parameters of an optimizer often have a name of their own."""
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                for name in ast.walk(target):
+                for name in walk(target):
                     if isinstance(name, ast.Name):
                         values.setdefault(name.id, []).append(node.value)
         elif isinstance(node, ast.For):
-            for name in ast.walk(node.target):
+            for name in walk(node.target):
                 if isinstance(name, ast.Name):
                     values.setdefault(name.id, []).append(node.iter)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -90,7 +91,7 @@ class _Reader:
                 values.setdefault(func.value.id, []).extend(node.value.args)
 
     def _built(self, node: ast.AST, scope: str, values: dict[str, list[ast.expr]]) -> Iterator[Optimizer]:
-        for call in ast.walk(node):
+        for call in walk(node):
             if not isinstance(call, ast.Call):
                 continue
             if is_optimizer(self._plainly(call.func)):
@@ -132,7 +133,7 @@ def _end(call: ast.Call) -> tuple[int, int]:
 
 def _is_setting(value: ast.Call) -> bool:
     """Whether ``value`` makes a text, a flag or a dictionary of settings, and no optimizer."""
-    inner = [node for one in (*value.args, *value.keywords) for node in ast.walk(one)]
+    inner = [node for one in (*value.args, *value.keywords) for node in walk(one)]
     if any(isinstance(node, ast.Call | ast.Lambda) for node in inner):
         return False
     if isinstance(value.func, ast.Name):
@@ -161,7 +162,7 @@ def _names(given: Iterable[ast.expr], values: dict[str, list[ast.expr]]) -> Iter
     pending = list(given)
     seen: set[str] = set()
     while pending:
-        for node in ast.walk(pending.pop()):
+        for node in walk(pending.pop()):
             text = text_of(node) if isinstance(node, ast.Name | ast.Attribute) else None
             if text is not None and text not in seen:
                 seen.add(text)

@@ -58,10 +58,10 @@ class Fitted(NamedTuple):
     made: str = ""
 
 
-def classes_in(tree: ast.Module, aliases: Aliases) -> dict[str, ModuleClass]:
-    """The classes of a file that have bases, by their last names."""
+def classes_in(nodes: Iterable[ast.AST], aliases: Aliases) -> dict[str, ModuleClass]:
+    """The classes of a file that have bases, by their last names; ``nodes`` are all of the file."""
     found: dict[str, ModuleClass] = {}
-    for node in walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and node.bases:
             bases = tuple(full for base in node.bases if (full := aliases.dotted(base)) is not None)
             is_called = any(isinstance(one, ast.FunctionDef) and one.name == "forward" for one in node.body)
@@ -69,20 +69,21 @@ def classes_in(tree: ast.Module, aliases: Aliases) -> dict[str, ModuleClass]:
     return found
 
 
-def returned_in(tree: ast.Module, aliases: Aliases) -> dict[str, frozenset[str]]:
-    """What the results of each function of a file are made by, by its last name."""
+def returned_in(nodes: Iterable[ast.AST], aliases: Aliases) -> dict[str, frozenset[str]]:
+    """What the results of each function of a file are made by, by its last name; ``nodes`` are all of the file."""
     found: dict[str, frozenset[str]] = {}
-    for node in walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.FunctionDef):
             continue
+        inside = [one for one in walk(node) if isinstance(one, ast.Assign | ast.Return)]
         assigned = {
             target.id: one.value
-            for one in walk(node)
+            for one in inside
             if isinstance(one, ast.Assign)
             for target in one.targets
             if isinstance(target, ast.Name)
         }
-        values = [one.value for one in walk(node) if isinstance(one, ast.Return)]
+        values = [one.value for one in inside if isinstance(one, ast.Return)]
         values = [assigned.get(one.id, one) if isinstance(one, ast.Name) else one for one in values]
         made = {aliases.dotted(one.func) for one in values if isinstance(one, ast.Call)} - {None}
         if made:
@@ -90,11 +91,11 @@ def returned_in(tree: ast.Module, aliases: Aliases) -> dict[str, frozenset[str]]
     return found
 
 
-def fitted_in(tree: ast.Module, aliases: Aliases) -> frozenset[Fitted]:
-    """What a file gives to attributes and elements of objects."""
+def fitted_in(nodes: Iterable[ast.AST], aliases: Aliases) -> frozenset[Fitted]:
+    """What a file gives to attributes and elements of objects; ``nodes`` are all of the file."""
     made: dict[str, list[ast.expr]] = defaultdict(list)
     given: list[tuple[ast.expr, str, ast.expr]] = []
-    for node in walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):

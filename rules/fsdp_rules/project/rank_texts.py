@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fsdp_rules.fsdp1.names import expand
 from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.walking import walk
 
 #: What people call the number of a process, and of its place among others that hold parts of a model.
 RANK = re.compile(r"(^|_)rank(_id)?(_|$)|get_rank$|^local_rank$", re.IGNORECASE)
@@ -19,21 +20,26 @@ def own_names(given: Iterable[str], modules: Iterable[str]) -> frozenset[str]:
     return frozenset(name.rpartition(".")[2] for name in given if "." not in name or name.partition(".")[0] in parts)
 
 
-def given_rank(tree: ast.Module, names: Mapping[str, str]) -> frozenset[str]:
-    """The functions that ``tree`` gives such a text.
+def given_rank(nodes: Iterable[ast.AST], names: Mapping[str, str]) -> frozenset[str]:
+    """The functions that a file, whose nodes are ``nodes``, gives such a text.
 
     By their whole dotted names where ``names``, what the file imports, has the first part, else by their last.
     """
+    nodes = list(nodes)
+    forming = frozenset(id(node) for node in nodes if any(map(_names_rank, _parts(node))))
+    if not forming:
+        return frozenset()
     given: set[str] = set()
-    for scope in ast.walk(tree):
+    for scope in nodes:
         if isinstance(scope, ast.FunctionDef | ast.Module):
-            texts = _texts(scope)
-            calls = [node for node in ast.walk(scope) if isinstance(node, ast.Call)]
-            given.update(
-                _called(call.func, names)
-                for call in calls
-                if any(_is_formed(one, texts) for one in [*call.args, *(keyword.value for keyword in call.keywords)])
-            )
+            inside = [*walk(scope)]
+            texts = _texts(inside, forming)
+            # What the whole file is asked for needs not be asked for again where a function has no texts of its own.
+            calls = [node for node in inside if isinstance(node, ast.Call)]
+            for call in calls if texts or isinstance(scope, ast.Module) else ():
+                values = [*call.args, *(keyword.value for keyword in call.keywords)]
+                if any(_is_formed(one, texts, forming) for one in values):
+                    given.add(_called(call.func, names))
     return frozenset(given)
 
 
@@ -42,22 +48,22 @@ def _called(func: ast.expr, names: Mapping[str, str]) -> str:
     return expand(text, names) if text is not None and text.partition(".")[0] in names else _last(func)
 
 
-def _texts(scope: ast.FunctionDef | ast.Module) -> frozenset[str]:
-    """The names to which ``scope`` gives a text that is formed from a rank."""
+def _texts(nodes: Iterable[ast.AST], forming: frozenset[int]) -> frozenset[str]:
+    """The names to which one of ``nodes`` gives a text that is formed from a rank."""
     return frozenset(
         target.id
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Assign) and _is_formed(node.value, frozenset())
+        for node in nodes
+        if isinstance(node, ast.Assign) and _is_formed(node.value, frozenset(), forming)
         for target in node.targets
         if isinstance(target, ast.Name)
     )
 
 
-def _is_formed(node: ast.expr, texts: frozenset[str]) -> bool:
-    """Whether ``node`` is one of ``texts``, or puts a rank into a text."""
+def _is_formed(node: ast.expr, texts: frozenset[str], forming: frozenset[int]) -> bool:
+    """Whether ``node`` is one of ``texts``, or has a node of ``forming`` in it, which puts a rank into a text."""
     if isinstance(node, ast.Name):
         return node.id in texts
-    return any(_names_rank(part) for whole in ast.walk(node) for part in _parts(whole))
+    return any(id(one) in forming for one in walk(node))
 
 
 def _parts(node: ast.AST) -> Iterator[ast.expr]:
@@ -73,7 +79,7 @@ def _parts(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _names_rank(node: ast.expr) -> bool:
-    return any(RANK.search(_last(one)) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute))
+    return any(RANK.search(_last(one)) for one in walk(node) if isinstance(one, ast.Name | ast.Attribute))
 
 
 def _last(node: ast.expr) -> str:

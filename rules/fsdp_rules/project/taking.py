@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from fsdp_rules.project.walking import children
+
 STATES = frozenset({"state_dict", "load_state_dict", "optim_state_dict", "optim_state_dict_to_load"})
 
 
@@ -16,7 +18,7 @@ def takes_state(tree: ast.Module) -> bool:
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in STATES:
             return True
-        pending.extend(ast.iter_child_nodes(node))
+        pending += children(node)
     return False
 
 

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
 #: What a field of a node holds besides nodes and lists of them; ``ast.walk`` goes into every ``Load()``.
 _SIMPLE = frozenset({int, str, bytes, float, complex, bool, type(None), type(...), ast.Load, ast.Store, ast.Del})
+#: Fields that never hold a node that is asked for, whatever the node is that has them.
+_PLAIN = frozenset(
+    {
+        *("asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs"),
+        *("level", "module", "rest", "simple", "type_comment", "type_ignores"),
+    }
+)
+
+
+#: The fields that may hold nodes, by the kind of node: of all kinds that were met.
+_fields: dict[type, tuple[str, ...]] = {ast.Constant: ()}
 
 
 def children(node: ast.AST) -> list[ast.AST]:
     """The nodes right inside ``node``, in the order of its fields, without ``Load()``, ``Store()`` and ``Del()``."""
     found: list[ast.AST] = []
-    for value in vars(node).values():
+    names = _fields.get(type(node))
+    if names is None:
+        names = _fields[type(node)] = tuple(name for name in node._fields if name not in _PLAIN)
+    for name in names:
+        value: Any = getattr(node, name, None)
         kind = type(value)
         if kind is list:
             found += [one for one in value if isinstance(one, ast.AST)]
