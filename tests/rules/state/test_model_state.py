@@ -499,3 +499,17 @@ def test_methods_that_are_passed_on() -> None:
     """
     passed = [found for found in findings(source) if found.rule == "FSDP309"]
     assert [(found.line, found.level.value) for found in passed] == [(6, "manual"), (7, "manual")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_sharded"),
+    [
+        ("models[0] = FSDP(models[0])", "models[0] = models[0].module", True),
+        ("models[0] = FSDP(models[0])", "models[0] = other(models[0])", True),
+        ("models = [FSDP(model) for model in models]", "models[0] = None", True),
+        ("pass", "models[0] = FSDP(models[0])", False),
+    ],
+)
+def test_an_element_is_unsharded_above_its_wrap_alone(before: str, after: str, is_sharded: bool) -> None:
+    text = output(f"{WRAP}\ndef main(models, other):\n    {before}\n    save(models[0].state_dict())\n    {after}\n")
+    assert ("save(get_model_state_dict(models[0]," in text) is is_sharded

@@ -86,11 +86,17 @@ class Receiver:
 
 
 def _is_replaced(element: cst.Subscript, file: File) -> bool:
-    """Whether the function of ``element`` puts something else in its place further down, as a wrap does."""
+    """Whether the function of ``element`` gives it to a call that takes its place, as a wrap does, only further down.
+
+    What else is put there, such as None or its ``.module``, says nothing of what the element was before.
+    """
     text, line = file.code(element), file.span(element).line
-    return any(
-        file.scope(entry) == file.scope(element)
-        and file.span(entry).line >= line
-        and any(file.code(target.target) == text for target in entry.targets)
+    lines = [
+        file.span(entry).line
         for entry in file.nodes(cst.Assign)
-    )
+        if file.scope(entry) == file.scope(element)
+        and any(file.code(target.target) == text for target in entry.targets)
+        and isinstance(entry.value, cst.Call)
+        and any(file.code(argument.value) == text for argument in entry.value.args)
+    ]
+    return bool(lines) and min(lines) >= line
