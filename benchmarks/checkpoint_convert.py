@@ -22,11 +22,9 @@ with a single tensor of 1 GiB among small ones. Each conversion runs in a proces
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import multiprocessing
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -36,6 +34,10 @@ import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.conditions import conditions
 
 MIB = 2**20
 RANKS = 2
@@ -223,7 +225,7 @@ def main() -> None:
     if shutil.disk_usage(options.scratch).free < needed:
         raise SystemExit(f"{options.scratch}: it takes {needed:,} bytes there")
     result = {
-        "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},
+        **conditions("torch"),
         "tensors_of_one_size": measure_all(options.scratch, options.tensors, options.mib, 0),
         "one_large_tensor": measure_all(options.scratch, 8, min(options.mib, 64), options.largest_mib),
     }

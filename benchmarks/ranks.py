@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import platform
 import resource
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from datetime import datetime, timezone
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -73,25 +70,3 @@ def peak_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else KIB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def conditions(kind: str) -> dict[str, object]:
-    """Machine, versions and date of a measurement."""
-    return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "machine": {
-            "device": torch.cuda.get_device_name(0) if kind == "cuda" else _processor(),
-            "backend": "nccl" if kind == "cuda" else "gloo",
-            "cores": os.cpu_count(),
-        },
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123
-            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.machine()

@@ -18,12 +18,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import sys
 import tempfile
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from selenium.webdriver.chrome.service import Service
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.conditions import conditions  # noqa: E402
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult  # noqa: E402
 from fsdp_migrate.report.rewrite import html_report  # noqa: E402
 from fsdp_rules.verdict.finding import Finding, Level  # noqa: E402
@@ -138,9 +137,7 @@ def main() -> None:
         load = os.getloadavg()[0]
         found = measure(file, options.rounds)
     result = {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "versions": {"python": platform.python_version()},
-        "cores": os.cpu_count(),
+        **conditions(),
         "load_average": [round(load, 1), round(os.getloadavg()[0], 1)],
         "findings": options.findings,
         "bytes": size,

@@ -21,10 +21,8 @@ Prints JSON with the best of all repetitions, ratios, and the peak resident memo
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -34,6 +32,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.conditions import conditions
 
 PROJECTS = Path(__file__).parent.parent / "fixtures" / "projects"
 RENAME = [
@@ -185,7 +187,7 @@ def measure(root: Path, files: int, fsdp: int, repeat: int, checkout: Path | Non
     )
     earlier = {"rewrite_before": round(min(usage.cpu_s for usage in before), 4)} if before else {}
     return {
-        "versions": {"python": platform.python_version(), "libcst": importlib.metadata.version("libcst")},
+        **conditions("libcst"),
         "files": files,
         "fsdp_files": fsdp,
         "tree_mib": round(read_all(tree) / MIB, 2),

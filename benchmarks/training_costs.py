@@ -41,8 +41,9 @@ from torch.distributed.tensor.debug import CommDebugMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.conditions import conditions  # noqa: E402
 from benchmarks.llama import Shape  # noqa: E402
-from benchmarks.ranks import KIB, conditions, on_all_ranks, peak_bytes  # noqa: E402
+from benchmarks.ranks import KIB, on_all_ranks, peak_bytes  # noqa: E402
 from fsdp_migrate.cli import main as fsdp_migrate  # noqa: E402
 
 ARGUMENTS, CHECKPOINTING = (
@@ -277,7 +278,8 @@ def main() -> None:
     from benchmarks import llama
 
     result = {
-        **conditions(options.device),
+        **conditions("torch", device=torch.cuda.get_device_name(0) if options.device == "cuda" else ""),
+        "backend": "nccl" if options.device == "cuda" else "gloo",
         "ranks": ranks,
         "rounds": options.rounds,
         "model": _described(shape, llama),

@@ -27,6 +27,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from benchmarks.conditions import conditions
 from fsdp_migrate.verify.recorder.orders import Orders
 from fsdp_migrate.verify.recorder.session import Session
 
@@ -106,7 +107,7 @@ def main() -> None:
     slower = [tuple(max(times) for times in zip(*pair, strict=True)) for pair in zip(*ranks, strict=True)]
     middle = [statistics.median(column) for column in zip(*slower, strict=True)]
     answer = {
-        "torch": str(torch.__version__),
+        **conditions("torch"),
         "rounds": arguments.rounds,
         "seconds per step": {"wall": middle[0], "cpu": middle[1]},
         "seconds per recorded step": {"wall": middle[2], "cpu": middle[3]},

@@ -199,7 +199,7 @@ def _features() -> Iterator[str]:
 
 def _costs() -> Iterator[str]:
     found = json.loads((BENCHMARKS / "training_costs.json").read_text(encoding="utf-8"))
-    machine, on_cuda = found["machine"], found["machine"]["backend"] == "nccl"
+    machine, on_cuda = found["machine"], found["backend"] == "nccl"
     loads = [load for variant in found["variants"].values() for load in variant["load_average"]]
     parameters = [f"{found[model]['parameters']:,}" for model in ("model", "memory_model")]
     clock = "clock" if on_cuda else "processor, not of the clock"
@@ -213,7 +213,7 @@ def _costs() -> Iterator[str]:
     )
     yield ""
     yield from _paragraph(
-        f"Measured on {found['date']} with {found['ranks']} processes over {machine['backend']} on {machine['device']} "
+        f"Measured on {found['date']} with {found['ranks']} processes over {found['backend']} on {machine['device']} "
         f"({machine['cores']} cores), torch {found['versions']['torch']}, Python {found['versions']['python']}, AdamW "
         f"and gradient clipping. Other work ran on the machine (load average {min(loads):g} to {max(loads):g}): the "
         f"times are those of the {clock}, medians of {found['rounds']} rounds with their quartiles. The model "
@@ -238,7 +238,8 @@ def _costs() -> Iterator[str]:
         f"{middle['loaded']} (median of {opened['rounds']} rounds, {times['loaded']['least']:.0f} to "
         f"{times['loaded']['most']:.0f} ms) and shows its first contents after {middle['drawn']}. Its main thread "
         f"works {middle['main_thread']}, a filter takes {middle['filter']} and a search {middle['search']}. Measured "
-        f"on {opened['date']} on {opened['cores']} cores with other work (load average {opened['load_average'][0]:g}). "
+        f"on {opened['date']} on {opened['machine']['cores']} cores with other work (load average "
+        f"{opened['load_average'][0]:g}). "
         "`make bench-report` repeats it."
     )
 
