@@ -66,13 +66,13 @@ old-checkpoints: $(STAMP)
 frameworks:
 	test -x .frameworks/bin/python || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]' pydantic
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0 mosaicml==0.32.1
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]' pydantic omegaconf
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0 mosaicml==0.32.1 verl==0.9.1 llamafactory==0.9.5 ms-swift==4.6.0
 	.frameworks/bin/python -m pytest tests/configs/frameworks tests/checkpoints/frameworks
 	rm -rf .frameworks/older
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older transformers==5.9.0
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older --no-deps accelerate==1.13.0
-	PYTHONPATH=.frameworks/older .frameworks/bin/python -m pytest tests/configs/frameworks -k "real_accelerate or real_transformers or real_plugin"
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older --no-deps accelerate==1.13.0 axolotl==0.17.0 mosaicml==0.31.0 verl==0.7.1 ms-swift==4.3.0
+	PYTHONPATH=.frameworks/older .frameworks/bin/python -m pytest tests/configs/frameworks -k "real_accelerate or real_transformers or real_plugin or real_axolotl or real_composer or real_verl or real_refusals"
 
 frameworks-newest:
 	test -x .frameworks/bin/python || $(MAKE) frameworks

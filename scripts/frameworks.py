@@ -121,7 +121,8 @@ def _is_other(key: Key) -> bool:
 
 def _key(key: Key) -> str:
     default = f"`{key.default}`" if key.default and " " not in key.default else key.default
-    return f"| `{key.name}` | {default} | {key.v1} | {key.v2} | {key.trap} | {key.source} |"
+    since = f", from {key.since} on" if key.since else ""
+    return f"| `{key.name}`{since} | {default} | {key.v1} | {key.v2} | {key.trap} | {key.source} |"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from fsdp_rules.frameworks.table import Key, table
 
 def installed(framework: str) -> Version:
     """The release that is installed here."""
-    return Version(importlib.metadata.version(framework))
+    return Version(importlib.metadata.version({"composer": "mosaicml"}.get(framework, framework)))
 
 
 def known(framework: str) -> dict[str, Key]:
