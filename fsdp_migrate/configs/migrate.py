@@ -24,7 +24,7 @@ from fsdp_rules.configuration.config_unreadable import UNREADABLE, template_or_b
 from fsdp_rules.configuration.judge import judge
 from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.finding import Finding, Level
+from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
 DIALECTS: tuple[Dialect, ...] = (Accelerate(), Trainer(), Verl(), Axolotl(), Composer())
@@ -116,9 +116,9 @@ def _finding(rule: ConfigRule, verdict: Verdict, block: Block, text: Text, path:
 
 def _unreadable(text: Text, path: str, error: Unreadable) -> Finding:
     line = min(error.line, text.line(len(text.text.rstrip())))
-    message, advice = template_or_broken(text.text, str(error))
+    level, message, advice = template_or_broken(text.text, str(error))
     end = len(text.line_text(line))
-    return Finding(UNREADABLE.id, UNREADABLE.name, path, line, 0, line, end, Level.MANUAL, message, advice)
+    return Finding(UNREADABLE.id, UNREADABLE.name, path, line, 0, line, end, level, message, advice)
 
 
 def _wanted(findings: Iterable[Finding], text: Text, settings: Settings) -> Iterator[Finding]:

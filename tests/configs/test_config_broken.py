@@ -36,6 +36,33 @@ def test_unreadable_yaml_is_a_finding(text: str, line: int, said: str) -> None:
     assert finding.line == line
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run: |\n  cd FSDP\nEOF\n  docker build -t fsdp:pytorch ${{ env.PLACE }}\n",
+        "on: {paths: ['pytorch/FSDP/**']}\nx: [\n",
+        "# FSDP\n- name: '{{ title }}\n",
+    ],
+)
+def test_words_in_a_broken_file_are_no_work(text: str) -> None:
+    assert found(text) == {("FSDP590", "info")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: [\nfsdp_config: {}\n",
+        "x: [\n- run: accelerate launch --use_fsdp train.py\n",
+        "x: [\nactor_rollout_ref.actor.strategy=fsdp\n",
+        "x: [\nenv:\n  FSDP_SHARDING_STRATEGY: FULL_SHARD\n",
+        '{"a": 1, "fsdp": "full_shard",,}\n',
+        "x: [\nstrategy:\n  class_path: lightning.pytorch.strategies.FSDPStrategy\n",
+    ],
+)
+def test_settings_in_a_broken_file_are(text: str) -> None:
+    assert found(text, "a.json" if text.startswith("{") else "a.yaml") == {("FSDP590", "manual")}
+
+
 def test_json_with_comments_is_a_finding() -> None:
     text = '{\n  // sharding\n  "fsdp_config": {"fsdp_version": 1}\n}\n'
     assert check_kept(text, "FSDP590", "a.json").line == 2

@@ -5,8 +5,19 @@ from __future__ import annotations
 import re
 
 from fsdp_rules.configuration.config_rule import ConfigRule
+from fsdp_rules.verdict.finding import Level
 
-_TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Z]")
+#: What is filled in before anything reads the file; "${{ }}" is filled in by GitHub, in a file that is valid YAML.
+_TEMPLATE = re.compile(r"(?<!\$)\{\{|\{%|\$\{[A-Z]")
+#: A key, an option, a variable or a value that has FSDP used, wherever it stands.
+_SETS = re.compile(
+    r"""(^|[{,])[ \t]*(-[ \t]+)?["']?fsdp\w*["']?[ \t]*:
+    | --(use_)?fsdp
+    | \b(strategy|distributed_type|class_path|_target_)\b["']?[ \t]*[:=]\S*[ \t]*\S*fsdp
+    | \bACCELERATE_USE_FSDP\b
+    | \bFSDP_[A-Z_]*(VERSION|STRATEGY|POLICY|PARAMS|PREFETCH|TYPE|FORWARD|WRAP|STATES|LOADING)\b""",
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
 
 
 class ConfigUnreadable(ConfigRule):
@@ -31,8 +42,12 @@ fsdp_config:
 UNREADABLE = ConfigUnreadable()
 
 
-def template_or_broken(text: str, reason: str) -> tuple[str, str]:
-    """Message and advice about a text that its reader refused for ``reason``."""
+def template_or_broken(text: str, reason: str) -> tuple[Level, str, str]:
+    """Level, message and advice about a text that its reader refused for ``reason``."""
+    if _SETS.search(text) is None:
+        return Level.INFO, f"this file names FSDP, sets nothing of it, and cannot be read: {reason}", "no change needed"
     if _TEMPLATE.search(text):
-        return "this is a template, which cannot be read before it is filled in", "Fill it in and check the result."
-    return f"this file mentions FSDP and cannot be read: {reason}", "Correct the file and run this tool again."
+        message = "this is a template, which cannot be read before it is filled in"
+        return Level.MANUAL, message, "Fill it in and check the result."
+    message = f"this file mentions FSDP and cannot be read: {reason}"
+    return Level.MANUAL, message, "Correct the file and run this tool again."

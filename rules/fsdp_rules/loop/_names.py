@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.file import File
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.model.wrapping import is_own_name, model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -20,16 +20,24 @@ def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
     name = _compared(text, file)
     model = model_of_parameter(name, file) if name is not None else None
     held = sharded(model, file).certainty if model is not None else Certainty.NO
-    if name is None or held is Certainty.NO or is_summoned(text, file):
+    # A module's own names are the same in both, and without use_orig_params FSDP233 is about them.
+    if name is None or held is Certainty.NO or is_summoned(text, file) or is_own_name(name, file):
         return
     sure = held is Certainty.YES
+    before, now = ("true", "false") if _is_negated(text, file) else ("false", "true")
     yield Diagnosis(
         text,
         Level.MANUAL if sure else Level.REVIEW,
-        f"{'' if sure else 'if this model is sharded, '}this was false for every FSDP1 name, which has a prefix, "
-        "and can now be true",
+        f"{'' if sure else 'if this model is sharded, '}this was {before} for every FSDP1 name, which has a prefix, "
+        f"and can now be {now}",
         "to keep the numbers, treat these parameters as before. To get what was meant, keep the line",
     )
+
+
+def _is_negated(text: cst.SimpleString, file: File) -> bool:
+    """Whether the comparison asks for names that differ from ``text``."""
+    whole = next((one for one in file.ancestors(text) if isinstance(one, cst.Comparison)), None)
+    return whole is not None and isinstance(whole.comparisons[0].operator, cst.NotEqual | cst.NotIn)
 
 
 def _compared(text: cst.SimpleString, file: File) -> cst.BaseExpression | None:

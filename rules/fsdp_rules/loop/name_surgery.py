@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._name_parts import about_parts, about_text
 from fsdp_rules.loop._name_tables import about_table
 from fsdp_rules.loop._names import about_comparison
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -31,7 +32,8 @@ class NameSurgery(Rule):
     checkpoints may still contain it). Code that tests for the prefix, or adds it to a name, takes another path than
     before. `_checkpoint_wrapped_module.` is kept in names under FSDP2. A name that is compared as a whole, or by its
     start, was never equal to one without the prefix under FSDP1, and is now: other parameters get into a group. So is
-    one that is looked up among names that were made before sharding.
+    one that is looked up among names that were made before sharding, that is split at its dots, or that is searched for
+    a text in which a unit begins (`blocks.0.up`).
     """
 
     id = "FSDP207"
@@ -63,12 +65,16 @@ def names(model):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Tell harmless uses of a prefix from those that count on it."""
+        is_plain = PREFIX.search(file.text) is None
         if isinstance(node, cst.Comparison | cst.Call):
             yield from about_table(node, file)
+            if isinstance(node, cst.Call) and is_plain:
+                yield from about_parts(node, file)
         if not isinstance(node, cst.SimpleString | cst.FormattedStringText):
             return
-        if isinstance(node, cst.SimpleString) and PREFIX.search(file.text) is None:
+        if isinstance(node, cst.SimpleString) and is_plain:
             yield from about_comparison(node, file)
+            yield from about_text(node, file)
         found = PREFIX.search(node.value)
         level = _level(node, file) if found is not None else None
         if found is None or level is None:

@@ -57,6 +57,20 @@ def given(model: cst.BaseExpression, flag: str, names: tuple[str, ...], file: Fi
     return max((_value(value, line, text.rpartition(".")[2], tree, file) for value in values), default=Given.NO)
 
 
+def wrap_of(text: str, scope: str, file: File) -> ast.Call | None:
+    """The ``FSDP(...)`` call that the model ``text`` in ``scope`` comes from, None where it is not known."""
+    while text.endswith(INNER):
+        text = text.rpartition(".")[0]
+    origin = file.project.origin(file.path, scope, text)
+    if origin is None or origin[0] not in file.project.sources:
+        return None
+    path, line = origin
+    aliases = file.project.aliases(path)
+    calls = [node for node in ast.walk(_parsed(file.project.sources[path])) if isinstance(node, ast.Call)]
+    found = [node for node in calls if node.lineno == line]
+    return next((one for one in found if expand(ast.unparse(one.func), aliases).endswith(f".{CONSTRUCTOR}")), None)
+
+
 def _value(value: ast.expr, line: int, model: str, tree: ast.Module, file: File) -> Given:
     if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "CPUOffload":
         inner = [*value.args, *(keyword.value for keyword in value.keywords)]

@@ -127,11 +127,9 @@ def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | No
     for ancestor in file.ancestors(node):
         if isinstance(ancestor, cst.For) and _binds(ancestor.target, node.value):
             return model_of_parameters(ancestor.iter, file)
-        clause = getattr(ancestor, "for_in", None)
-        while isinstance(clause, cst.CompFor):
+        for clause in _clauses(ancestor):
             if _binds(clause.target, node.value):
                 return model_of_parameters(clause.iter, file)
-            clause = clause.inner_for_in
         if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
             return None
     return None
@@ -153,7 +151,7 @@ def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) ->
     elif isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp | cst.DictComp):
         sources = [node.for_in.iter]
     elif isinstance(node, cst.Attribute) and node.attr.value == "_parameters":
-        return _model_of_module(node.value, file)
+        return model_of_module(node.value, file)
     elif isinstance(node, cst.Name):
         sources = _values(node, file)
     for source in sources:
@@ -163,16 +161,41 @@ def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) ->
     return None
 
 
-def _model_of_module(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
+def is_own_name(node: cst.CSTNode, file: File) -> bool:
+    """Whether the name ``node`` runs over a module's own parameters, by the names that the module itself has them."""
+    for loop in loops_around(node, file) if isinstance(node, cst.Name) else ():
+        if isinstance(node, cst.Name) and _binds(loop.target, node.value):
+            text = file.code(loop.iter)
+            return "._parameters" in text or "recurse=False" in text
+    return False
+
+
+def model_of_module(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
     """The model over whose modules a loop around ``node`` runs, or ``node`` itself."""
-    for loop in file.ancestors(node):
-        if isinstance(loop, cst.For) and isinstance(node, cst.Name) and _binds(loop.target, node.value):
+    for loop in loops_around(node, file) if isinstance(node, cst.Name) else ():
+        if isinstance(node, cst.Name) and _binds(loop.target, node.value):
             sources = [loop.iter, *(_values(loop.iter, file) if isinstance(loop.iter, cst.Name) else [])]
             for source in sources:
                 func = source.func if isinstance(source, cst.Call) else None
                 if isinstance(func, cst.Attribute) and func.attr.value in ("modules", "named_modules", "children"):
                     return func.value
     return node
+
+
+def loops_around(node: cst.CSTNode, file: File) -> Iterator[cst.For | cst.CompFor]:
+    """The loops around ``node``, those of comprehensions among them."""
+    for ancestor in file.ancestors(node):
+        if isinstance(ancestor, cst.For | cst.CompFor):
+            yield ancestor
+        yield from _clauses(ancestor)
+
+
+def _clauses(node: cst.CSTNode) -> Iterator[cst.CompFor]:
+    """The loops of ``node``, where it is a comprehension."""
+    clause = getattr(node, "for_in", None)
+    while isinstance(clause, cst.CompFor):
+        yield clause
+        clause = clause.inner_for_in
 
 
 def _values(name: cst.Name, file: File) -> list[cst.BaseExpression]:

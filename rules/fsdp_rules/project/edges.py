@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator
 from fsdp_rules.fsdp1.names import expand
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.handed_back import HandedBack
 from fsdp_rules.project.places import SEED, Flow, Place, Sure, joint
 
 #: From each place to those that its value reaches, each with how sure that is.
@@ -19,13 +20,14 @@ Call = tuple[str, str, str]
 def joined(files: list[FileFacts], functions: Functions) -> Edges:
     """The flows of all files, from source to targets, with each call joined to the functions that it may mean."""
     edges: Edges = defaultdict(list)
+    handed = HandedBack(files)
     for file in files:
         for flow in file.flows:
             if flow.target.kind == "arg" and flow.target.part == "**" and flow.source.kind == "var":
                 for source, target in _by_keyword(flow, functions):
                     edges[source].append((target, False))
             reached = targets_of(flow, functions)
-            for source, sure in _sources(flow, functions):
+            for source, sure in _sources(flow, functions, handed):
                 edges[source] += reached if sure else [(target, joint(sure, given)) for target, given in reached]
     _imported_values(files, functions, edges)
     return edges
@@ -79,15 +81,18 @@ def _by_keyword(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Place
             yield flow.source._replace(kind="item", part=name), Place("param", file.path, qualified, name)
 
 
-def _sources(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Sure]]:
+def _sources(flow: Flow, functions: Functions, handed: HandedBack) -> Iterator[tuple[Place, Sure]]:
     source = flow.source
     if source.kind == "call":
         if not source.part and functions.wraps(source):
             yield Place("seed", source.path, source.scope), flow.sure
         elif not source.part and functions.extends(source):
             yield Place("kept", source.path, source.scope), flow.sure
-        for place, sure in functions.returns(source):
-            yield place, joint(sure, flow.sure)
+        for file, qualified, guess in functions.of(source):
+            result = Place("ret", file.path, qualified, part=source.part)
+            own = handed.arguments(source, file, result)
+            for place, sure in ((result, True),) if own is None else own:
+                yield place, joint(joint(guess, sure), flow.sure)
     elif source.kind.startswith("call."):
         field = source.kind.partition(".")[2]
         made = source._replace(kind="call")

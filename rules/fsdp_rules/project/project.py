@@ -23,6 +23,7 @@ from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, parts, seeds, spread, trusted, wrapped_later
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.handed_back import returning
 from fsdp_rules.project.hosted import Hosted
 from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.kept import Kept
@@ -56,7 +57,8 @@ class Project:
     functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
     ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
-    each function's parameters, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies.
+    each function's parameters, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies,
+    ``returning`` the functions that return a wrapped model that no caller gave them, by their last names.
     """
 
     flags: frozenset[str]
@@ -91,6 +93,7 @@ class Project:
     takes: Mapping[Site, tuple[str, ...]] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     hosted: tuple[Hosted, ...] = ()
+    returning: frozenset[str] = field(default=frozenset())
 
     @classmethod
     def build(
@@ -165,6 +168,7 @@ class Project:
             ),
             parts=Parts.build([file.modules for file in files], [file.returned for file in files]),
             takes={(file.path, name): given for file in files for name, given in file.functions.items()},
+            returning=returning(held, edges),
         )
 
     @property
@@ -261,11 +265,7 @@ class Project:
 
     def may_return_wrapped(self, name: str) -> bool:
         """Whether some function of the project called ``name`` may return a wrapped model."""
-        return name in self._returning
-
-    @cached_property
-    def _returning(self) -> frozenset[str]:
-        return frozenset(place.scope.rpartition(".")[2] for place in self.held if place.kind == "ret")
+        return name in self.returning
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""

@@ -337,6 +337,7 @@ def test_a_function_that_passes_a_sharded_model_on_does_not_shard_it_again() -> 
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 def load(model, optimizer):
+    {}
     return model, optimizer
 
 def main(model):
@@ -348,8 +349,10 @@ def other(model):
     load(FSDP(model, use_orig_params=True), None)
 """
     text = "import torch\n" + source
-    assert "FSDP117" not in {found.rule for found in findings(text.format("model = FSDP(model)"))}
-    assert "FSDP117" in {found.rule for found in findings(text.format("pass"))}
+    wrap = "model = FSDP(model)"
+    assert "FSDP117" not in {found.rule for found in findings(text.format("pass", wrap))}
+    assert "FSDP117" not in {found.rule for found in findings(text.format("pass", "pass"))}
+    assert "FSDP117" in {found.rule for found in findings(text.format(wrap, "pass"))}
 
 
 @pytest.mark.parametrize("settings", ["self.config", "cfg", "args", "run.hparams"])

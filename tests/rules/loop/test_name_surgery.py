@@ -69,3 +69,65 @@ def test_counting_on_the_prefix(use: str) -> None:
 
 def test_without_a_wrapped_model_it_can_only_be_about_checkpoints() -> None:
     assert levels(f"inner = [name for name in names if {PREFIX} in name]\n") == ["info"]
+
+
+UNITS = WRAP.replace("FSDP(model)", "FSDP(model, auto_wrap_policy=policy, use_orig_params=True)")
+LOOP = "for name, p in model.named_parameters():\n    "
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "depth = int(name.split('.')[1])",
+        "depth = len(name.split('.'))",
+        "parts = name.split('.')\n    depth = parts[2]",
+        "parts = name.split('.')\n    depth = len(parts)",
+        "parts = name.split('.')\n    rest = parts[1:]",
+        "first, *rest = name.split('.')",
+        "first = name.partition('.')[0]",
+    ],
+)
+def test_parts_that_are_counted_from_the_left(use: str) -> None:
+    assert levels(f"{WRAP}{LOOP}{use}\n") == ["manual"]
+    assert levels(f"{UNITS}{LOOP}{use}\n") == ["manual"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "last = name.split('.')[-1]",
+        "parts = name.split('.')\n    last = parts[-1]",
+        "is_bias = 'bias' in name.split('.')",
+        "words = name.split('_')[1]",
+        "path = name.rpartition('.')[0]",
+        "clean = name.replace('_fsdp_wrapped_module.', '').split('.')[1]",
+    ],
+)
+def test_other_parts_are_the_same(use: str) -> None:
+    assert "manual" not in levels(f"{UNITS}{LOOP}{use}\n")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "found = 'blocks.0.up' in name",
+        "found = 'blocks.0.up' not in name",
+        "found = name.endswith('1.up.weight')",
+        "found = name.endswith(('bias', '1.up.weight'))",
+        "found = re.search(r'blocks\\.\\d+\\.up', name)",
+        "found = re.fullmatch(r'.*blocks\\.(\\d+)\\.up.*', name)",
+        "found = re.compile(r'blocks\\.[0-9]+\\.up').search(name)",
+    ],
+)
+def test_texts_in_which_a_unit_begins(use: str) -> None:
+    assert levels(f"{UNITS}{LOOP}{use}\n") == ["manual"]
+    # One unit has one prefix, in front; and what is flat has no such names at all.
+    assert levels(f"{WRAP.replace('FSDP(model)', 'FSDP(model, use_orig_params=True)')}{LOOP}{use}\n") == []
+    assert levels(f"{UNITS.replace(', use_orig_params=True', '')}{LOOP}{use}\n") == []
+
+
+@pytest.mark.parametrize(
+    "use", ["found = 'up.weight' in name", "found = re.search(r'bias$', name)", "x = 'a.0.b' in text"]
+)
+def test_texts_inside_of_a_unit_are_the_same(use: str) -> None:
+    assert levels(f"{UNITS}{LOOP}{use}\n") == []

@@ -1,0 +1,130 @@
+"""Parts of parameter names that a program counts or looks for: FSDP1 put one more in where a unit begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.flattened import flattened
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrap_arguments import wrap_of
+from fsdp_rules.model.wrapping import is_own_name, model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+
+#: An index and what is inside of the module there, in a text or in a regular expression.
+ACROSS = re.compile(r"(\d|\\d[+*]?|\][+*]?)[)}]*\\?\.[A-Za-z_(\[]")
+MATCHING = frozenset({"findall", "fullmatch", "match", "search"})
+POLICIES = frozenset({"auto_wrap_policy", None})
+
+
+def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
+    """The verdict about ``name.split(".")`` whose parts are counted, and about patterns that names are matched with."""
+    func = node.func
+    if not isinstance(func, cst.Attribute):
+        return
+    if func.attr.value in ("split", "partition") and _is_dot(node):
+        held = _of_model(func.value, file)
+        if held is not None and (func.attr.value == "partition" or _counts(node, file)):
+            message = "the parts of FSDP1 names were others: a prefix before each unit was one of them"
+            yield _diagnosis(node, held, message, "count the parts of names without prefixes here")
+    elif func.attr.value in MATCHING:
+        texts = [*node.args[:1], *_compiled(func.value, file)]
+        pattern = next((one.value for one in texts if isinstance(one.value, cst.SimpleString)), None)
+        for argument in node.args[-1:] if pattern is None else node.args:
+            found = _of_model(argument.value, file)
+            if pattern is not None and found is not None and _is_across(pattern, found, file):
+                yield _across(pattern, found)
+
+
+def about_text(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
+    """The verdict about ``text`` where it is looked for in names of a sharded model's parameters, or at their end."""
+    found = _looked_for_in(text, file)
+    held = _of_model(found, file) if found is not None else None
+    if held is not None and _is_across(text, held, file):
+        yield _across(text, held)
+
+
+def _across(text: cst.SimpleString, model: tuple[cst.BaseExpression, Certainty]) -> Diagnosis:
+    message = f"where a unit begins inside of {text.value}, FSDP1 names had a prefix, and did not match"
+    return _diagnosis(text, model, message, "to keep the numbers, treat these parameters as before")
+
+
+def _diagnosis(node: cst.CSTNode, model: tuple[cst.BaseExpression, Certainty], message: str, advice: str) -> Diagnosis:
+    if model[1] is Certainty.YES:
+        return Diagnosis(node, Level.MANUAL, message, advice)
+    return Diagnosis(node, Level.REVIEW, f"if this model is sharded, {message}", advice)
+
+
+def _of_model(name: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, Certainty] | None:
+    """The model, and how surely it is sharded, whose parameters ``name`` is a name of."""
+    model = model_of_parameter(name, file)
+    held = sharded(model, file).certainty if model is not None else Certainty.NO
+    if model is None or held is Certainty.NO or is_summoned(name, file) or is_own_name(name, file):
+        return None
+    return model, held
+
+
+def _is_across(text: cst.SimpleString, model: tuple[cst.BaseExpression, Certainty], file: File) -> bool:
+    """Whether ``text`` may have the begin of a unit inside; what has flat parameters is FSDP233's."""
+    if ACROSS.search(text.raw_value) is None or flattened(model[0], file) is Certainty.YES:
+        return False
+    wrap = wrap_of(dotted(model[0]) or "", file.scope(model[0]), file)
+    return wrap is None or any(keyword.arg in POLICIES for keyword in wrap.keywords)
+
+
+def _is_dot(call: cst.Call) -> bool:
+    value = call.args[0].value if call.args else None
+    return isinstance(value, cst.SimpleString) and value.raw_value == "."
+
+
+def _counts(split: cst.Call, file: File) -> bool:
+    """Whether the parts that ``split`` gives are used by their places from the left, or by how many they are."""
+    uses: list[cst.BaseExpression] = [split]
+    anchor = file.parent(split)
+    target = anchor.targets[0].target if isinstance(anchor, cst.Assign) else None
+    if isinstance(target, cst.Tuple | cst.List):
+        return True
+    if isinstance(target, cst.Name):
+        scope = file.scope(split)
+        uses = [use for use in file.uses(target.value) if file.scope(use) == scope]
+    return any(_is_counted(use, file) for use in uses)
+
+
+def _is_counted(use: cst.BaseExpression, file: File) -> bool:
+    parent = file.parent(use)
+    if isinstance(parent, cst.Arg):
+        call = file.parent(parent)
+        return (
+            isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in ("enumerate", "len")
+        )
+    if not isinstance(parent, cst.Subscript) or parent.value is not use:
+        return False
+    index = parent.slice[0].slice
+    last = isinstance(index, cst.Index) and file.code(index.value).replace(" ", "") == "-1"
+    return not last
+
+
+def _looked_for_in(text: cst.SimpleString, file: File) -> cst.BaseExpression | None:
+    """What ``text in ...`` or ``....endswith(text)`` looks into."""
+    parent = file.parent(text)
+    if isinstance(parent, cst.Comparison) and parent.left is text:
+        first = parent.comparisons[0]
+        return first.comparator if isinstance(first.operator, cst.In | cst.NotIn) else None
+    while isinstance(parent, cst.Element | cst.Tuple):
+        parent = file.parent(parent)
+    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
+    if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "endswith":
+        return call.func.value
+    return None
+
+
+def _compiled(pattern: cst.BaseExpression, file: File) -> list[cst.Arg]:
+    value = file.value(pattern)
+    is_compiled = isinstance(value, cst.Call) and file.code(value.func).endswith("compile")
+    return list(value.args[:1]) if isinstance(value, cst.Call) and is_compiled else []

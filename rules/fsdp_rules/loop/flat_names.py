@@ -1,0 +1,131 @@
+"""Rule for names of parameters that FSDP1 had flat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.loop.name_surgery import PREFIX
+from fsdp_rules.model.flattened import flattened
+from fsdp_rules.model.parameters import sharded_parameter
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrapping import is_own_name, loops_around, model_of_module, model_of_parameter
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+#: What asks for a part of a text, by the last name of what is called.
+ASKING = frozenset({"count", "endswith", "find", "findall", "fnmatch", "fnmatchcase", "fullmatch", "match", "search"})
+
+
+class FlatNames(Rule):
+    """Names of parameters, where use_orig_params=True is not given.
+
+    FSDP1 then has one flat parameter per unit, called `_flat_param`. Parameters that are grouped by name, as biases
+    without weight decay are, had no such name: all of them got into one group. FSDP2's have their own names, so they
+    get into the intended groups, which gives other numbers. It is the same under `fsdp_compat`.
+    """
+
+    id = "FSDP233"
+    name = "flat-names"
+    words = (r"named_parameters\(", r"\._parameters\b")
+    visits = (cst.Comparison, cst.Call)
+    shim = True
+    before = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(net):
+    model = FSDP(net)
+    biases = [p for name, p in model.named_parameters() if "bias" in name]
+    return model, biases
+"""
+    after = """
+from torch.distributed.fsdp import fully_shard
+
+def build(net):
+    model = fully_shard(net)
+    # TODO(fsdp-migrate FSDP233): FSDP1 called each unit's one parameter _flat_param here, so these names are new
+    biases = [p for name, p in model.named_parameters() if "bias" in name]
+    return model, biases
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """List what asks for the name of a parameter that was part of a flat one."""
+        # Tests for FSDP1's own names are FSDP207's.
+        asked = _asked(node) if PREFIX.search(file.code(node)) is None else ()
+        for name in asked:
+            parameter = _named(name, file)
+            if parameter is None or is_summoned(node, file):
+                continue
+            model = model_of_parameter(parameter, file)
+            model = model_of_module(model, file) if model is not None else None
+            held = sharded_parameter(parameter, file) if model is None else sharded(model, file).certainty
+            flat = flattened(model, file) if held else Certainty.NO
+            # Whole names are FSDP207's, which differ under use_orig_params=True as well.
+            if flat is Certainty.NO or (_is_whole(node) and not is_own_name(name, file)):
+                continue
+            cure = "to keep the numbers, give all parameters the group that _flat_param got. To get what was meant, "
+            if flat is Certainty.YES:
+                message = "FSDP1 called each unit's one parameter _flat_param here, so these names are new"
+                yield Diagnosis(node, Level.MANUAL, message, f"{cure}keep the line")
+            else:
+                message = (
+                    "assumes the model has use_orig_params=True, without which each unit's one name is _flat_param"
+                )
+                yield Diagnosis(node, Level.REVIEW, message, f"{cure}keep the line")
+            return
+
+
+def _asked(node: cst.CSTNode) -> Iterator[cst.Name]:
+    """The names that ``node``, a comparison or a call, may test as texts."""
+    found: list[cst.BaseExpression] = []
+    if isinstance(node, cst.Comparison):
+        found = [node.left, *(target.comparator for target in node.comparisons)]
+    elif isinstance(node, cst.Call):
+        func = node.func
+        last = func.attr if isinstance(func, cst.Attribute) else func
+        if isinstance(last, cst.Name) and (last.value in ASKING or last.value == "startswith"):
+            found = [argument.value for argument in node.args]
+            found += [func.value] if isinstance(func, cst.Attribute) else []
+    for one in found:
+        # name.lower() is a name as well.
+        while isinstance(one, cst.Call | cst.Subscript):
+            inner = one.func.value if isinstance(one, cst.Call) and isinstance(one.func, cst.Attribute) else None
+            one = one.value if isinstance(one, cst.Subscript) else inner or cst.Ellipsis()
+        if isinstance(one, cst.Name):
+            yield one
+
+
+def _is_whole(node: cst.CSTNode) -> bool:
+    """Whether ``node`` compares all of a name, or its start, with a text."""
+    if isinstance(node, cst.Comparison):
+        found = node.comparisons[0]
+        texts = any(isinstance(one, cst.SimpleString) for one in (node.left, found.comparator))
+        return texts and isinstance(found.operator, cst.Equal | cst.NotEqual)
+    func = node.func if isinstance(node, cst.Call) else None
+    return isinstance(func, cst.Attribute) and func.attr.value == "startswith"
+
+
+def _named(name: cst.Name, file: File) -> cst.Name | None:
+    """The parameter that ``name`` comes with, where the loop around gives both and reads the parameter."""
+    for loop in loops_around(name, file):
+        pair = _pair(loop.target)
+        if pair is not None and pair[0].value == name.value:
+            whole = next(one for one in (loop, *file.ancestors(loop)) if not isinstance(one, cst.CompFor))
+            read = sum(one.value == pair[1].value for one in file.inside(whole, cst.Name))
+            return pair[1] if read > 1 else None
+    return None
+
+
+def _pair(target: cst.CSTNode) -> tuple[cst.Name, cst.Name] | None:
+    """``name, parameter``, also as the last of an enumeration."""
+    if not isinstance(target, cst.Tuple | cst.List) or len(target.elements) != 2:
+        return None
+    first, second = (element.value for element in target.elements)
+    if isinstance(second, cst.Tuple | cst.List):
+        return _pair(second)
+    return (first, second) if isinstance(first, cst.Name) and isinstance(second, cst.Name) else None
