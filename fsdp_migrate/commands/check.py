@@ -16,6 +16,7 @@ from fsdp_migrate.commands.options import (
     STATS,
     STDIN_FILENAME,
     VERBOSE,
+    complete_files,
     rule_options,
     rule_settings,
     say_settings,
@@ -75,7 +76,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 
 
 @click.command(help=_HELP, short_help="Fail if FSDP1 code remains, in sources or checkpoints.")
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
 @click.option(
     "--format",
     "form",
@@ -84,11 +85,18 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     show_default=True,
     help="The output format.",
 )
-@click.option("--output", metavar="FILE", help="Write the output to this file, and text to standard output.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Write the output to this file, and text to standard output.",
+)
 @click.option("--min-level", type=click.Choice(LEVELS), help="Lowest level that fails (default: safe).")
 @rule_options
-@click.option("--baseline", metavar="FILE", help="Ignore the findings that are in FILE.")
-@click.option("--write-baseline", metavar="FILE", help="Write all findings to FILE, and exit 0.")
+@click.option("--baseline", metavar="FILE", shell_complete=complete_files, help="Ignore the findings that are in FILE.")
+@click.option(
+    "--write-baseline", metavar="FILE", shell_complete=complete_files, help="Write all findings to FILE, and exit 0."
+)
 @click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
 @STDIN_FILENAME

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from fsdp_migrate.tree.settings import HELPERS
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from fsdp_rules.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def complete_files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell completes a path from: the files that are there."""
+    return [CompletionItem(incomplete, type="file")]
+
 
 JOBS = click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Maximum number of processes (default: one per CPU)."
@@ -34,7 +41,10 @@ STATS = click.option(
 
 
 STDIN_FILENAME = click.option(
-    "--stdin-filename", metavar="FILE", help="With the PATH -: the name of the file that standard input has."
+    "--stdin-filename",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="With the PATH -: the name of the file that standard input has.",
 )
 
 

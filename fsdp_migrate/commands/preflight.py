@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from fsdp_migrate.commands.options import complete_files
+
 _HELP = """Look at model and optimizer where the first step would begin, and stop there.
 
 COMMAND is how you start the training, torchrun included. It runs as it is up to the first optimizer step, with nothing
@@ -27,7 +29,7 @@ Exit code:
 
 
 @click.command(help=_HELP, short_help="Look at model and optimizer before the first step.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--compare", is_flag=True, help="Also run what rewrite makes of HEAD, and print both, unit by unit.")
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What --compare moves to.")

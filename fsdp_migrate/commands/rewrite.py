@@ -18,6 +18,7 @@ from fsdp_migrate.commands.options import (
     STATS,
     STDIN_FILENAME,
     VERBOSE,
+    complete_files,
     rule_options,
     rule_settings,
     say_settings,
@@ -63,7 +64,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 
 
 @click.command(help=_HELP, short_help="Rewrite FSDP1 code to FSDP2.")
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
 @click.option("--diff", is_flag=True, help="Print a patch and write nothing; and the report to standard error.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="FSDP2 itself (default), or imports of fsdp_compat.")
 @click.option(
@@ -75,7 +76,13 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     help="What the code runs on now: FSDP1, or fsdp_compat.",
 )
 @rule_options
-@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
+@click.option(
+    "--report",
+    metavar="FILE",
+    shell_complete=complete_files,
+    multiple=True,
+    help="Write a report, .html, .json or .md; may be repeated.",
+)
 @STDIN_FILENAME
 @JOBS
 @click.option("-i", "--interactive", is_flag=True, help="Ask about every hunk, with its findings; quit and continue.")

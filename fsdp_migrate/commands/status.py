@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import JOBS, writable
+from fsdp_migrate.commands.options import JOBS, complete_files, writable
 
 if TYPE_CHECKING:
     from fsdp_migrate.check.ledger import FileState
@@ -33,7 +33,7 @@ Exit code:
 
 
 @click.command(help=_HELP, short_help="Show how far a project is, by folder or owner.")
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
 @click.option(
     "--by", type=click.Choice(["folder", "owner"]), default="folder", show_default=True, help="Group by this."
 )
@@ -46,7 +46,9 @@ Exit code:
     show_default=True,
     help="The output format.",
 )
-@click.option("--output", metavar="FILE", help="Write to this file instead of standard output.")
+@click.option(
+    "--output", metavar="FILE", shell_complete=complete_files, help="Write to this file instead of standard output."
+)
 @JOBS
 def status(paths: tuple[str, ...], by: str, since: str | None, form: str, output: str | None, jobs: int | None) -> int:
     from fsdp_migrate.check.ledger import row, rows

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdp_migrate.commands.options import complete_files
+
 if TYPE_CHECKING:
     from fsdp_migrate.verify.verdict import Verdict
 
@@ -78,7 +80,7 @@ def verify() -> None:
 
 
 @verify.command(hidden=True, context_settings={"ignore_unknown_options": False})
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What rewrite moves to.")
 @click.option("--before", metavar="CMD", help="How to start the run before.")
 @click.option("--after", metavar="CMD", help="How to start the run after.")
@@ -86,9 +88,21 @@ def verify() -> None:
 @click.option("--after-dir", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
 @click.option("--repeat/--no-repeat", default=True, help="Run before twice, to measure noise (default: yes).")
-@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
+@click.option(
+    "--report",
+    metavar="FILE",
+    shell_complete=complete_files,
+    multiple=True,
+    help="Write a report, .html, .json or .md; may be repeated.",
+)
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep copies, recordings and logs there.")
-@click.option("--link", metavar="PATH", multiple=True, help="Show what git does not have (data) in the copies.")
+@click.option(
+    "--link",
+    metavar="PATH",
+    shell_complete=complete_files,
+    multiple=True,
+    help="Show what git does not have (data) in the copies.",
+)
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 @click.option(
     "--feed",
@@ -146,7 +160,7 @@ def run(
 
 @verify.command(short_help="Run a training and record it in OUT.")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
 @_recording_options
 def record(
@@ -185,7 +199,13 @@ def record(
 @click.argument("before", metavar="BEFORE", type=click.Path(path_type=Path))
 @click.argument("after", metavar="AFTER", type=click.Path(path_type=Path))
 @click.option("--again", metavar="DIR", type=click.Path(path_type=Path), help="A second recording of the same code.")
-@click.option("--report", metavar="FILE", multiple=True, help="Write a report, .html, .json or .md; may be repeated.")
+@click.option(
+    "--report",
+    metavar="FILE",
+    shell_complete=complete_files,
+    multiple=True,
+    help="Write a report, .html, .json or .md; may be repeated.",
+)
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 def compare(before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None) -> int:
     """Compare two recordings, whatever wrote them."""

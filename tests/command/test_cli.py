@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from fsdp_migrate.cli import cli, main
@@ -204,6 +205,28 @@ def test_shells_can_complete_the_command(shell: str) -> None:
     script = "import sys; sys.argv[0] = 'fsdp-migrate'; from fsdp_migrate.cli import entry_point; entry_point()"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert "_FSDP_MIGRATE_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check",),
+        ("rewrite",),
+        ("status",),
+        ("check", "--baseline"),
+        ("check", "--output"),
+        ("rewrite", "--report"),
+        ("checkpoint", "inspect"),
+        ("checkpoint", "convert"),
+        ("verify", "--report"),
+        ("verify", "run", "--", "torchrun"),
+        ("preflight", "--", "torchrun"),
+    ],
+)
+def test_paths_are_completed(words: tuple[str, ...]) -> None:
+    assert [item.type for item in ShellComplete(cli, {}, "fsdp-migrate", "").get_completions([*words], "src/tr")] == [
+        "file"
+    ]
 
 
 def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
