@@ -83,12 +83,12 @@ def larger(program: Program, before: Recording, after: Recording) -> Difference 
     """The first difference that is larger than the parity matrix allows the program; without a tolerance, any."""
     relative = tolerance(program.spec).relative
 
-    def allowed(question: Question, step: int) -> float:
+    def allowed(question: Question, event: int) -> float:
         if question in (Question.DATA, Question.INITIAL_WEIGHTS, Question.INITIAL_BUFFERS, Question.SETTINGS):
             return 0.0
         # From the second step on gradients come from weights that differ by as much already: what they make of the
         # weights is held to the tolerance, and they themselves are, unless it is zero, not to be missing.
-        later = relative > 0 and step > 0 and question in _OF_OPTIMIZER
+        later = relative > 0 and event > 0 and question in _OF_OPTIMIZER
         return sys.float_info.max if later else relative
 
     tally = Comparison(before, after, allowed).tally
@@ -97,9 +97,9 @@ def larger(program: Program, before: Recording, after: Recording) -> Difference 
         for question in Question
         if question is not Question.ENVIRONMENT
         for difference in tally.of(question)
-        if not _is_small(difference, before, allowed(question, difference.step))
+        if not _is_small(difference, before, allowed(question, difference.event))
     )
-    return min(found, key=lambda difference: (difference.step, difference.question), default=None)
+    return min(found, key=lambda difference: (difference.event, difference.question), default=None)
 
 
 def _is_small(difference: Difference, before: Recording, allowed: float) -> bool:
@@ -109,7 +109,7 @@ def _is_small(difference: Difference, before: Recording, allowed: float) -> bool
     """
     if difference.question not in (*_OF_OPTIMIZER, Question.WEIGHTS) or not math.isfinite(difference.relative):
         return False
-    step = next(s for s in before.steps if (s.step, s.optimizer) == (difference.step, difference.optimizer))
+    step = before.steps[difference.event]
     sizes = {key: _greatest(value) for key, value in _values(step, difference)}
     usual = SMALL if difference.question is Question.WEIGHTS else SMALL * max(sizes.values())
     return difference.relative * sizes[difference.name] <= allowed * usual

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fsdp_migrate.verify.compare.compare import Comparison
-from fsdp_migrate.verify.compare.difference import Difference
+from fsdp_migrate.verify.compare.difference import Difference, Question
+from fsdp_migrate.verify.compare.pairs import shown
+from fsdp_migrate.verify.recording.recording import Step
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,19 @@ class Cause(ABC):
         """The cause, where it is this one."""
         text = self.message(comparison, first)
         return None if text is None else Named(self.name, text, self.rule, self.cure)
+
+
+def name_of(comparison: Comparison, *keys: str) -> str:
+    """A parameter, module or unit as reports name it, and how many more there are."""
+    name = shown(keys[0], len(comparison.before.models) > 1)
+    return f"{name} and {len(keys) - 1} more" if len(keys) > 1 else name
+
+
+def at_step(comparison: Comparison, question: Question, first: Difference) -> list[Difference]:
+    """All differences that one question has in the step that decides."""
+    return [found for found in comparison.tally.of(question) if found.event == first.event]
+
+
+def steps_of(comparison: Comparison, first: Difference) -> tuple[Step, Step]:
+    """The step that decides, of both runs."""
+    return comparison.before.steps[first.event], comparison.after.steps[first.event]

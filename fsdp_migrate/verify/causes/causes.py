@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from fsdp_migrate.verify.causes.cause import Cause, Named
+from fsdp_migrate.verify.causes.clipping import ClippedTwice, LoggedNorm, NotClipped, OrderOfNorm, OtherLimit
 from fsdp_migrate.verify.causes.data import OtherData
 from fsdp_migrate.verify.causes.gradients import (
     AccumulatedIn,
-    ClippedTwice,
-    LoggedNorm,
     MissingGradients,
-    NotClipped,
     NotReduced,
-    OrderOfNorm,
     OrderOfSummation,
     OtherDivisor,
-    OtherLimit,
-    OtherReduceDtype,
     SharedInput,
 )
 from fsdp_migrate.verify.causes.optimizer import NotResumed, OtherGroups, OtherSetting, StaleOptimizer
-from fsdp_migrate.verify.causes.precision import BufferDtype, InputDtype, ParamDtype
+from fsdp_migrate.verify.causes.precision import BufferDtype, InputDtype, OtherReduceDtype, ParamDtype
 from fsdp_migrate.verify.causes.structure import MissingUnit, OtherMesh, OtherReshard, Untied
 from fsdp_migrate.verify.causes.weights import InitialisedLater, NotLoaded, ReplicasApart
 from fsdp_migrate.verify.compare.compare import Comparison

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import math
 
-from fsdp_migrate.verify.causes.cause import Cause
+from fsdp_migrate.verify.causes.cause import Cause, at_step, name_of, steps_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
-from fsdp_migrate.verify.compare.pairs import shown
-from fsdp_migrate.verify.recording.recording import Recording, Step
 
 #: The relative size up to which a difference is that of a sum in another order. In fp32 and fp64 a few last digits
 #: have room to grow where a backward subtracts; in 16 bits that would be visible in any case.
 _ROUNDING = {"float32": 2.0**-16, "bfloat16": 2.0**-5, "float16": 2.0**-8, "float64": 2.0**-45}
-
-
-def _at(comparison: Comparison, question: Question, first: Difference) -> list[Difference]:
-    return [found for found in comparison.tally.of(question) if found.step == first.step]
-
-
-def _steps(comparison: Comparison, first: Difference) -> tuple[Step, Step]:
-    index = next(
-        i
-        for i, step in enumerate(comparison.before.steps)
-        if (step.step, step.optimizer) == (first.step, first.optimizer)
-    )
-    return comparison.before.steps[index], comparison.after.steps[index]
-
-
-def _reductions(step: Step) -> int:
-    return sum(step.ranks[0].collectives.get(name, 0) for name in ("reduce_scatter", "all_reduce"))
 
 
 class NotReduced(Cause):
@@ -41,7 +22,7 @@ class NotReduced(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.GRADIENTS:
             return None
-        before, after = _steps(comparison, first)
+        before, after = steps_of(comparison, first)
         if not all(copies[0] is None for copies in (after.unclipped or after.grads).values()):
             return None
         scatters = before.ranks[0].collectives.get("reduce_scatter", 0) + before.ranks[0].collectives.get("reduce", 0)
@@ -61,8 +42,7 @@ class MissingGradients(Cause):
             return None
         if {first.before, first.after} != {"zeros", "None"}:
             return None
-        name = shown(first.name, len(comparison.before.models) > 1)
-        return f"gradient of {name} is {first.before} before and {first.after} after"
+        return f"gradient of {name_of(comparison, first.name)} is {first.before} before and {first.after} after"
 
 
 class OtherDivisor(Cause):
@@ -74,11 +54,11 @@ class OtherDivisor(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.GRADIENTS or comparison.tally.of(Question.LOCAL_GRADIENTS):
             return None
-        gaps = [found.gap for found in _at(comparison, Question.GRADIENTS, first)]
+        gaps = [found.gap for found in at_step(comparison, Question.GRADIENTS, first)]
         ratios = [gap.ratio for gap in gaps if gap is not None and gap.ratio is not None]
         if len(gaps) < 2 or len(ratios) != len(gaps) or not _all_close(ratios) or abs(ratios[0] - 1) < 0.01:
             return None
-        step = _steps(comparison, first)[0]
+        step = steps_of(comparison, first)[0]
         whole = [copies[0] for copies in (step.unclipped or step.grads).values()]
         if len(gaps) < sum(value is not None and not value.is_zero for value in whole):
             return None
@@ -87,22 +67,6 @@ class OtherDivisor(Cause):
 
 def _all_close(ratios: list[float]) -> bool:
     return all(math.isclose(ratio, ratios[0], rel_tol=1e-3) for ratio in ratios)
-
-
-class OtherReduceDtype(Cause):
-    """Gradients are added up in another dtype."""
-
-    name, rule = "reduce-dtype", "FSDP104"
-    cure = "Give fully_shard an mp_policy with the reduce_dtype that FSDP1's MixedPrecision had."
-
-    def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question is not Question.GRADIENTS:
-            return None
-        for difference in comparison.tally.of(Question.UNITS):
-            if difference.what == "reduce dtype":
-                unit = shown(difference.name, len(comparison.before.models) > 1)
-                return f"unit {unit} reduces in {difference.before} before and in {difference.after} after"
-        return None
 
 
 class SharedInput(Cause):
@@ -114,10 +78,10 @@ class SharedInput(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.LOCAL_GRADIENTS:
             return None
-        found = _at(comparison, Question.LOCAL_GRADIENTS, first)
-        if not _all_rounding([*found, *_at(comparison, Question.GRADIENTS, first)]):
+        found = at_step(comparison, Question.LOCAL_GRADIENTS, first)
+        if not _all_rounding([*found, *at_step(comparison, Question.GRADIENTS, first)]):
             return None
-        module = shown(first.name, len(comparison.before.models) > 1)
+        module = name_of(comparison, first.name)
         return f"the {first.what} of {module} differs within rounding, and all before it is equal: order of summation"
 
 
@@ -130,7 +94,7 @@ class OrderOfSummation(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.GRADIENTS:
             return None
-        found = _at(comparison, Question.GRADIENTS, first)
+        found = at_step(comparison, Question.GRADIENTS, first)
         if not _all_rounding(found):
             return None
         most = max((difference.gap.ulps or 0 for difference in found if difference.gap is not None), default=0)
@@ -148,23 +112,21 @@ class AccumulatedIn(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.GRADIENTS:
             return None
-        units, others = ([u for model in side.models for u in model.units] for side in _sides(comparison))
+        units, others = (
+            [u for model in side.models for u in model.units] for side in (comparison.before, comparison.after)
+        )
         pairs = {(unit["param dtype"], unit["reduce dtype"]) for unit in units if unit["kind"] == "fsdp1"}
         computed, reduced = next(((one, two) for one, two in sorted(pairs) if one != two), ("", ""))
         if not computed or any(unit["kind"] == "fsdp1" for unit in others):
             return None
-        rank = _steps(comparison, first)[0].ranks[0]
+        rank = steps_of(comparison, first)[0].ranks[0]
         backwards = len(rank.losses)
         reductions = rank.collectives.get("reduce_scatter", 0) or rank.collectives.get("all_reduce", 0)
         coarse = max(_ROUNDING.get(computed, 0.0), _ROUNDING.get(reduced, 0.0))
-        small = all(found.relative <= coarse for found in _at(comparison, Question.GRADIENTS, first))
+        small = all(found.relative <= coarse for found in at_step(comparison, Question.GRADIENTS, first))
         if backwards < 2 or reductions >= backwards * len(units) or not small:
             return None
         return f"gradients of {backwards} backwards are added up in {computed} before and in {reduced} after"
-
-
-def _sides(comparison: Comparison) -> tuple[Recording, Recording]:
-    return comparison.before, comparison.after
 
 
 def _all_rounding(found: list[Difference]) -> bool:
@@ -174,84 +136,3 @@ def _all_rounding(found: list[Difference]) -> bool:
 def _is_rounding(difference: Difference) -> bool:
     dtype = difference.before.partition(",")[0]
     return difference.relative <= _ROUNDING.get(dtype, 0.0)
-
-
-class OtherLimit(Cause):
-    """Gradients are clipped to another norm."""
-
-    name, rule = "other-clip-limit", "FSDP201"
-    cure = "Pass the same max_norm."
-
-    def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question not in (Question.NORM, Question.CLIPPED_GRADIENTS):
-            return None
-        for one, two in zip(*(_limits(side, first) for side in (comparison.before, comparison.after)), strict=False):
-            if one != two:
-                return f"gradients are clipped to {one} before and to {two} after"
-        return None
-
-
-def _limits(recording: Recording, first: Difference) -> list[float | None]:
-    found = [s for s in recording.steps if (s.step, s.optimizer) == (first.step, first.optimizer)]
-    return [clip.limit for step in found for clip in step.ranks[0].clips]
-
-
-class ClippedTwice(Cause):
-    """More calls clip gradients in a step than before."""
-
-    name, rule = "clipped-twice", "FSDP215"
-    cure = "Clip once per step, over all parameters together."
-
-    def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question is not Question.NORM or first.gap is not None:
-            return None
-        before, after = (int(text.split()[0]) for text in (first.before, first.after))
-        return f"gradients are clipped {before} times a step before and {after} times after" if after > before else None
-
-
-class NotClipped(Cause):
-    """Fewer calls clip gradients in a step than before."""
-
-    name, rule = "not-clipped", "FSDP201"
-    cure = "Call torch.nn.utils.clip_grad_norm_ where FSDP1's method was called."
-
-    def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question is not Question.NORM or first.gap is not None:
-            return None
-        before, after = (int(text.split()[0]) for text in (first.before, first.after))
-        return f"gradients are clipped {before} times a step before and {after} times after" if after < before else None
-
-
-class LoggedNorm(Cause):
-    """What ``.item()`` reads off the norm is one rank's part of it; the gradients are clipped alike."""
-
-    name, rule = "logged-norm", "FSDP201"
-    cure = "Call full_tensor() on the norm before item()."
-
-    def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question is not Question.NORM or first.gap is None or first.gap.ratio is None:
-            return None
-        if _at(comparison, Question.GRADIENTS, first) or _at(comparison, Question.CLIPPED_GRADIENTS, first):
-            return None
-        return f"the logged norm is {first.gap.ratio:.4g} times that before, and the clipped gradients are equal"
-
-
-class OrderOfNorm(Cause):
-    """Gradients are equal until clipping scales them by a norm that was added up in another order."""
-
-    name, rule = "order-of-norm", "FSDP201"
-    cure = "Nothing is wrong; fsdp-migrate verify measures how far this last digit carries."
-
-    def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question is not Question.CLIPPED_GRADIENTS:
-            return None
-        before, after = _steps(comparison, first)
-        one, two = (step.ranks[0].clips for step in (before, after))
-        if not one or len(one) != len(two) or one[0].value is None or two[0].value is None:
-            return None
-        norms = [(a.value.scalar, b.value.scalar) for a, b in zip(one, two, strict=True) if a.value and b.value]
-        close = all(a is not None and b is not None and math.isclose(a, b, rel_tol=1e-5) for a, b in norms)
-        moved = _at(comparison, Question.CLIPPED_GRADIENTS, first)
-        if not close or all(a == b for a, b in norms) or any(found.relative > 1e-5 for found in moved):
-            return None
-        return "the gradient norm is added up in another order, and its last digit scales the clipped gradients"

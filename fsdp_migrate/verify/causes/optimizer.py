@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsdp_migrate.verify.causes.cause import Cause
+from fsdp_migrate.verify.causes.cause import Cause, at_step, name_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
-from fsdp_migrate.verify.compare.pairs import shown
 from fsdp_migrate.verify.recording.recording import Recording
 
 
@@ -22,7 +21,7 @@ class OtherGroups(Cause):
         if first.question is not Question.SETTINGS or first.what != "weight_decay":
             return None
         known = comparison.before.parameters
-        found = [d for d in comparison.tally.of(Question.SETTINGS) if d.step == first.step and d.what == first.what]
+        found = [d for d in at_step(comparison, Question.SETTINGS, first) if d.what == first.what]
         flat = {len(known[difference.name].shape) <= 1 for difference in found if difference.name in known}
         if len(flat) != 1 or len(found) == len(comparison.pairs.keys):
             return None
@@ -39,7 +38,7 @@ class OtherSetting(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.SETTINGS:
             return None
-        name = shown(first.name, len(comparison.before.models) > 1)
+        name = name_of(comparison, first.name)
         return f"{first.what} of {name} is {first.before} before and {first.after} after"
 
 
@@ -50,7 +49,7 @@ class NotResumed(Cause):
     cure = "Fill the template with get_optimizer_state_dict before dcp.load, and check what was loaded."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question not in (Question.INITIAL_WEIGHTS, Question.SETTINGS, Question.STATE) or first.step > 0:
+        if first.question not in (Question.INITIAL_WEIGHTS, Question.SETTINGS, Question.STATE) or first.event > 0:
             return None
         before, after = (_first_count(side) for side in (comparison.before, comparison.after))
         if before is None or after is None or not before > after == 1:
@@ -86,7 +85,5 @@ class StaleOptimizer(Cause):
         if not lost:
             return None
         unknown = any(key.startswith("-:") for g in comparison.after.optimizers[first.optimizer].groups for key in g)
-        name = shown(lost[0], len(comparison.before.models) > 1)
-        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         has = "holds tensors that the model no longer has, and lacks" if unknown else "lacks"
-        return f"the optimizer {has} {name}{more}"
+        return f"the optimizer {has} {name_of(comparison, *lost)}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.verify.causes.cause import Cause
+from typing import ClassVar
+
+from fsdp_migrate.verify.causes.cause import Cause, name_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
-from fsdp_migrate.verify.compare.pairs import shown
 
 
 class BufferDtype(Cause):
@@ -18,26 +19,48 @@ class BufferDtype(Cause):
         if first.question < Question.FORWARD:
             return None
         for difference in comparison.tally.of(Question.BUFFERS):
-            if difference.what == "dtype" and difference.step <= first.step:
-                name = shown(difference.name, len(comparison.before.models) > 1)
+            if difference.what == "dtype" and difference.event <= first.event:
+                name = name_of(comparison, difference.name)
                 return f"buffer {name} is {difference.before} before and {difference.after} after"
         return None
 
 
-class ParamDtype(Cause):
-    """A unit computes in another dtype."""
+class _UnitDtype(Cause):
+    """The policy of a unit has another dtype. ``what``: which of them; ``does``: what the unit does in it."""
 
-    name, rule = "param-dtype", "FSDP104"
-    cure = "Give fully_shard an mp_policy with the param_dtype that FSDP1's MixedPrecision had."
+    rule = "FSDP104"
+    what: ClassVar[str]
+    does: ClassVar[str]
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question < Question.UNITS:
+        if not self.may_show_in(first.question):
             return None
         for difference in comparison.tally.of(Question.UNITS):
-            if difference.what == "param dtype":
-                unit = shown(difference.name, len(comparison.before.models) > 1)
-                return f"unit {unit} computes in {difference.before} before and in {difference.after} after"
+            if difference.what == self.what:
+                unit = name_of(comparison, difference.name)
+                return f"unit {unit} {self.does} in {difference.before} before and in {difference.after} after"
         return None
+
+    def may_show_in(self, question: Question) -> bool:
+        """Whether a difference that this question finds first can come from the dtype."""
+        return question >= Question.UNITS
+
+
+class ParamDtype(_UnitDtype):
+    """A unit computes in another dtype."""
+
+    name, what, does = "param-dtype", "param dtype", "computes"
+    cure = "Give fully_shard an mp_policy with the param_dtype that FSDP1's MixedPrecision had."
+
+
+class OtherReduceDtype(_UnitDtype):
+    """Gradients are added up in another dtype."""
+
+    name, what, does = "reduce-dtype", "reduce dtype", "reduces"
+    cure = "Give fully_shard an mp_policy with the reduce_dtype that FSDP1's MixedPrecision had."
+
+    def may_show_in(self, question: Question) -> bool:
+        return question is Question.GRADIENTS
 
 
 class InputDtype(Cause):
@@ -52,5 +75,4 @@ class InputDtype(Cause):
         before, after = first.before.partition(",")[0], first.after.partition(",")[0]
         if before == after or not {before, after} <= {"float32", "bfloat16", "float16", "float64"}:
             return None
-        module = shown(first.name, len(comparison.before.models) > 1)
-        return f"inputs of {module} are {before} before and {after} after"
+        return f"inputs of {name_of(comparison, first.name)} are {before} before and {after} after"

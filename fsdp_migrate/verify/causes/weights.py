@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from fsdp_migrate.verify.causes.cause import Cause
+from fsdp_migrate.verify.causes.cause import Cause, name_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
 from fsdp_migrate.verify.compare.gap import agree, gap
-from fsdp_migrate.verify.compare.pairs import shown
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.recording.value import Copies, Value
 
@@ -17,14 +16,15 @@ def _initial(recording: Recording) -> dict[str, Copies]:
     return {key: copies for start in reversed(recording.optimizers) for key, copies in start.weights.items()}
 
 
-def _both(comparison: Comparison) -> list[tuple[str, Value, Value]]:
+def _pairs(comparison: Comparison) -> list[tuple[str, Copies, Copies]]:
+    """Each parameter of both runs and its copies before the first step."""
     before, after = _initial(comparison.before), _initial(comparison.after)
-    found = []
-    for key, other in comparison.pairs.keys.items():
-        one, two = before.get(key, (None,))[0], after.get(other, (None,))[0]
-        if one is not None and two is not None:
-            found.append((key, one, two))
-    return found
+    return [(key, before.get(key, (None,)), after.get(other, (None,))) for key, other in comparison.pairs.keys.items()]
+
+
+def _both(comparison: Comparison) -> list[tuple[str, Value, Value]]:
+    """Their first copies, where both runs have one."""
+    return [(key, one, two) for key, (one, *_), (two, *_) in _pairs(comparison) if one is not None and two is not None]
 
 
 class ReplicasApart(Cause):
@@ -36,11 +36,9 @@ class ReplicasApart(Cause):
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.INITIAL_WEIGHTS:
             return None
-        before, after = _initial(comparison.before), _initial(comparison.after)
-        for key, other in comparison.pairs.keys.items():
-            if agree(before.get(key, (None,))) and not agree(after.get(other, (None,))):
-                name = shown(key, len(comparison.before.models) > 1)
-                return f"the replicas of {name} start different after, and equal before"
+        for key, before, after in _pairs(comparison):
+            if agree(before) and not agree(after):
+                return f"the replicas of {name_of(comparison, key)} start different after, and equal before"
         return None
 
 
@@ -59,9 +57,7 @@ class NotLoaded(Cause):
         zeros = [key for key, one, two in pairs if two.is_zero and not one.is_zero]
         if not zeros:
             return None
-        name = shown(zeros[0], len(comparison.before.models) > 1)
-        more = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
-        return f"{name}{more} is zeros before the first step: neither initialised nor loaded"
+        return f"{name_of(comparison, *zeros)} is zeros before the first step: neither initialised nor loaded"
 
 
 class InitialisedLater(Cause):

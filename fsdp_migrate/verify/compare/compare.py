@@ -14,11 +14,11 @@ from fsdp_migrate.verify.compare.setup import environment_differences, unit_diff
 from fsdp_migrate.verify.recording.recording import Call, Forward, OfRank, Recording, Step
 from fsdp_migrate.verify.recording.value import Copies, Value
 
-#: How large a relative difference is none, by question and step.
+#: How large a relative difference is none, by question and event.
 Allowance = Callable[[Question, int], float]
 
 
-def nothing_allowed(question: Question, step: int) -> float:
+def nothing_allowed(question: Question, event: int) -> float:
     """Bit for bit."""
     return 0.0
 
@@ -31,11 +31,12 @@ class Comparison:
         self.pairs: Pairs = pair(before, after)
         self.tally = Tally()
         self._allowance = allowance
+        self._event = -1
         self._greatest: dict[tuple[Question, str, str], float] = {}
         for difference in (*environment_differences(before, after), *unit_differences(before, after, self.pairs)):
             self.tally.add(difference)
         self._start()
-        for first, second in zip(before.steps, after.steps, strict=False):
+        for self._event, (first, second) in enumerate(zip(before.steps, after.steps, strict=False)):
             self._step(first, second)
 
     @property
@@ -215,11 +216,11 @@ class Comparison:
         share: float = 1.0,
     ) -> None:
         if found is not None:
-            allowed = self._allowance(question, step)
+            allowed = self._allowance(question, self._event)
             if found.relative * share <= (max(allowed, NORM_ROUNDING) if question is Question.NORM else allowed):
                 return
             before, after = found.before, found.after
-        self.tally.add(Difference(question, step, name, before, after, found, rank, number, what))
+        self.tally.add(Difference(question, step, name, before, after, found, rank, number, what, self._event))
 
 
 def _copies(value: Any) -> Any:
@@ -277,6 +278,6 @@ def _by_parameter(recording: Recording, step: Step) -> dict[str, Mapping[str, An
 
 
 def first_differences(tally: Tally) -> Iterator[Difference]:
-    """The earliest difference of each question, by step and then by the order of the questions."""
+    """The earliest difference of each question, by event and then by the order of the questions."""
     firsts = [found[0] for question in Question if (found := tally.of(question))]
-    yield from sorted(firsts, key=lambda difference: (difference.step, difference.question))
+    yield from sorted(firsts, key=lambda difference: (difference.event, difference.question))

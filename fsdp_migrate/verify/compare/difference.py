@@ -59,7 +59,10 @@ NORM_ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Difference:
-    """``step`` -1 is before the first one; ``name`` is a parameter, a module, a setting, or empty."""
+    """``step``, of its optimizer, -1 before the first one; ``name`` is a parameter, a module, a setting, or empty.
+
+    ``event``: the position of that step among those of all optimizers, in the order in which they were made.
+    """
 
     question: Question
     step: int
@@ -70,6 +73,7 @@ class Difference:
     rank: int | None = None
     optimizer: int = 0
     what: str = ""
+    event: int = -1
 
     @property
     def relative(self) -> float:

@@ -15,13 +15,13 @@ FACTOR = 4.0
 _BEFORE_THE_NUDGE = (Question.LOCAL_GRADIENTS, Question.GRADIENTS)
 #: What the nudged gradients are made into: by less than a last digit in some tensors, and then not at all.
 _AFTER_THE_NUDGE = (Question.CLIPPED_GRADIENTS, Question.STATE, Question.WEIGHTS)
-#: What is computed from weights, which differ by a rounding from the second step on, whether or not the nudged run
-#: happened to move the value that is asked for.
+#: What is computed from weights, which differ by a rounding from the second step of any optimizer on, whether or not
+#: the nudged run happened to move the value that is asked for.
 _FROM_THE_WEIGHTS = (Question.FORWARD, Question.LOSS, Question.NORM)
 
 
 def measured(comparisons: list[Comparison], nudge: float = 0.0) -> Allowance:
-    """Per question and step, ``FACTOR`` times the greatest difference that runs of the same code have shown so far.
+    """Per question and event, ``FACTOR`` times the greatest difference that runs of the same code have shown so far.
 
     ``nudge``: the relative size of the rounding that one of the runs was given where the optimizer reads gradients.
     """
@@ -30,17 +30,17 @@ def measured(comparisons: list[Comparison], nudge: float = 0.0) -> Allowance:
         for question, differences in comparison.tally.differences.items():
             for difference in differences:
                 if math.isfinite(difference.relative):
-                    steps = seen.setdefault(question, {})
-                    steps[difference.step] = max(steps.get(difference.step, 0.0), difference.relative)
+                    events = seen.setdefault(question, {})
+                    events[difference.event] = max(events.get(difference.event, 0.0), difference.relative)
 
-    def allowance(question: Question, step: int) -> float:
-        rounded = question in (*_BEFORE_THE_NUDGE, *_AFTER_THE_NUDGE) or (step > 0 and question in _FROM_THE_WEIGHTS)
+    def allowance(question: Question, event: int) -> float:
+        rounded = question in (*_BEFORE_THE_NUDGE, *_AFTER_THE_NUDGE) or (event > 0 and question in _FROM_THE_WEIGHTS)
         least = nudge if rounded else 0.0
-        return FACTOR * max([least, *(size for at, size in seen.get(question, {}).items() if at <= step)])
+        return FACTOR * max([least, *(size for at, size in seen.get(question, {}).items() if at <= event)])
 
     return allowance
 
 
 def tolerated(tolerance: float) -> Allowance:
     """The same relative difference for every value, and none for the data."""
-    return lambda question, step: 0.0 if question is Question.DATA else tolerance
+    return lambda question, event: 0.0 if question is Question.DATA else tolerance

@@ -59,7 +59,7 @@ def _spread(verdict: Verdict) -> Iterator[str]:
     first = verdict.first
     if first is None:
         return
-    names = [d.name for d in verdict.comparison.tally.of(first.question) if d.step == first.step]
+    names = [d.name for d in verdict.comparison.tally.of(first.question) if d.event == first.event]
     others = list(dict.fromkeys(name.partition(":")[2] or "(root)" for name in names))[1:]
     if others:
         some = ", ".join(others[:3])

@@ -1,0 +1,55 @@
+"""Where optimizers take turns, the first difference is the first in time, whatever step of its optimizer it is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fsdp_migrate.verify.compare.difference import Question
+from fsdp_migrate.verify.comparison import verdict_of
+from fsdp_migrate.verify.recorder.arm import recorded
+from fsdp_migrate.verify.recorder.orders import Orders
+from fsdp_migrate.verify.recording.read import read
+from fsdp_migrate.verify.recording.recording import Recording
+
+CRITIC_STEPS = 2
+
+
+def adversarial(out: Path, wrong_at: int | None = None) -> Recording:
+    """A critic steps twice, then the generator, whose loss is the critic's. ``wrong_at``: a step of the critic."""
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+    ours, theirs = torch.optim.SGD(generator.parameters(), lr=0.1), torch.optim.SGD(critic.parameters(), lr=0.1)
+    data = torch.Generator().manual_seed(1)
+    with recorded(Orders(str(out), 2 * CRITIC_STEPS, stop=False)):
+        for step in range(2 * CRITIC_STEPS):
+            noise = torch.randn(6, 3, generator=data)
+            critic(generator(noise).detach()).mean().backward()
+            if step == wrong_at:
+                critic[0].weight.grad.mul_(1.5)  # type: ignore[union-attr, operator]
+            theirs.step()
+            theirs.zero_grad()
+            if step % CRITIC_STEPS == 1:
+                critic(generator(noise)).mean().neg().backward()
+                ours.step()
+                ours.zero_grad()
+                theirs.zero_grad()
+    return read(out)
+
+
+@pytest.mark.parametrize("wrong_at", [1, 2])
+def test_the_first_difference_is_the_first_in_time(tmp_path: Path, wrong_at: int) -> None:
+    verdict = verdict_of(adversarial(tmp_path / "before"), adversarial(tmp_path / "after", wrong_at))
+    first = verdict.first
+    assert first is not None
+    assert (first.question, first.optimizer, first.step) == (Question.GRADIENTS, 0, wrong_at)
+    # One generator's step has come before the third of the critic.
+    assert first.event == wrong_at + (wrong_at > 1)
+    assert {found.event for found in verdict.firsts} <= set(range(first.event, 6))
+
+
+def test_two_optimizers_that_agree_are_equal(tmp_path: Path) -> None:
+    assert verdict_of(adversarial(tmp_path / "before"), adversarial(tmp_path / "after")).firsts == ()
