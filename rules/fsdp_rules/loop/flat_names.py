@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -20,6 +21,8 @@ from fsdp_rules.verdict.rule import Rule
 
 #: What asks for a part of a text, by the last name of what is called.
 ASKING = frozenset({"count", "endswith", "find", "findall", "fnmatch", "fnmatchcase", "fullmatch", "match", "search"})
+#: What parameters are called, and modules that nobody makes units of.
+OF_PARAMETERS = re.compile(r"bias|weight|scale|gamma|beta|norm|\bln", re.IGNORECASE)
 
 
 class FlatNames(Rule):
@@ -69,14 +72,17 @@ def build(net):
             if flat is Certainty.NO or (_is_whole(node) and not is_own_name(name, file)):
                 continue
             cure = "to keep the numbers, give all parameters the group that _flat_param got. To get what was meant, "
-            if flat is Certainty.YES:
-                message = "FSDP1 called each unit's one parameter _flat_param here, so these names are new"
-                yield Diagnosis(node, Level.MANUAL, message, f"{cure}keep the line")
-            else:
+            if flat is Certainty.MAYBE:
                 message = (
                     "assumes the model has use_orig_params=True, without which each unit's one name is _flat_param"
                 )
                 yield Diagnosis(node, Level.REVIEW, message, f"{cure}keep the line")
+            elif (module := _of_modules(node, file)) is not None:
+                message = f"assumes units are inside of {module}: FSDP1 called a unit's one parameter _flat_param here"
+                yield Diagnosis(node, Level.REVIEW, message, f"{cure}keep the line")
+            else:
+                message = "FSDP1 called each unit's one parameter _flat_param here, so these names are new"
+                yield Diagnosis(node, Level.MANUAL, message, f"{cure}keep the line")
             return
 
 
@@ -98,6 +104,13 @@ def _asked(node: cst.CSTNode) -> Iterator[cst.Name]:
             one = one.value if isinstance(one, cst.Subscript) else inner or cst.Ellipsis()
         if isinstance(one, cst.Name):
             yield one
+
+
+def _of_modules(node: cst.CSTNode, file: File) -> str | None:
+    """The text that ``node`` looks for, where a unit may be called so: that is in its flat parameter's name, too."""
+    texts = [text for text in file.inside(node, cst.SimpleString) if text.raw_value.strip(".")]
+    words = [text.value for text in texts if OF_PARAMETERS.search(text.raw_value) is None]
+    return words[0] if words and len(words) == len(texts) and isinstance(node, cst.Comparison) else None
 
 
 def _is_whole(node: cst.CSTNode) -> bool:

@@ -91,6 +91,14 @@ def test_what_is_not_written_in_the_call(given: str, level: str | None) -> None:
     assert said(wrap + use) == ([(3, level)] if level is not None else [])
 
 
+@pytest.mark.parametrize(
+    ("asked", "level"),
+    [("'lora_B' in n", "review"), ("'norm' in n", "manual"), ("'head.bias' in n", "manual"), ("word in n", "manual")],
+)
+def test_names_of_units_were_in_the_names_of_their_flat_parameters(asked: str, level: str) -> None:
+    assert said(f"{FLAT}rest = [p for n, p in model.named_parameters() if {asked}]\n") == [(3, level)]
+
+
 def test_whole_names_are_said_once() -> None:
     use = "rest = [p for n, p in model.named_parameters() if n == 'head.bias']\n"
     assert [found.rule for found in findings(FLAT + use) if found.line == 3] == ["FSDP207"]
