@@ -22,7 +22,7 @@ from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers, may_have_unseen
-from fsdp_rules.construction.unused_parameters import about_unused_parameters
+from fsdp_rules.construction.unused_parameters import about_unused_parameters, unread_parts
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.api import parameters
@@ -150,6 +150,7 @@ def build(model):
             plan.helper.append("ignored parameters count in the policy, or on the meta device")
         if file.settings.prefers_helpers:
             plan.helper.append("--helpers always asks for it")
+        plan.helper += unread_parts(module, file) if module is not None else []
         plan.edits += functions(plan, file)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None and too_long(plan, native, file):
@@ -176,7 +177,7 @@ def build(model):
             has_mesh = plan.mesh == "given"
             taken = tuple(Taken(node, slot, plan.device.kind, has_mesh) for node, slot in plan.taken)
             yield Diagnosis(call, level, message, advice, edits, (call.func,), consumed, takes=taken)
-            yield about_unused_parameters(call, file)
+            yield about_unused_parameters(call, plan.module, file)
             yield from verdicts
             return
         reasons = plan.helper or ["several statements are needed where only an expression is possible"]

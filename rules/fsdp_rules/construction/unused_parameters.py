@@ -6,11 +6,17 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.around import REDUCES_UNUSED
 from fsdp_rules.construction._plan.call_place import called_on, place_of
+from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.model.used_parts import use_of
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
+REDUCED = "set_reduce_scatter_unused_params gives unused parameters zero gradients, as FSDP1 did"
+FROZEN = "this model gets no gradients, so that unused parameters make no difference"
+USED = "each step uses all parameters of this model, so that no gradients of zeros are missing"
+ASSUMED = "assumes each step uses all trained parameters: FSDP1 gave unused ones zero gradients, FSDP2 gives none"
 OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard"
 #: The call is a part of an expression, where no second statement can be written.
 IN_EXPRESSION = (
@@ -23,8 +29,9 @@ class UnusedParameters(Rule):
 
     FSDP1 reduces the gradients of a unit as one tensor, so that a parameter that a step does not use gets a gradient of
     zeros, and weight decay and momentum still move it. FSDP2 leaves `None`, and where ranks use different parameters of
-    one unit (experts, modalities) it adds up gradients that do not belong together. The source does not show which
-    parameters a step uses, so this is reported wherever a model is wrapped.
+    one unit (experts, modalities) it adds up gradients that do not belong together. Where the file shows the classes of
+    the model and each forward uses all their parts, or the model is frozen, nothing is to do. A part with parameters
+    that nothing reads makes the output call `fsdp_compat.shard`. Anywhere else a step is assumed to use them all.
 
     `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too, and is written where the project
     requires that torch, or `--torch 2.13` is given. `fsdp_compat.shard`, and code migrated with `--to shim`, do as
@@ -47,20 +54,37 @@ def build(model):
 """
 
 
-def about_unused_parameters(call: cst.Call, file: File) -> Diagnosis:
-    """What to say about a constructor that becomes ``fully_shard``."""
+def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: File) -> Diagnosis:
+    """What to say about a constructor that becomes ``fully_shard`` of ``module``."""
     can_reduce = file.settings.torch >= REDUCES_UNUSED
     if can_reduce and (place_of(call, file) or called_on(call, file)):
-        return Diagnosis(
-            call,
-            Level.SAFE,
-            "set_reduce_scatter_unused_params gives unused parameters zero gradients, as FSDP1 did",
-            rule=UnusedParameters.id,
-        )
-    return Diagnosis(
-        call,
-        Level.INFO,
-        "FSDP1 gave unused parameters zero gradients, FSDP2 gives them none: weight decay and momentum skip them",
-        IN_EXPRESSION if can_reduce else OLDER,
-        rule=UnusedParameters.id,
+        level, message, advice = Level.SAFE, REDUCED, ""
+    elif is_frozen(call, module, file):
+        level, message, advice = Level.INFO, FROZEN, ""
+    elif use_of(module, file).is_whole:
+        level, message, advice = Level.INFO, USED, ""
+    else:
+        level, message, advice = Level.REVIEW, ASSUMED, IN_EXPRESSION if can_reduce else OLDER
+    return Diagnosis(call, level, message, advice, rule=UnusedParameters.id)
+
+
+def unread_parts(module: cst.BaseExpression, file: File) -> list[str]:
+    """Why ``fully_shard`` alone would train ``module`` differently: its parts with parameters that no step uses."""
+    if file.settings.torch >= REDUCES_UNUSED:
+        return []
+    return [f"no step uses {name}, to which FSDP1 gives gradients of zeros" for name in use_of(module, file).unread]
+
+
+def is_frozen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
+    """Whether the function that wraps ``module`` turns the gradients of all its parameters off."""
+    whole = file.function(call) or file.module
+    place = place_of(call, file)
+    names = {file.code(module), place.target if place is not None else ""}
+    return any(
+        last_name(other.func) == "requires_grad_"
+        and isinstance(other.func, cst.Attribute)
+        and [literal_bool(entry.value) for entry in other.args] == [False]
+        and (file.code(other.func.value) in names or other is module or call in file.inside(other, cst.Call))
+        for other in (*file.inside(whole, cst.Call), *file.inside(module, cst.Call))
+        if file.function(other) is file.function(call)
     )

@@ -1,0 +1,147 @@
+"""Which parts of a model a training step uses, as far as the class of the model shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name, literal_bool
+from fsdp_rules.file.file import File
+
+NN = "torch.nn."
+#: Classes of torch.nn with parameters, by the beginnings of their names.
+WEIGHTS = (
+    "Bilinear", "Conv", "Embedding", "GRU", "LSTM", "Linear", "Multihead", "Parameter", "RNN", "Transformer",
+)  # fmt: skip
+LISTS = frozenset({"ModuleDict", "ModuleList", "ParameterDict", "ParameterList"})
+#: What reaches parts by other means than their names.
+DYNAMIC = frozenset(
+    {"_modules", "children", "getattr", "modules", "named_children", "named_modules", "parameters", "vars"}
+)
+BRANCHES = (cst.If, cst.IfExp, cst.Try, cst.While, cst.BooleanOperation, cst.FunctionDef, cst.Lambda, cst.Match)
+
+
+@dataclass(frozen=True)
+class Use:
+    """What the classes of a model show: ``is_whole``, each step uses all of it; ``unread``, parts that none uses."""
+
+    is_whole: bool = False
+    unread: tuple[str, ...] = ()
+
+
+def use_of(model: cst.BaseExpression, file: File) -> Use:
+    """Which of its parts a step of ``model`` uses, where the file makes it of its own classes and torch's."""
+    owners: list[cst.ClassDef] = []
+    made = [value for value in file.values(model) if model not in file.inside(value, cst.Name)]
+    is_whole = len(made) == 1 and _is_known(made[0], file, owners)
+    unread: list[str] = []
+    for owner in owners:
+        reads = _Reads(owner, file)
+        is_whole &= reads.is_plain and all(reads.always(name, value) for name, value in reads.parts)
+        if reads.is_plain:
+            unread += [name for name, value in reads.parts if _has_weights(value, file) and reads.never(name)]
+    return Use(is_whole, tuple(unread))
+
+
+def _is_known(value: cst.CSTNode, file: File, owners: list[cst.ClassDef]) -> bool:
+    """Whether ``value`` is made by calls of torch's and the file's classes alone, which ``owners`` collects."""
+    if isinstance(value, cst.Call) and file.resolved(value.func) == NN + "Parameter":
+        return True
+    known = True
+    for call in file.inside(value, cst.Call):
+        owner = _class(call, file)
+        if owner is not None:
+            if owner not in owners:
+                owners.append(owner)
+                for _, made in _Reads(owner, file).parts:
+                    known &= _is_known(made, file, owners)
+        elif not (file.resolved(call.func) or "").startswith(NN) and last_name(call.func) not in ("range", "to"):
+            known = False
+    return known and isinstance(value, cst.Call)
+
+
+def _class(call: cst.Call, file: File) -> cst.ClassDef | None:
+    found = [
+        node
+        for node in file.nodes(cst.ClassDef)
+        if isinstance(call.func, cst.Name)
+        and node.name.value == call.func.value
+        and [file.resolved(base.value) for base in node.bases] == ["torch.nn.Module"]
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _has_weights(value: cst.CSTNode, file: File) -> bool:
+    calls = file.inside(value, cst.Call)
+    return any(
+        (file.resolved(call.func) or "").startswith(tuple(NN + name for name in WEIGHTS)) and not _is_off(call)
+        for call in calls
+    )
+
+
+def _is_off(call: cst.Call) -> bool:
+    return any(
+        entry.keyword is not None and entry.keyword.value == "requires_grad" and literal_bool(entry.value) is False
+        for entry in call.args
+    )
+
+
+class _Reads:
+    """The parts that ``__init__`` of one class makes, and where the file reads them."""
+
+    def __init__(self, owner: cst.ClassDef, file: File) -> None:
+        self.file = file
+        methods = {node.name.value: node for node in owner.body.body if isinstance(node, cst.FunctionDef)}
+        self.forward = methods.get("forward")
+        made = methods.get("__init__")
+        self.parts = list(_made(made, file)) if made is not None else []
+        self.reads = [node for node in file.nodes(cst.Attribute) if not isinstance(file.parent(node), cst.AssignTarget)]
+        calls = {last_name(call.func) for call in file.inside(owner, cst.Call)}
+        self.is_plain = self.forward is not None and not calls & DYNAMIC
+
+    def never(self, name: str) -> bool:
+        """Whether nothing in the file reads ``name``, nor has it as a text."""
+        texts = (node.value for node in self.file.nodes(cst.SimpleString))
+        return not any(node.attr.value == name for node in self.reads) and not any(name in text for text in texts)
+
+    def always(self, name: str, value: cst.CSTNode) -> bool:
+        """Whether each forward reads ``self.name``, and all entries of a list in turn."""
+        forward = self.forward
+        if forward is None or any(self._is_in_branch(node, forward) for node in self._leaves(forward)):
+            return False
+        is_list = isinstance(value, cst.Call) and last_name(value.func) in LISTS
+        return any(
+            forward in self.file.ancestors(node)
+            and not self._is_in_branch(node, forward)
+            and (not is_list or self._is_walked(node))
+            for node in self.reads
+            if node.attr.value == name and isinstance(node.value, cst.Name) and node.value.value == "self"
+        )
+
+    def _leaves(self, forward: cst.FunctionDef) -> Iterator[cst.CSTNode]:
+        for kind in (cst.Return, cst.Continue, cst.Break):
+            yield from self.file.inside(forward, kind)
+
+    def _is_in_branch(self, node: cst.CSTNode, forward: cst.FunctionDef) -> bool:
+        for around in self.file.ancestors(node):
+            if around is forward:
+                return False
+            if isinstance(around, BRANCHES):
+                return True
+        return True
+
+    def _is_walked(self, node: cst.CSTNode) -> bool:
+        parent = self.file.parent(node)
+        return isinstance(parent, cst.For) and not any(self.file.inside(parent.body, kind) for kind in BRANCHES)
+
+
+def _made(made: cst.FunctionDef, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Each ``self.name = value`` in ``made`` whose value a call may be in."""
+    for assign in file.inside(made, cst.Assign):
+        for target in assign.targets:
+            node = target.target
+            is_own = isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
+            if is_own and isinstance(node, cst.Attribute) and file.inside(assign.value, cst.Call):
+                yield node.attr.value, assign.value

@@ -1,0 +1,108 @@
+"""What is said about parameters that a step does not use, by what the file shows of the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.settings import Settings
+from tests.rules.helpers import findings
+
+HEAD = "import torch\nimport torch.nn as nn\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+NET = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(2, 2)
+
+    def forward(self, x):
+        {inner}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(2, 2)
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+        self.head = nn.Linear(2, 2)
+        {more}
+
+    def forward(self, x, mask=None):
+        x = self.up(x)
+        for block in self.blocks:
+            x = {step}
+        return {last}
+
+
+"""
+SHOWN = {
+    "more": "self.act = nn.ReLU()",
+    "step": "block(self.act(x))",
+    "last": "self.head(x)",
+    "inner": "return self.line(x)",
+}
+BUILD = "def build():\n    model = Net()\n    return FSDP(model)\n"
+
+
+def net(**parts: str) -> str:
+    return HEAD + NET.format(**SHOWN | parts) + BUILD
+
+
+def level(source: str, torch: tuple[int, int] = (2, 6)) -> str:
+    (found,) = (entry for entry in findings(source, Settings(torch=torch)) if entry.rule == "FSDP121")
+    return found.level.value
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        net(),
+        net(more="self.scale = nn.Parameter(torch.ones(2))", step="block(x)", last="self.head(x) * self.scale"),
+        HEAD + "def build():\n    return FSDP(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))\n",
+        HEAD + "def build():\n    model = nn.Linear(2, 2).to('cpu')\n    model = FSDP(model)\n    return model\n",
+        HEAD + "def build(model):\n    model.requires_grad_(False)\n    return FSDP(model)\n",
+        HEAD + "def build(model):\n    model = FSDP(model)\n    model.requires_grad_(False)\n    return model\n",
+        HEAD + "def build(model):\n    return FSDP(model.eval().requires_grad_(False))\n",
+        HEAD + "def build(model):\n    return FSDP(model).requires_grad_(False)\n",
+    ],
+)
+def test_nothing_is_to_do_where_each_step_uses_all(source: str) -> None:
+    assert level(source) == "info"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        net(last="self.head(x) if mask is None else x"),
+        net(step="block(x) if torch.rand(()) > 0.1 else x"),
+        net(inner="return self.line(x) if self.training else x"),
+        net(inner="if x.sum() > 0:\n            return x\n        return self.line(x)"),
+        net(more="self.other = make()"),
+        net(more="self.other = nn.ModuleList([nn.Linear(2, 2)] * 2)", last="self.other[int(x[0, 0])](self.head(x))"),
+        net(more="self.other = nn.Linear(2, 2)", last="dict(self.named_children())['other'](self.head(x))"),
+        HEAD + "def build(model):\n    return FSDP(model)\n",
+        HEAD + "def build(models):\n    return [FSDP(model) for model in models]\n",
+        HEAD + "def build(model, other):\n    other.requires_grad_(False)\n    return FSDP(model)\n",
+        HEAD + "def build(model):\n    model.requires_grad_(True)\n    return FSDP(model)\n",
+        HEAD + "from net import Net\n\n" + BUILD,
+    ],
+)
+def test_a_step_is_assumed_to_use_all_elsewhere(source: str) -> None:
+    assert level(source) == "review"
+
+
+@pytest.mark.parametrize("more", ["self.other = nn.Linear(2, 2)", "self.other = nn.Parameter(torch.ones(2))"])
+def test_a_part_that_nothing_reads_takes_the_helper(more: str) -> None:
+    source = net(more=more, step="block(x)")
+    (found,) = (entry for entry in findings(source) if entry.rule == "FSDP101")
+    assert "no step uses other" in found.message
+    (found,) = (entry for entry in findings(source, Settings(helpers="never")) if entry.rule == "FSDP101")
+    assert found.level.value == "manual"
+    assert level(source, (2, 13)) == "safe"
+
+
+@pytest.mark.parametrize(
+    "more", ["self.other = nn.ReLU()", "self.other = nn.Parameter(torch.ones(2), requires_grad=False)"]
+)
+def test_a_part_without_gradients_may_be_read_by_nothing(more: str) -> None:
+    (found,) = (entry for entry in findings(net(more=more, step="block(x)")) if entry.rule == "FSDP101")
+    assert found.level.value == "safe"
