@@ -64,8 +64,10 @@ class Index:
         texts = dict(self._read(source for path, source in sources.items() if path in connected))
         flags = {path: self._engine.flags_in(data) for path, data in texts.items()}
         self._flags = frozenset().union(*flags.values())
-        # What is wrapped with DDP is followed as well, to tell the two apart.
-        others = [path for path in sorted(texts) if "ddp_wraps" in flags[path]]
+        # What is wrapped with DDP is followed as well, to tell the two apart, and what chooses between two FSDPs.
+        has_both = self._flags.union(*(fact.flags for fact in self._facts)) >= {"fsdp1", "fsdp2"}
+        telling = {"ddp_wraps", "wraps_by_name"} if has_both else {"ddp_wraps"}
+        others = [path for path in sorted(texts) if flags[path] & telling]
         self._add_found(others, texts, sources)
         self._batchnorm = neighbours.importing(path for path, found in flags.items() if "own_batchnorm" in found)
         if project is None or self._batchnorm or others or not self._flags <= project.flags:

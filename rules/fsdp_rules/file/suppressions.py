@@ -26,7 +26,10 @@ class Suppressions:
 
     def gated(self, node: cst.CSTNode) -> bool | None:
         """Whether ``node`` is left alone for its FSDP2 twin (True) or a version gate (False); None: it is not."""
-        return True if self._project.is_left_alone else self._gated_lines.get(self._layout.span(node).line)
+        line = self._layout.span(node).line
+        if self._project.is_left_alone or self._project.twins.has(self._path, line):
+            return True
+        return self._gated_lines.get(line)
 
     @cached_property
     def _gated_lines(self) -> dict[int, bool]:

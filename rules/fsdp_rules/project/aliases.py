@@ -97,7 +97,7 @@ class Aliases:
         return callee is not None and callee.rpartition(".")[2] == "partial" and self.known(node.args[0]) == FSDP
 
     def _import_from(self, node: ast.ImportFrom) -> None:
-        base = self._absolute(node.module, node.level)
+        base = self.absolute(node.module, node.level)
         for alias in node.names:
             if alias.name == "*":
                 self.starred.add(base)
@@ -110,7 +110,7 @@ class Aliases:
         if canonical(target) is not None or canonical(self.names.get(name, "")) is None:
             self.names[name] = target
 
-    def _absolute(self, module: str | None, level: int) -> str:
+    def absolute(self, module: str | None, level: int) -> str:
         if not level:
             return module or ""
         parts = self.package.split(".") if self.package else []

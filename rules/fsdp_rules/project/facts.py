@@ -19,6 +19,7 @@ from fsdp_rules.project.rank_texts import given_rank
 from fsdp_rules.project.steps import Steps, steps_in
 from fsdp_rules.project.subgroups import MAKES, subgroup_values
 from fsdp_rules.project.taking import takes_state
+from fsdp_rules.project.twins import CHOOSES
 from fsdp_rules.project.walking import walk
 from fsdp_rules.project.wraps import Wraps
 
@@ -62,6 +63,9 @@ class FileFacts:
     meta: frozenset[str] = field(default=frozenset())
     #: The functions that call ``fully_shard``.
     shards: frozenset[str] = field(default=frozenset())
+    #: The lines on which the file wraps models with FSDP1, and the whole file, where it may choose what to wrap with.
+    wrapped: frozenset[int] = frozenset()
+    choosing: bytes = b""
     #: The functions that the file gives a text formed from a rank, those that it imports by their dotted names.
     given_rank: frozenset[str] = field(default=frozenset())
     #: What the file builds, is given or uses as an optimizer.
@@ -130,6 +134,8 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
         askers=indexer.askers,
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
         shards=sharding_functions(tree) if b"fully_shard" in data else frozenset(),
+        wrapped=frozenset(indexer.wrapped),
+        choosing=data if CHOOSES.search(data) else b"",
         given_rank=given_rank(nodes, aliases.names) if b"rank" in data else frozenset(),
         optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         steps=steps_in(tree),

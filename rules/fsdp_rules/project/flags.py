@@ -41,6 +41,8 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
         rb"""(init_process_group\(\s*|[Bb]ackend\w*["']?\s*(:\s*\w+\s*)?(=|,[^)\n]*default\s*=)\s*)["']nccl["']"""
     ),
     "cpu_backend": re.compile(rb"cpu:(gloo|mpi)\b|init_process_group\(\s*\)"),
+    # A table of functions that wrap, by the names that those have.
+    "wraps_by_name": re.compile(rb"(?i)[:=][ \t]*[\w.]*(fsdp|shard|wrap|parallel)\w*[ \t]*[,})\n]"),
     "low_precision": re.compile(
         rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
     ),

@@ -7,7 +7,7 @@ follows wrapped models; a step that is found by a bare name only makes the resul
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,8 +34,10 @@ from fsdp_rules.project.origins import Nesting, Site, importing, model_makers, m
 from fsdp_rules.project.parts import Parts
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 from fsdp_rules.project.rank_texts import own_names
+from fsdp_rules.project.twins import Source, Twins, twins
 from fsdp_rules.project.unseen_calls import Unseen
 
+STATES = frozenset({"takes_state", "sticky_state"})
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
 
@@ -58,7 +60,7 @@ class Project:
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
     ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
     each function's parameters, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies,
-    ``returning`` the functions that return a wrapped model that no caller gave them, by their last names.
+    ``returning`` the functions that return a wrapped model that no caller gave them, ``twins`` what FSDP2 has as well.
     """
 
     flags: frozenset[str]
@@ -94,6 +96,7 @@ class Project:
     parts: Parts = field(default_factory=Parts)
     hosted: tuple[Hosted, ...] = ()
     returning: frozenset[str] = field(default=frozenset())
+    twins: Twins = field(default_factory=Twins)
 
     @classmethod
     def build(
@@ -120,7 +123,7 @@ class Project:
         gradients = trusted(spread(graph, instances, parts(parameters, "gradients")))
         ways = [*ways_to_wraps(graph)]
         unwrapped = wrapped_later(graph, functions)
-        reached = [*held, *_named(parameters), *_named(gradients)]
+        reached = [*held, *(place for place in (*parameters, *gradients) if place.kind != "attr")]
         unseen, owners = Unseen(callbacks, held, graph), Owners.build(files)
         flags = flags.union(*(file.flags for file in files))
         groups = given_groups(files, graph, functions) if "own_group" in flags else frozenset()
@@ -130,8 +133,10 @@ class Project:
             flags |= {"bounded"}
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
+        chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), flags, names.resolve)
         return cls(
-            flags=flags | {"fsdp1"} if renamed else flags,
+            flags=chosen.flags(flags, renamed),
+            twins=chosen,
             names=names,
             held=held,
             parameters=Lookup(parameters, owners),
@@ -156,9 +161,7 @@ class Project:
             optimizers=Optimizers.build(files),
             kept=Kept(kept, alone=bool(kept) and not any(place.kind == "seed" and place.path for place in held)),
             fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
-            taking=frozenset(
-                file.path for file in files if "takes_state" in file.flags and "sticky_state" not in file.flags
-            ),
+            taking=frozenset(one.path for one in files if one.flags & STATES == {"takes_state"}),
             given_rank=own_names((name for file in files for name in file.given_rank), (file.module for file in files)),
             entered=Entered(
                 Lookup(held, owners),
@@ -294,7 +297,3 @@ class Project:
             for starred, importer, reads in self.stars
             if starred.endswith(tail) and not starred.startswith("torch.")
         )
-
-
-def _named(held: Iterable[Place]) -> Iterator[Place]:
-    return (place for place in held if place.kind != "attr")

@@ -36,6 +36,8 @@ class Values:
         self.gated = gated
         self.flows: list[Flow] = []
         self.flags: set[str] = set()
+        #: The lines on which models are wrapped, but for those in gates.
+        self.wrapped: set[int] = set()
         #: Every (scope, name) that is assigned.
         self.assigned: set[tuple[str, str]] = set()
         self.subgroups: frozenset[tuple[int, int]] = frozenset()
@@ -80,7 +82,9 @@ class Values:
 
     def found(self, node: ast.expr) -> None:
         """Note that the file wraps a model at ``node``."""
-        self.flags.add("gated" if self.gated.get(node.lineno) else "fsdp1")
+        is_gated = self.gated.get(node.lineno)
+        self.flags.add("gated" if is_gated else "fsdp1")
+        self.wrapped.update(() if is_gated else (node.lineno,))
         for keyword in node.keywords if isinstance(node, ast.Call) else ():
             if keyword.arg == "process_group" and not isinstance(keyword.value, ast.Constant | ast.Tuple):
                 self.flags.add("own_group")
