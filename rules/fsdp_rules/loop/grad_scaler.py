@@ -12,6 +12,7 @@ from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.api import parameters
+from fsdp_rules.model.backends import reduces_no_cpu_tensors
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -24,8 +25,9 @@ class GradScaler(Rule):
 
     FSDP1 needed its own scaler to make all ranks skip a step when one of them found an infinite gradient. Gradients of
     FSDP2 are DTensors, for which `torch.amp.GradScaler` does that by itself, over the mesh of the parameters:
-    `process_group` is removed. Ranks outside of that mesh (model parallelism) step where these skip. Positional factors
-    become keywords, since the two classes have them in another order.
+    `process_group` is removed. Positional factors become keywords, since the two classes have them in another order.
+    `fsdp_compat.ShardedGradScaler` is used where gradients are offloaded beside a process group for NCCL alone, and
+    where ranks outside of the model's mesh (model parallelism) have to skip a step too.
     """
 
     id = "FSDP204"
@@ -53,6 +55,9 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
             yield from self._reference(node, file)
 
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+        if (reason := _contradicted(file)) is not None:
+            yield _kept_by_helper(call, call.func, reason, file)
+            return
         scaler = file.ref("torch.amp.GradScaler")
         assumptions = _assumptions(file)
         names = parameters("ShardedGradScaler")
@@ -83,6 +88,9 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
         if isinstance(parent, cst.Arg) and isinstance(file.parent(parent), cst.ClassDef):
             yield _manual(node, "a class that extends ShardedGradScaler may override what GradScaler does differently")
             return
+        if (reason := _contradicted(file)) is not None:
+            yield _kept_by_helper(node, node, reason, file)
+            return
         scaler = file.ref("torch.amp.GradScaler")
         yield Diagnosis(
             node,
@@ -103,6 +111,25 @@ def _assumptions(file: File) -> list[str]:
     if "own_group" in file.project.flags:
         found.append("assumes the model's process_group contains every rank, as ShardedGradScaler's default does")
     return found
+
+
+def _contradicted(file: File) -> str | None:
+    """Why torch's scaler does not do in this project what FSDP1's does, as far as the project says."""
+    if "offload" in file.project.flags and reduces_no_cpu_tensors(file):
+        return "torch's reduces offloaded gradients, which this NCCL group cannot"
+    if "subgroup" in file.project.flags:
+        return "torch's asks the model's group alone, which may be a subgroup"
+    return None
+
+
+def _kept_by_helper(node: cst.CSTNode, name: cst.BaseExpression, reason: str, file: File) -> Diagnosis:
+    """The helper's scaler, which takes FSDP1's arguments, in place of ``name``."""
+    if not file.settings.may_help:
+        advice = 'use fsdp_compat.ShardedGradScaler, or start the process group with "cpu:gloo,cuda:nccl"'
+        return Diagnosis(node, Level.MANUAL, f"torch.amp.GradScaler differs here: {reason}", advice, claims=(name,))
+    scaler = file.ref("fsdp_compat.ShardedGradScaler")
+    message = f"fsdp_compat.ShardedGradScaler is used, since {reason}"
+    return Diagnosis(node, Level.SAFE, message, edits=(Replace(name, lambda code: scaler),), claims=(name,))
 
 
 def _manual(node: cst.CSTNode, message: str) -> Diagnosis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 HEAD = "import torch\nfrom torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n\n"
@@ -87,3 +88,40 @@ def test_models_with_process_groups_of_their_own() -> None:
     source = HEAD + "scaler = ShardedGradScaler()\n"
     assert levels(source, main=wrapping.format(", process_group=data_parallel_group()")) == ["review"]
     assert levels(source, main=wrapping.format("")) == ["safe"]
+
+
+WRAPS = (
+    "from start import start\nfrom torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP\n\n"
+    "def wrap(net):\n    start()\n    return FSDP(net, cpu_offload=CPUOffload(True))\n"
+)
+GROUP = "import torch.distributed as dist\n\ndef start():\n    dist.init_process_group({})\n"
+SUBGROUP = (
+    "import torch.distributed as dist\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+    "def wrap(net):\n    return FSDP(net, process_group=dist.new_group([0, 1]))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("scaler = ShardedGradScaler()", "scaler = fsdp_compat.ShardedGradScaler()"),
+        ("scaler = ShardedGradScaler('cuda', 1024.0)", "scaler = fsdp_compat.ShardedGradScaler('cuda', 1024.0)"),
+        ("scaler = ShardedGradScaler(**options)", "scaler = fsdp_compat.ShardedGradScaler(**options)"),
+        ("kinds = {'fp16': ShardedGradScaler}", "kinds = {'fp16': fsdp_compat.ShardedGradScaler}"),
+    ],
+)
+@pytest.mark.parametrize(
+    "others", [{"wrap": WRAPS, "start": GROUP.format("'nccl'")}, {"wrap": SUBGROUP}], ids=["offloaded", "subgroup"]
+)
+def test_the_helper_where_the_project_contradicts_what_torch_does(
+    line: str, after: str, others: dict[str, str]
+) -> None:
+    check_rewrites(f"{HEAD}{line}\n", f"import fsdp_compat\nimport torch\n\n{after}\n", **others)
+    assert levels(f"{HEAD}{line}\n", **others) == ["safe"]
+    never = findings(f"{HEAD}{line}\n", Settings(helpers="never"), **others)
+    assert [entry.level.value for entry in never if entry.rule == "FSDP204"] == ["manual"]
+
+
+@pytest.mark.parametrize("group", ["", "'cpu:gloo,cuda:nccl'", "backend"])
+def test_torchs_scaler_where_the_group_may_reduce_on_the_cpu(group: str) -> None:
+    assert levels(f"{HEAD}scaler = ShardedGradScaler()\n", wrap=WRAPS, start=GROUP.format(group)) == ["review"]
