@@ -14,6 +14,7 @@ from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
 from fsdp_rules.file.type_places import TESTS, in_annotation, is_alias, is_tested, other_tests, whole_of
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
+from fsdp_rules.loop._class_names import compared_names
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -33,14 +34,15 @@ class TypeChecks(Rule):
     `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class uses
     that one, and so does a test of the class's name. A missed test is silent: whole code paths are skipped. FSDP1's
     wrapper and its inner module were two objects. Now one object is both, which matters where the same object is also
-    tested for another class. Where the code already tests for FSDP2's class, the FSDP1 branch has no effect.
+    tested for another class. A name that is compared in other ways, or looked up, is left to a human. Where the code
+    already tests for FSDP2's class, the FSDP1 branch has no effect.
     """
 
     id = "FSDP205"
     name = "type-check"
-    words = (r"\bFSDP\b",)
+    words = (r"\bFSDP\b", r"\btype\(|\b__class__\b")
     what_to_test = EFFECT
-    visits = (cst.Name, cst.Attribute, cst.Comparison, cst.SimpleString)
+    visits = (cst.Name, cst.Attribute, cst.Call, cst.Comparison, cst.SimpleString)
     shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -59,6 +61,8 @@ def unwrapped(model: "FSDPModule"):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """A reference to the class where it is only asked for, its name in a comparison or in an annotation."""
+        if isinstance(node, cst.Attribute | cst.Call):
+            yield from compared_names(node, file)
         if isinstance(node, cst.Comparison):
             yield from self._name_test(node, file)
         elif isinstance(node, cst.SimpleString):

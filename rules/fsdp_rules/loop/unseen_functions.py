@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -10,6 +10,7 @@ from fsdp_rules.file.expressions import brief, elements
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP, expand
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -23,14 +24,16 @@ class UnseenFunctions(Rule):
 
     A sharded model is followed into functions that are passed as values: callbacks, registries, partials, methods. If
     a model is given to a function that is passed in and nothing in the project passes one, or to one that a
-    configuration names, what that function does with the model is unknown. The call is reported and not changed. In a
+    configuration names, what that function does with the model is unknown. The call is reported and not changed. What
+    an object gives by `__getattr__` is not followed either, and reported where the object holds a sharded model. In a
     project where a wrapped model may be in tens of thousands of places, only what is sure is followed, and the wrap is
     reported.
     """
 
     id = "FSDP223"
     name = "unseen-function"
-    visits = (cst.Call,)
+    words = (r"\bdef __getattr(ibute)?__\b",)
+    visits = (cst.Call, cst.FunctionDef)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -50,6 +53,8 @@ def train(model, step, batches):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Calls that are given a wrapped model and whose function no file names."""
+        if isinstance(node, cst.FunctionDef):
+            yield from _passed_on(node, file)
         if not isinstance(node, cst.Call):
             return
         if "bounded" in file.project.flags and file.fsdp1(node.func) == FSDP:
@@ -74,6 +79,33 @@ def train(model, step, batches):
                 f"assumes {called}, which this tool cannot see, uses nothing that only FSDP1 models have",
                 f"read each function that this may be: {DIFFERS}",
             )
+
+
+def _passed_on(function: cst.FunctionDef, file: File) -> Iterator[Diagnosis]:
+    """What to say of a ``__getattr__`` whose object holds a wrapped model."""
+    if function.name.value not in ("__getattr__", "__getattribute__"):
+        return
+    owner = next((one for one in file.ancestors(function) if isinstance(one, cst.ClassDef)), None)
+    if owner is None:
+        return
+    for node in file.inside(owner, cst.Attribute):
+        is_own = isinstance(node.value, cst.Name) and node.value.value == "self"
+        if is_own and (sharded(node, file).certainty is not Certainty.NO or _is_put(node, file)):
+            message = f"assumes what {owner.name.value} gives by {function.name.value} is used as FSDP2 needs it"
+            advice = f"this tool does not follow it: read the code that takes {file.code(node)} from there. {DIFFERS}"
+            yield Diagnosis(function.name, Level.REVIEW, message, advice)
+            return
+
+
+def _is_put(node: cst.Attribute, file: File) -> bool:
+    """Whether ``node`` is assigned a container with a wrapped model in it."""
+    target = file.parent(node)
+    assign = file.parent(target) if isinstance(target, cst.AssignTarget) else None
+    return isinstance(assign, cst.Assign) and any(
+        sharded(one, file).certainty is not Certainty.NO or wrapping_call(one, file) is not None
+        for kind in (cst.Name, cst.Attribute, cst.Call)
+        for one in file.inside(assign.value, kind)
+    )
 
 
 def _name(func: cst.BaseExpression, file: File) -> str:

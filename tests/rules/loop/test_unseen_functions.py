@@ -89,3 +89,33 @@ def test_a_model_that_may_be_almost_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     (cut,) = (found for found in findings(source) if found.rule == "FSDP223")
     assert cut.level.value == "review"
     assert "cannot follow" in cut.message
+
+
+BOX = "\nclass Box:\n    def __init__(self, net):\n        {}\n    def {}(self, name):\n        return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("held", "method", "given"),
+    [
+        ("self.net = FSDP(net)", "__getattr__", "getattr(self.net, name)"),
+        ("self.parts = {'net': FSDP(net)}", "__getattr__", "self.__dict__['parts'][name]"),
+        ("self.parts = dict(net=FSDP(net))", "__getattribute__", "object.__getattribute__(self, 'parts')[name]"),
+        ("net = FSDP(net)\n        self.parts = [net]", "__getattr__", "self.parts[0]"),
+    ],
+)
+def test_attributes_that_an_object_gives_are_not_followed(held: str, method: str, given: str) -> None:
+    found = [one for one in findings(HEAD + BOX.format(held, method, given)) if one.rule == "FSDP223"]
+    assert [one.level.value for one in found] == ["review"]
+    assert method in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("held", "method", "given"),
+    [
+        ("self.net = FSDP(net)", "get", "getattr(self.net, name)"),
+        ("self.settings = {}", "__getattr__", "self.settings[name]"),
+        ("self.names = [str(net)]\n        FSDP(net)", "__getattr__", "self.names[0]"),
+    ],
+)
+def test_nothing_is_said_where_no_model_is_given_by_name(held: str, method: str, given: str) -> None:
+    assert [one for one in findings(HEAD + BOX.format(held, method, given)) if one.rule == "FSDP223"] == []
