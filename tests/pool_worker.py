@@ -72,7 +72,13 @@ class ScriptJob:
         sys.path.insert(0, str(script.parent))
         out, err = (Path(self.directory, f"{stream}-{rank}") for stream in ("stdout", "stderr"))
         try:
-            with _redirected(1, out), _redirected(2, err), _modules_forgotten(script.parent), self._prepared():
+            with (
+                _redirected(1, out),
+                _redirected(2, err),
+                _modules_forgotten(script.parent),
+                _own_hooks(script.parent),
+                self._prepared(),
+            ):
                 runpy.run_path(str(script), run_name="__main__")
         except SystemExit as stop:
             if stop.code not in (None, 0):
@@ -213,6 +219,28 @@ def _modules_forgotten(directory: Path) -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if _lies_in(module, directory):
                 del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _own_hooks(directory: Path) -> Iterator[None]:
+    """Take away what fsdp_compat hooks into all optimizers of a process, for programs in ``directory`` without it.
+
+    A worker that has sharded with the helpers once would do for them what nobody does where they run.
+    """
+    if any("fsdp_compat" in path.read_text(errors="replace") for path in directory.rglob("*.py")):
+        yield
+        return
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    tables = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
+    kept = [dict(table) for table in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        for table, hooks in zip(tables, kept, strict=True):
+            table.clear()
+            table.update(hooks)
 
 
 def _lies_in(module: Any, directory: Path) -> bool:

@@ -160,3 +160,22 @@ def test_a_failing_script_shows_its_output_and_traceback(pool: Pool, tmp_path: P
     (tmp_path / "train.py").write_text("raise SystemExit('bad arguments')\n")
     with pytest.raises(WorkerError, match=r"train\.py exited with bad arguments"):
         pool.run_script(tmp_path / "train.py", 1)
+
+
+HOOKS = "from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks\n"
+SHARDS = (
+    "import fsdp_compat, torch\nimport torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+    "fsdp_compat.shard(torch.nn.Linear(2, 2), device_id=torch.device('cpu'))\n"
+)
+
+
+def test_programs_without_the_helpers_run_without_what_these_hook_into_optimizers(pool: Pool, tmp_path: Path) -> None:
+    """A native program must not be helped by what an earlier one has imported, and a helped one must be."""
+    seen = []
+    for name, source in {"helped": SHARDS, "native": "", "helped again": SHARDS}.items():
+        script = tmp_path / name.replace(" ", "_") / "train.py"
+        script.parent.mkdir()
+        script.write_text(f"{source}{HOOKS}print(len(hooks))\n")
+        seen.append([int(printed.stdout) for printed in pool.run_script(script, 2)])
+    assert seen == [[1, 1], [0, 0], [1, 1]]

@@ -30,7 +30,8 @@ def new_todos(file: File, diagnoses: Found) -> dict[cst.CSTNode, list[str]]:
     """The comments that ``diagnoses`` of level manual ask for, by the statement that each stands above."""
     todos: dict[cst.CSTNode, list[str]] = defaultdict(list)
     for rule, diagnosis in diagnoses:
-        if diagnosis.level is not Level.MANUAL:
+        # What a comment says already is not written again, also where no rule has the id that the comment names.
+        if diagnosis.level is not Level.MANUAL or diagnosis.advice == ADVICE:
             continue
         line = _commentable(file, diagnosis.node)
         small = file.statement(diagnosis.node)

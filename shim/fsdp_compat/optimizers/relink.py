@@ -23,8 +23,14 @@ def relink_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
     Groups keep their order and values, state tensors of a parameter's shape are cut like the parameter, other state
     is kept as it is. Parameters that are up to date stay. No collective; every rank calls it.
 
-    Raises ValueError if the optimizer holds parameters that ``module`` neither has nor had.
+    Raises TypeError if ``optimizer`` has no groups of parameters, ValueError if it holds parameters that ``module``
+    neither has nor had.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"relink_optimizer takes an optimizer and got {type(optimizer).__name__}. Call it below the line that "
+            "builds the optimizer, and only where there is one."
+        )
     successors = _successors(optimizer, module)
     current = set(module.parameters())
     for index, group in enumerate(optimizer.param_groups):

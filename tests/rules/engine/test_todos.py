@@ -68,3 +68,19 @@ def _source(text: str) -> bytes:
     result = rewrite(text)
     assert isinstance(result, Changed)
     return result.source
+
+
+OWN = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def wrap(net):
+    # TODO(fsdp-migrate FSDP999): ask whether this is still needed
+    return FSDP(net)
+"""
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+def test_a_comment_with_an_unknown_rule_is_counted_and_written_once(to: str) -> None:
+    settings = Settings(to=to)  # type: ignore[arg-type]
+    assert [entry.rule for entry in findings(OWN, settings) if entry.level.value == "manual"] == ["FSDP901"]
+    result = rewrite(OWN, settings)
+    assert not isinstance(result, Changed) or b"FSDP901" not in result.source
