@@ -58,7 +58,7 @@ class Row:
     levels: Counter[str]
     left: tuple[Use, ...]
     broken: tuple[str, ...]
-    again: tuple[str, ...]
+    again: tuple[str, ...] | None
     failures: tuple[str, ...]
     calls: Constructors
     names_left: int
@@ -73,8 +73,9 @@ class Row:
         """The numbers, in the order of HEADINGS."""
         values = sum(use.kind in ("value", "import") for use in self.left)
         counts = [self.files, self.with_fsdp1, self.uses, *(self.levels[level] for level in LEVELS)]
-        counts += [len(self.left) - values, values, len(self.broken), len(self.again)]
-        return [*map(str, counts), *self.calls.cells(self.names_left), f"{self.seconds:.1f}"]
+        counts += [len(self.left) - values, values, len(self.broken)]
+        again = "" if self.again is None else str(len(self.again))
+        return [*map(str, counts), again, *self.calls.cells(self.names_left), f"{self.seconds:.1f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a checkout, which is copied")
     parser.add_argument("--jobs", type=int, default=1, help="processes for each run")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the rewritten copies and reports there")
+    parser.add_argument("--once", action="store_true", help="run the command once: the column of a second run is empty")
     parser.add_argument("--reasons", action="store_true", help="print why calls need a helper")
     options = parser.parse_args(arguments)
     # Theirs, about their own sources.
@@ -92,14 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for path in options.paths:
         with tempfile.TemporaryDirectory() as directory:
-            rows.append(measure(path.resolve(), options.keep or Path(directory), options.jobs))
+            rows.append(measure(path.resolve(), options.keep or Path(directory), options.jobs, options.once))
         print(f"| {rows[-1].name} | {' | '.join(rows[-1].cells())} |", flush=True)
     for row in rows:
         for use in row.left:
             print(f"{use.path}:{use.line}: {use.kind} {use.what} is left without a finding")
         for text in (*row.failures, *(f"{file}: does not compile" for file in row.broken)):
             print(text)
-        for file in row.again:
+        for file in row.again or ():
             print(f"{file}: a second run changes it")
     if options.reasons:
         for reason, count in sum((row.calls.reasons for row in rows), Counter[str]()).most_common():
@@ -107,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(row.good for row in rows) else 1
 
 
-def measure(checkout: Path, where: Path, jobs: int) -> Row:
-    """Rewrite a copy of ``checkout`` in the directory ``where``, twice, and look at what came out."""
+def measure(checkout: Path, where: Path, jobs: int, once: bool = False) -> Row:
+    """Rewrite a copy of ``checkout`` in the directory ``where``, twice or ``once``, and look at what came out."""
     where.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(where / checkout.name, ignore_errors=True)
     shutil.copytree(checkout, where / checkout.name, ignore=shutil.ignore_patterns(".git"), symlinks=True)
@@ -118,8 +120,8 @@ def measure(checkout: Path, where: Path, jobs: int) -> Row:
     report = _rewrite(where, checkout.name, jobs, f"{checkout.name}.json")
     seconds = time.monotonic() - start
     after = _sources(where, checkout.name)
-    again_report = _rewrite(where, checkout.name, jobs, f"{checkout.name}.again.json")
-    twice = _sources(where, checkout.name)
+    again_report = report if once else _rewrite(where, checkout.name, jobs, f"{checkout.name}.again.json")
+    twice = None if once else _sources(where, checkout.name)
     changed = [path for path, text in after.items() if text != before.get(path)]
     return Row(
         name=checkout.name,
@@ -129,10 +131,10 @@ def measure(checkout: Path, where: Path, jobs: int) -> Row:
         levels=Counter(finding["level"] for finding in report["findings"]),
         left=tuple(left(after, report["findings"])),
         broken=tuple(path for path in changed if not _compiles(after[path], path)),
-        again=tuple(path for path, text in twice.items() if text != after[path]),
+        again=tuple(path for path, text in twice.items() if text != after[path]) if twice is not None else None,
         failures=tuple(
             f"{error['path']}: {error['message']}"
-            for error in (*report["errors"], *again_report["errors"])
+            for error in (*report["errors"], *(() if once else again_report["errors"]))
             if error["path"] not in before or _compiles(before[error["path"]], error["path"])
         ),
         calls=constructors(before, after, report["findings"]),

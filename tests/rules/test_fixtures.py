@@ -29,6 +29,7 @@ FOUR_RANKS = {
     "FSDP102-sharding-strategy-hybrid": "two nodes of two",
     "FSDP107-process-group-and-mesh-groups": "two nodes of two",
     "FSDP107-process-group-and-mesh-own-group": "two groups of two",
+    "FSDP107-process-group-and-mesh-chosen": "two nodes of two",
     "FSDP123-shared-configuration-mesh": "two nodes of two",
     "FSDP109-param-init-fn-rank-0": "one rank with values, three without",
 }

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
+from fsdp_rules.construction._plan.chosen_groups import chosen_groups, mesh_edits
 from fsdp_rules.construction._plan.leaves import leaves
 from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.construction._plan.strategies import HYBRID, follow
 from fsdp_rules.file.expressions import bind, brief, elements, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
@@ -25,7 +27,7 @@ class Mesh(ArgumentRule):
     A `device_mesh` that the file builds with `init_device_mesh` becomes `mesh=`; its dimensions already have FSDP2's
     order, replicate before shard. A process group becomes a mesh of one dimension, a (shard, replicate) pair of them,
     whose order is the other way round, one of two. FSDP1's strategies ask for one dimension, hybrid ones for two, and
-    a mesh of unknown shape is passed on under that assumption.
+    a mesh of unknown shape is passed on under that assumption. Branches that choose one group or a pair choose a mesh.
     """
 
     id = "FSDP107"
@@ -87,11 +89,27 @@ def build(model):
             return
         choices = leaves(value, file).nodes
         if any(isinstance(choice, cst.Tuple) for choice in choices):
+            chosen = chosen_groups(value, file) if self._chooses_hybrid(plan, file) else []
+            if chosen:
+                plan.mesh, plan.mesh_value = "given", value
+                plan.mesh_name = file.fresh(value, "mesh", "device_mesh", "shard_mesh")
+                plan.edits += mesh_edits(chosen, plan, file)
+                message = "the branches make a mesh of one group, or of two, assumes the strategy is hybrid with two"
+                yield Diagnosis(value, Level.REVIEW, message, "FSDP1 refused any other combination.")
+                return
             plan.helper.append(f"{brief(file.code(value))} may be one group or two")
         plan.mesh, plan.mesh_value = "group", value
         if self._may_be_none(value, found, file):
             plan.optional_group = True
         yield Diagnosis(value, Level.SAFE, "DeviceMesh.from_group makes the mesh of this group")
+
+    def _chooses_hybrid(self, plan: ShardPlan, file: File) -> bool:
+        """Whether the strategy is chosen between hybrid ones and others, none of them NO_SHARD."""
+        strategy = plan.arguments.get("sharding_strategy")
+        choices, reason = follow(strategy, file) if strategy is not None else (None, "")
+        if choices is None or reason or choices.others or "NO_SHARD" in choices.names:
+            return False
+        return not HYBRID.isdisjoint(choices.names) and not choices.names <= HYBRID
 
     def _may_be_none(self, value: cst.BaseExpression, found: cst.BaseExpression, file: File) -> bool:
         """Whether the group is a parameter whose default is None, or is None on some way to the call."""

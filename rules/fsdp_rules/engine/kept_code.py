@@ -9,6 +9,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp_rules.beyond.private_api import PrivateApi
+from fsdp_rules.construction._plan.four_bit import keeps_fsdp1
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -23,6 +24,8 @@ OWN = re.compile(
 )
 #: How every message about code that is left as it is starts.
 UNCHANGED = "unchanged: "
+FOUR_BIT = "the model of this file keeps FSDP1, since it has 4-bit weights"
+WITH_FSDP1 = "no change needed while the model keeps FSDP1 (FSDP101)"
 CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
 
 
@@ -65,7 +68,7 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
         diagnosis,
         level=Level.INFO,
         message=f"{UNCHANGED}{kept}",
-        advice="no change needed until that class is migrated (FSDP119)",
+        advice=WITH_FSDP1 if kept == FOUR_BIT else "no change needed until that class is migrated (FSDP119)",
         edits=(),
         consumes=(),
     )
@@ -90,6 +93,8 @@ def _kept(diagnosis: Diagnosis, file: File) -> str | None:
     kept = file.project.kept
     if isinstance(diagnosis.node, cst.ClassDef):
         return None
+    if diagnosis.edits and keeps_fsdp1(file.module, file):
+        return FOUR_BIT
     if kept.alone and diagnosis.edits:
         return "this project only wraps models with its own subclass of FSDP1's class"
     if file.path not in kept.paths:

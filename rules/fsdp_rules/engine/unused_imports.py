@@ -173,7 +173,7 @@ class Cleaner(StatementTransformer):
             return False
         if local not in self.used_before and not (fsdp1 and self.before.settings.enabled(Imports.id)):
             return False
-        return not self._exported(local)
+        return bool(self.depth) or not self._exported(local)
 
     def _exported(self, local: str) -> bool:
         return self.before.project.imports_from(self.before.path, local) or (

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_with
 from fsdp_rules.file.tree import Code
+from fsdp_rules.loop._clipping import OFFLOADED, clipping_of, may_be_own_method, takes_a_norm
 from fsdp_rules.model.asked_for import asked_for
-from fsdp_rules.model.backends import reduces_no_cpu_tensors
 from fsdp_rules.model.sharded import sharded
-from fsdp_rules.model.wrap_arguments import IGNORED, OFFLOAD, Given, given
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -26,30 +23,8 @@ from fsdp_rules.verdict.what_to_test import CLIPPING
 NORM = "the global norm (FSDP1's to 1e-6)"
 
 
-@dataclass(frozen=True)
-class _Need:
-    """Why a helper is needed, and what to change by hand to do without."""
-
-    reason: str
-    cure: str
-
-
-INFINITE = _Need(
-    "torch's infinity norm fails where a rank has an empty shard",
-    "call torch.nn.utils.clip_grad_norm_ if each parameter has at least as many rows as there are ranks",
-)
-MIXED = _Need(
-    "plain (ignored) and sharded parameters may be mixed",
-    "clip the sharded parameters alone with torch.nn.utils.clip_grad_norm_ if the ignored ones are frozen",
-)
 #: The norm of offloaded gradients is reduced where they are.
-OFFLOADED = "assumes the process group has a CPU backend if parameters are offloaded"
 BACKEND = 'start the process group with backend="cpu:gloo,cuda:nccl" if parameters are offloaded'
-NO_CPU_BACKEND = _Need(
-    "parameters may be offloaded, and NCCL alone reduces no norm on the CPU",
-    'start the process group with backend="cpu:gloo,cuda:nccl"',
-)
-ASKED = _Need("--helpers always asks for it", "use --helpers needed")
 
 
 class ClipGradNorm(Rule):
@@ -59,7 +34,8 @@ class ClipGradNorm(Rule):
     `torch.nn.utils.clip_grad_norm_` computes the global norm. It returns a DTensor, and `.full_tensor()` makes it the
     number that FSDP1 returned. Where this model's plain parameters are mixed with sharded ones,
     `fsdp_compat.clip_grad_norm_` does what FSDP1's method did. Where parameters are offloaded to the CPU the norm is
-    reduced there, so the process group needs a CPU backend (`"cpu:gloo,cuda:nccl"`).
+    reduced there, so the process group needs a CPU backend (`"cpu:gloo,cuda:nccl"`). Where the same file starts the
+    process group with "nccl", FSDP232 adds gloo.
 
     The two agree to about 1e-6 relative: they add the squares in another order.
     """
@@ -110,10 +86,10 @@ def train(model, batches, optimizer):
     def _call(self, call: cst.Call, receiver: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
         found = sharded(receiver, file)
         held = found.certainty
-        if found.is_excluded or not _takes_a_norm(call, file):
+        if found.is_excluded or not takes_a_norm(call, file):
             return
         name = file.code(receiver)
-        if held is not Certainty.YES and "clip_grad_norm_" in file.project.methods:
+        if may_be_own_method(found, file):
             yield Diagnosis(
                 call,
                 Level.MANUAL,
@@ -122,7 +98,9 @@ def train(model, batches, optimizer):
             )
             return
         assumptions = [] if held is Certainty.YES else [f"assumes {name} is the sharded model"]
-        need = self._needs_helper(call, receiver, assumptions, file)
+        clipping = clipping_of(call, receiver, file)
+        need = clipping.need
+        assumptions += clipping.assumptions
         if need is not None and not file.settings.may_help:
             yield Diagnosis(
                 call,
@@ -162,25 +140,6 @@ def train(model, batches, optimizer):
             edits=(Replace(call, build),),
         )
 
-    def _needs_helper(
-        self, call: cst.Call, receiver: cst.BaseExpression, assumptions: list[str], file: File
-    ) -> _Need | None:
-        """Why torch's function does not do here; what it rests on where it does is added to ``assumptions``."""
-        norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
-        if norm_type is not None and not isinstance(norm_type, cst.Integer | cst.Float):
-            return INFINITE
-        ignored = given(receiver, "ignored", IGNORED, file)
-        if ignored is Given.PERHAPS:
-            return MIXED
-        if ignored is Given.NOT_HERE:
-            assumptions.append("assumes no parameter of this model is ignored, as some of this project are")
-        offloaded = given(receiver, "offload", OFFLOAD, file)
-        if offloaded is Given.PERHAPS and reduces_no_cpu_tensors(file):
-            return NO_CPU_BACKEND
-        if offloaded is not Given.NO:
-            assumptions.append(OFFLOADED)
-        return ASKED if file.settings.prefers_helpers else None
-
     def _value(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         parent = file.parent(node)
         if (isinstance(parent, cst.Call) and parent.func is node) or sharded(
@@ -194,13 +153,3 @@ def train(model, batches, optimizer):
             message = "an FSDP2 model has no method clip_grad_norm_ to pass on"
             advice = "pass functools.partial(fsdp_compat.clip_grad_norm_, model) instead"
         yield Diagnosis(node, Level.MANUAL, message, advice)
-
-
-def _takes_a_norm(call: cst.Call, file: File) -> bool:
-    """Whether the arguments are those of FSDP1's method, and not the parameters that a function of that name takes."""
-    arguments = bind(call, ("max_norm", "norm_type"))
-    if arguments is None:
-        return all(argument.star for argument in call.args)
-    if "max_norm" not in arguments or not set(arguments) <= {"max_norm", "norm_type"}:
-        return False
-    return "param" not in file.code(arguments["max_norm"])

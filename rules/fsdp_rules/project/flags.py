@@ -46,6 +46,12 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "low_precision": re.compile(
         rb"\.(bfloat16|half)\(\)|\btorch_dtype\b|\.to\((dtype\s*=\s*)?torch\.(bfloat16|float16|half)\b"
     ),
+    # Groups and meshes with a backend of their choice, and what is asked for the name of one.
+    "chosen_backend": re.compile(
+        rb"\bnew_\w*group\w*\((?:[^()]|\([^()]*\))*?(\bbackend\b|[\"']nccl[\"'])|"
+        rb"\bbackend_override\b|\b_?get_backend(_config)?\("
+    ),
+    "two_meshes": re.compile(rb"HYBRID_SHARD|\bdevice_mesh\b|\bDeviceMesh\b"),
 }
 
 #: What a file that raises a flag has in its bytes in lower case, one at least: to search for that costs a tenth.

@@ -75,3 +75,18 @@ def test_the_function_is_defined_once() -> None:
 
 def test_policies_with_arguments_of_each_unit_are_left_to_the_helper() -> None:
     assert "fsdp_compat.shard(" in wrapped("auto_wrap_policy=CustomPolicy(args.choose)")
+
+
+def test_the_predicate_of_a_chosen_policy_is_the_function_itself() -> None:
+    above = """
+        if args.units:
+            policy = functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in model.blocks)
+        elif args.own:
+            policy = functools.partial(lambda_auto_wrap_policy, lambda_fn=args_picks)
+        else:
+            policy = None
+    """
+    text = wrapped("auto_wrap_policy=policy, device_id=0", above)
+    assert is_native(text)
+    assert "policy = lambda m: m in model.blocks\n" in text
+    assert "policy = args_picks\n" in text

@@ -63,6 +63,22 @@ def test_4_bit_weights_count_where_the_wrapped_model_gets_them(others: str, leve
     assert said == [level]
 
 
+def test_the_loop_of_a_model_with_4_bit_weights_keeps_fsdp1() -> None:
+    wraps = "from bitsandbytes.nn import Linear4bit\n" + WRAP.format("").replace("FSDP(net)", "FSDP(Linear4bit(8, 8))")
+    source = wraps.replace("model =", "# TODO(fsdp-migrate FSDP101): {todo}\nmodel =").format(
+        todo="this model has 4-bit weights, which neither fully_shard nor fsdp_compat can shard"
+    )
+    loop = "with model.no_sync():\n    loss(model).backward()\nmodel.clip_grad_norm_(1.0)\nstate = model.state_dict()\n"
+    result = rewrite(wraps + loop)
+    assert isinstance(result, Changed)
+    assert result.source.decode() == source + loop
+    kept = [found for found in result.findings if "keeps FSDP1, since it has 4-bit weights" in found.message]
+    assert {found.rule for found in kept} >= {"FSDP201", "FSDP202"}
+    assert {found.level.value for found in kept} == {"info"}
+    again = rewrite(result.source)
+    assert not isinstance(again, Changed)
+
+
 @pytest.mark.parametrize("after", [".to(args.device)", ".eval()", ".to(args.device).train()"])
 def test_methods_of_the_result_are_kept(after: str) -> None:
     source = WRAP.format(", sync_module_states=True").rstrip() + f"{after}\n"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fsdp_rules.verdict.result import Changed
 from tests.rules.construction.helpers import is_native, wrapped
+from tests.rules.helpers import rewrite
 
 HYBRID = "sharding_strategy=ShardingStrategy.HYBRID_SHARD"
 
@@ -55,3 +59,39 @@ def test_one_group_or_two() -> None:
             group = args.group
     """
     assert "fsdp_compat.shard(" in wrapped("process_group=group", above)
+
+
+CHOSEN = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+def build(model, strategy, shard, replicate):
+    if strategy == "hsdp":
+        group = {pair}
+    else:
+        group = {one}
+    {more}
+    kinds = {{"hsdp": ShardingStrategy.HYBRID_SHARD, "fsdp": ShardingStrategy.FULL_SHARD}}
+    model = FSDP(model, process_group=group, sharding_strategy=kinds[strategy])
+    return model
+"""
+
+
+@pytest.mark.parametrize(
+    ("pair", "one", "more", "native"),
+    [
+        ("(shard, replicate)", "shard", "pass", True),
+        ("(shard, replicate())", "make(shard)", "print(group)", True),
+        ("(shard, replicate)", "None", "pass", False),
+        ("(shard, replicate, 2)", "shard", "pass", False),
+        ("(shard, replicate)", "shard", "model.group = group", False),
+        ("(shard, replicate) if shard else None", "shard", "pass", False),
+    ],
+)
+def test_branches_that_choose_one_group_or_two_make_a_mesh(pair: str, one: str, more: str, native: bool) -> None:
+    result = rewrite(CHOSEN.format(pair=pair, one=one, more=more))
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert ("DeviceMesh.from_group(" in text) is native
+    assert ("fsdp_compat.shard(" in text) is not native
+    level = next(found.level.value for found in result.findings if found.rule == "FSDP107")
+    assert level == "review" or not native

@@ -280,3 +280,22 @@ def test_an_unused_import_is_kept_where_its_rule_is_ignored() -> None:
     source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     assert isinstance(rewrite(source), Changed)
     check_noop(source, Settings(ignore=("FSDP1",)))
+
+
+def test_an_import_in_a_function_is_no_name_of_the_module() -> None:
+    """Another file imports the module's own import of that name, which stays for it."""
+    before = """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    def build(model):
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        return FSDP(model)
+    """
+    after = """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+
+    def build(model):
+        return fully_shard(model)
+    """
+    check_rewrites(before, after, other="from example import FSDP\n")

@@ -446,7 +446,31 @@ def sticky(model):
     return model.state_dict()
 """
     found = {(entry.rule, entry.level.value) for entry in findings(source(body)) if entry.rule != "FSDP100"}
-    assert found == {("FSDP310", "manual"), ("FSDP309", "manual")}
+    assert found == {("FSDP310", "manual"), ("FSDP304", "info"), ("FSDP309", "manual")}
+
+
+def test_an_optimizer_state_in_a_block_that_is_kept_is_named() -> None:
+    body = """
+class Trainer:
+    def __init__(self, net, ema):
+        self.net = FSDP(net)
+        self.ema = FSDP(ema)
+
+    def save(self):
+        with FSDP.state_dict_type(self.net, StateDictType.FULL_STATE_DICT):
+            states = self.net.state_dict(), self.ema.state_dict()
+            return states, FSDP.optim_state_dict(self.net, self.optimizer)
+
+    def load(self, states):
+        with FSDP.state_dict_type(self.net, StateDictType.FULL_STATE_DICT):
+            self.net.load_state_dict(states[0])
+            self.ema.load_state_dict(states[1])
+            self.optimizer.load_state_dict(FSDP.optim_state_dict_to_load(self.net, self.optimizer, states[2]))
+"""
+    found = {(entry.rule, entry.level.value, entry.line) for entry in findings(source(body))}
+    lines = source(body).splitlines()
+    taken, loaded = (lines.index(line) + 1 for line in lines if "FSDP.optim_state_dict" in line)
+    assert {("FSDP304", "info", taken), ("FSDP305", "info", loaded)} <= found
 
 
 def test_the_last_setting_before_a_call_counts() -> None:

@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name, literal_bool, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
+from fsdp_rules.fsdp1.names import FSDP
 
 #: Classes of bitsandbytes whose weights FSDP1 shards as the bytes that they are.
 FOUR_BIT = frozenset({"Linear4bit", "LinearFP4", "LinearNF4", "Params4bit"})
@@ -18,6 +19,15 @@ def builds_four_bit_weights(call: cst.Call, file: File) -> bool:
     """Whether the function of ``call``, or what it runs of its file, builds such layers, or passes their class on."""
     layers = _four_bit_layers(file.module, file)
     return bool(layers) and any(other in layers for place in _run(call, file) for other in file.inside(place, cst.Call))
+
+
+@once
+def keeps_fsdp1(module: cst.Module, file: File) -> bool:
+    """Whether the file wraps models with FSDP1, each of them with such weights, so that its loop is FSDP1's too."""
+    if not _four_bit_layers(module, file):
+        return False
+    wraps = [call for call in file.inside(module, cst.Call) if file.fsdp1(call.func) == FSDP]
+    return bool(wraps) and all(builds_four_bit_weights(call, file) for call in wraps)
 
 
 @once

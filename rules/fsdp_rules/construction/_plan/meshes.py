@@ -72,7 +72,7 @@ class Meshes:
         """The mesh as one expression, None for FSDP2's default."""
         plan = self.plan
         if plan.mesh == "given" and plan.mesh_value is not None:
-            return code(plan.mesh_value)
+            return plan.mesh_name or code(plan.mesh_value)
         if plan.mesh == "group" and plan.mesh_value is not None:
             return self._of_group(code(plan.mesh_value), code)
         if plan.mesh == "no_shard":
@@ -88,8 +88,8 @@ class Meshes:
             per_node = self._per_node
             shape = f"({self.world()} // {per_node}, {per_node})"
             return [f"{per_node} = {self.per_node(code)}", f"{name} = {self.made(shape, code)}"]
-        if plan.mesh == "groups":
-            return self._of_groups(name, code)
+        if plan.mesh == "groups" and plan.mesh_value is not None:
+            return self.of_groups(name, plan.groups, plan.mesh_value, code)
         if plan.mesh in ("group", "replicated") and plan.mesh_value is not None:
             return self._lines_of_group(name, code)
         return [f"{name} = {self.expression(code)}"]
@@ -129,16 +129,29 @@ class Meshes:
             f"    {name} = {self._of_group(group, code)}",
         ]
 
-    def _of_groups(self, name: str, code: Code) -> list[str]:
+    def of_groups(
+        self,
+        name: str,
+        groups: tuple[cst.BaseExpression, cst.BaseExpression] | None,
+        value: cst.BaseExpression,
+        code: Code,
+    ) -> list[str]:
+        """Statements that give the mesh of ``value``, a pair of ``groups`` to shard and to replicate over, its name."""
         plan = self.plan
         unpacked: list[str] = []
-        if plan.groups is not None and all(map(is_repeatable, plan.groups)):
-            shard, replicate = (code(group) for group in plan.groups)
+        names = (
+            self.file.fresh(plan.module, "shard_group", "intra_node_group"),
+            self.file.fresh(plan.module, "replicate_group", "inter_node_group"),
+        )
+        if groups is None:
+            shard, replicate = names
+            unpacked.append(f"{shard}, {replicate} = {code(value)}")
         else:
-            assert plan.mesh_value is not None
-            shard = self.file.fresh(plan.module, "shard_group", "intra_node_group")
-            replicate = self.file.fresh(plan.module, "replicate_group", "inter_node_group")
-            unpacked.append(f"{shard}, {replicate} = {code(plan.mesh_value)}")
+            named = [code(group) if is_repeatable(group) else name for group, name in zip(groups, names, strict=True)]
+            unpacked += [
+                f"{name} = {code(group)}" for group, name in zip(groups, names, strict=True) if not is_repeatable(group)
+            ]
+            shard, replicate = named
         rows = self.file.fresh(plan.module, "rows", "shard_ranks")
         distributed = self.file.ref("torch.distributed.all_gather_object").rpartition(".")[0]
         from_group = self.file.ref("torch.distributed.device_mesh.DeviceMesh") + ".from_group"

@@ -56,7 +56,8 @@ class ShardPlan:
 
     ``selector`` is a test on the loop variable ``{module}`` (called ``unit`` where the test names it) that picks the
     units under the root, None for the root alone; ``below_root``: it never picks the root. ``units`` is the list of the
-    units where no test selects them. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value`` is the mesh),
+    units where no test selects them. ``mesh`` is ``None`` (FSDP2's default), ``given`` (``mesh_value`` is the mesh,
+    or ``mesh_name`` the variable that the branches above put it in),
     ``group`` or ``replicated`` (``mesh_value`` is the group, None with ``optional_group`` for all ranks), ``groups``
     (``groups`` are those to shard and to replicate over), ``hybrid`` or ``no_shard``. ``strategy`` is set where one of
     several is chosen at run time. ``offload_if`` is the test on which parameters are offloaded, ``offload_value`` the
@@ -79,6 +80,7 @@ class ShardPlan:
     reshard_after_forward: bool | None = None
     mesh: str | None = None
     mesh_value: cst.BaseExpression | None = None
+    mesh_name: str | None = None
     optional_group: bool = False
     groups: tuple[cst.BaseExpression, cst.BaseExpression] | None = None
     strategy: Strategies | None = None

@@ -20,6 +20,9 @@ BY_CLASS = {
     "ModuleWrapPolicy": "module_classes",
 }
 
+#: The tests that a function of the program makes: one that has a name, and one that is written where it is used.
+CALLS = ("{n0}({module})", "({n0})({module})")
+
 
 @dataclass(frozen=True)
 class PolicyTest:
@@ -71,7 +74,7 @@ def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
     if name == "lambda_auto_wrap_policy" and set(arguments) == {"lambda_fn"}:
         function = arguments["lambda_fn"]
         plain = isinstance(function, cst.Name)
-        return PolicyTest("{n0}({module})" if plain else "({n0})({module})", (function,))
+        return PolicyTest(CALLS[0] if plain else CALLS[1], (function,))
     if name == "size_based_auto_wrap_policy" and set(arguments) <= {"min_num_params"}:
         least = arguments.get("min_num_params")
         text = f"{own_name(BY_SIZE, file)}({{module}}, {'{n0}' if least is not None else DEFAULT})[0]"
@@ -124,6 +127,9 @@ def as_function(test: PolicyTest | None, model: cst.BaseExpression, *, bare: boo
     def build(code: Code) -> str:
         if test is not None and test.by_size:
             return f"{test.text(code(model), code)}.__contains__"
+        if test is not None and test.template in CALLS:
+            text = code(test.nodes[0])
+            return text if "\n" not in text and (bare or test.template == CALLS[0]) else f"({text})"
         text = "lambda module: " + ("False" if test is None else test.text("module", code))
         return text if bare else f"({text})"
 

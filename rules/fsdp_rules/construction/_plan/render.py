@@ -34,7 +34,7 @@ MOST_LINES = 25
 
 def too_long(plan: ShardPlan, native: list[Edit], file: File) -> bool:
     """Whether the native form takes more lines of its own than a maintainer would want to own."""
-    written = [edit for edit in native if isinstance(edit, ReplaceStatement)]
+    written = [edit for edit in (*native, *plan.edits) if isinstance(edit, ReplaceStatement)]
     before = sum(file.code(edit.node).count("\n") + 1 for edit in written)
     after = sum(edit.build(file.code).count("\n") + 1 for edit in written)
     inserted = sum(edit.build(file.code).count("\n") + 1 for edit in native if isinstance(edit, InsertBefore))

@@ -24,13 +24,25 @@ def verdicts(call: cst.Call, file: File) -> list[Diagnosis]:
 def _verdict(site: StateSite) -> Diagnosis | None:
     around = site.enclosing
     if around is not None and (around.context is None or block_problem(around.block, site.file) is not None):
-        return None
+        is_reason = bool(site.governing.problem or site.state.problem)
+        return None if site.is_method or is_reason else _with_its_block(site, around.block)
     if around is None and site.is_method and not site.receiver.is_model:
         return None
     if around is None and site.is_method and site.receiver.is_a_mere_name:
         return _only_named(site)
     problem = site.governing.problem or site.state.problem
     return refuse(site.state, problem) if problem else (Taking if site.takes else Putting)(site).diagnosis()
+
+
+def _with_its_block(site: StateSite, block: cst.With) -> Diagnosis:
+    line = site.file.span(block).line
+    return Diagnosis(
+        site.call,
+        Level.INFO,
+        f"unchanged: {site.state.name} belongs to the state_dict_type on line {line}, which is changed by hand",
+        "run this tool again once that block is changed",
+        claims=(site.call.func,),
+    )
 
 
 def _only_named(site: StateSite) -> Diagnosis:

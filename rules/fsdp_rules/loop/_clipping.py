@@ -1,0 +1,88 @@
+"""Whether torch's ``clip_grad_norm_`` does for a sharded model what FSDP1's method did, and what that rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.file import File
+from fsdp_rules.model.backends import reduces_no_cpu_tensors, starts_of_nccl
+from fsdp_rules.model.sharded import Sharded
+from fsdp_rules.model.wrap_arguments import IGNORED, OFFLOAD, Given, given
+from fsdp_rules.project.project import Certainty
+
+
+@dataclass(frozen=True)
+class Need:
+    """Why a helper is needed, and what to change by hand to do without."""
+
+    reason: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """What a call rests on where torch's function is written, or the ``need`` of the helper.
+
+    ``adds_cpu_backend``: the process group that the file starts for NCCL alone gets gloo for the CPU.
+    """
+
+    need: Need | None = None
+    assumptions: tuple[str, ...] = ()
+    adds_cpu_backend: bool = False
+
+
+INFINITE = Need(
+    "torch's infinity norm fails where a rank has an empty shard",
+    "call torch.nn.utils.clip_grad_norm_ if each parameter has at least as many rows as there are ranks",
+)
+MIXED = Need(
+    "plain (ignored) and sharded parameters may be mixed",
+    "clip the sharded parameters alone with torch.nn.utils.clip_grad_norm_ if the ignored ones are frozen",
+)
+NO_CPU_BACKEND = Need(
+    "parameters may be offloaded, and NCCL alone reduces no norm on the CPU",
+    'start the process group with backend="cpu:gloo,cuda:nccl"',
+)
+ASKED = Need("--helpers always asks for it", "use --helpers needed")
+NOT_IGNORED = "assumes no parameter of this model is ignored, as some of this project are"
+OFFLOADED = "assumes the process group has a CPU backend if parameters are offloaded"
+
+
+def clipping_of(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Clipping:
+    """What becomes of ``call``, FSDP1's ``clip_grad_norm_`` of ``receiver``."""
+    norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
+    if norm_type is not None and not isinstance(norm_type, cst.Integer | cst.Float):
+        return Clipping(INFINITE)
+    ignored = given(receiver, "ignored", IGNORED, file)
+    if ignored is Given.PERHAPS:
+        return Clipping(MIXED)
+    notes = (NOT_IGNORED,) if ignored is Given.NOT_HERE else ()
+    offloaded = given(receiver, "offload", OFFLOAD, file)
+    lacks_backend = offloaded is Given.PERHAPS and reduces_no_cpu_tensors(file)
+    starts = starts_of_nccl(file) if lacks_backend else []
+    if lacks_backend and not starts:
+        return Clipping(NO_CPU_BACKEND, notes)
+    if file.settings.prefers_helpers:
+        return Clipping(ASKED, notes)
+    if lacks_backend:
+        line = file.span(starts[0]).line
+        return Clipping(None, (*notes, f"assumes line {line} starts the process group, with its new CPU backend"), True)
+    return Clipping(None, notes if offloaded is Given.NO else (*notes, OFFLOADED))
+
+
+def takes_a_norm(call: cst.Call, file: File) -> bool:
+    """Whether the arguments are those of FSDP1's method, and not the parameters that a function of that name takes."""
+    arguments = bind(call, ("max_norm", "norm_type"))
+    if arguments is None:
+        return all(argument.star for argument in call.args)
+    if "max_norm" not in arguments or not set(arguments) <= {"max_norm", "norm_type"}:
+        return False
+    return "param" not in file.code(arguments["max_norm"])
+
+
+def may_be_own_method(found: Sharded, file: File) -> bool:
+    """Whether the method may be one that a class of the project defines."""
+    return found.certainty is not Certainty.YES and "clip_grad_norm_" in file.project.methods
