@@ -116,7 +116,9 @@ def rewrite(tree: Path, to: str) -> Rewritten:
         raise CannotRun(f"{path} could not be rewritten: {reason}")
     changed = tuple(file.real for file in result.changed if isinstance(file.result, Changed))
     if not changed:
-        raise CannotRun("rewrite changes nothing here: there is no FSDP1 code that it knows how to move")
+        raise CannotRun(
+            "rewrite changes nothing here: name a commit with FSDP1 code by fsdp-migrate verify --before-ref REF"
+        )
     left = tuple(
         f"{os.path.relpath(f.path, tree)}:{f.line} {f.rule} {f.message}"
         for f in result.findings
