@@ -628,3 +628,21 @@ def setup(model):
 """
     assert levels(body, "FSDP302") == ["review"]
     assert levels(f"{body}    return model.state_dict()\n", "FSDP302") == ["safe"]
+
+
+def test_a_kind_by_an_unknown_name_of_fsdp1_is_left_with_its_block() -> None:
+    source = """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, renamed
+
+    def main(net, state):
+        model = FSDP(net)
+        with FSDP.state_dict_type(model, renamed.SHARDED_STATE_DICT):
+            model.load_state_dict(state)
+    """
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"with FSDP.state_dict_type(model, renamed.SHARDED_STATE_DICT):" in result.source
+    assert {(found.rule, found.line) for found in findings(source) if found.level.value == "manual"} == {
+        ("FSDP301", 6),
+        ("FSDP902", 6),
+    }

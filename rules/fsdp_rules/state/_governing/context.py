@@ -122,6 +122,9 @@ def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, S
     if kind is not Kind.UNKNOWN:
         return kind, kind is Kind.FULL
     value = file.value(node)
+    if (file.fsdp1(value) or "").startswith("."):
+        # A name of FSDP1's package that is none of its public ones is left by hand, and so is what it is a part of.
+        return Kind.UNKNOWN, True
     if isinstance(value, cst.IfExp) and (value is node or means_the_same(value.test, call, file)):
         arms = (_kind(value.body, file), _kind(value.orelse, file))
         if arms == (Kind.FULL, Kind.SHARDED):
