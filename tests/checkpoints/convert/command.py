@@ -41,14 +41,19 @@ def arguments(source: Path, target: Path, to: str) -> list[str]:
 
 def start(source: Path, target: Path, to: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
     """The command, running; ``before`` runs in its process."""
-    return subprocess.Popen(
-        arguments(source, target, to),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=before,
-    )
+    # What a shell starts in the background ignores this signal, and so does everything that it starts in turn.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            arguments(source, target, to),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=before,
+        )
+    finally:
+        signal.signal(signal.SIGINT, ours)
 
 
 def partial(target: Path) -> list[Path]:
