@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,9 @@ from fsdp_rules.project.own_keys import OwnKey, own_keys
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Failed, Result
 
+#: The file that shards the models of verl, and the word by which it knows FSDP2.
+_OF_VERL = "/verl/workers/fsdp_workers.py"
+_FSDP2 = re.compile(rb"""["']fsdp2["']""")
 #: The keys that each file of Python reads for arguments that are gone, by its path.
 Keys = Mapping[str, tuple[OwnKey, ...]]
 
@@ -21,6 +25,13 @@ Keys = Mapping[str, tuple[OwnKey, ...]]
 def keys_in(files: Iterable[tuple[str, bytes]]) -> Keys:
     """What the Python ``files``, paths with their bytes, read."""
     return {path: found for path, data in files if (found := own_keys(data))}
+
+
+def has_older_verl(files: Iterable[tuple[str, bytes]]) -> bool:
+    """Whether the Python ``files`` have verl's own code, of a release that knows no fsdp2."""
+    every = [(path.replace("\\", "/"), data) for path, data in files]
+    own = any(f"/{path}".endswith(_OF_VERL) for path, _ in every)
+    return own and not any(_FSDP2.search(data) for path, data in every if "/verl/" in f"/{path}")
 
 
 def naming(rest: Sequence[Source], keys: Keys, read: Callable[[Path], bytes]) -> Iterator[tuple[Source, bytes]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.agreement import Agreement
-from fsdp_migrate.pipeline.configuring import configured, keys_in, naming
+from fsdp_migrate.pipeline.configuring import configured, has_older_verl, keys_in, naming
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow
@@ -107,7 +107,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     python = [file for file in files if not file.source.is_config]
     reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
     files += reached
-    keys = keys_in((file.source.shown, file.candidate.data) for file in python if not file.candidate.is_notebook)
+    texts = [(file.source.shown, file.candidate.data) for file in python if not file.candidate.is_notebook]
+    keys = keys_in(texts)
     for source, data in naming([one for one in rest if one.is_config], keys, read):
         files.append(_File(source, Candidate(source.shown, data, False), PENDING, data))
     if request.of == "shim":
@@ -116,7 +117,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     native = project is not None and engine.shards_natively(project)
     progress.start("Configuration", sum(file.source.is_config for file in files))
     done = [Done(file.candidate.path, file.candidate.data, file.result, file.source.is_config) for file in files]
-    results = configured(done, keys, partial(_settings_of, request, native), progress.step)
+    results = configured(done, keys, partial(_settings_of, request, native, has_older_verl(texts)), progress.step)
     for file, result in zip(files, results, strict=True):
         file.result = result
     _leave_what_is_outside(files, request.paths)
@@ -201,9 +202,10 @@ def _leave_what_is_outside(files: Sequence[_File], paths: Sequence[str]) -> None
             file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")
 
 
-def _settings_of(request: Request, native: bool, path: str) -> Settings:
-    """The settings of one file; ``native``: the tree shards with FSDP2 alone."""
-    return replace(request.selection.applied(request.settings, path), shards_natively=native)
+def _settings_of(request: Request, native: bool, older_verl: bool, path: str) -> Settings:
+    """The settings of one file; ``native`` and ``older_verl`` are what the tree says of all of them."""
+    applied = request.selection.applied(request.settings, path)
+    return replace(applied, shards_natively=native, older_verl=older_verl)
 
 
 def _analyse(

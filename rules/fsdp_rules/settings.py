@@ -21,6 +21,7 @@ class Settings:
     that the output has to run on. ``transformers``: the newest release (major, minor) that the project allows, None
     where it says nothing. ``line_length``: the longest line that the project allows, None where it is silent.
     ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
+    ``older_verl``: the tree has verl's own code, which knows no fsdp2.
     """
 
     to: str = "native"
@@ -32,6 +33,7 @@ class Settings:
     line_length: int | None = None
     transformers: tuple[int, int] | None = None
     shards_natively: bool = False
+    older_verl: bool = False
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""

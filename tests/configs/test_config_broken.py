@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -264,3 +266,17 @@ def test_a_page_shows_the_change(tmp_path: Path) -> None:
     file.write_text(V1)
     assert main(["rewrite", str(file), "--report", str(page)]) == 0
     assert "fsdp_reshard_after_forward" in page.read_text()
+
+
+@pytest.mark.parametrize(("text", "is_parsed"), [("model: small\nlr: 0.1\n", False), ("fsdp: full\nlr: 0.1\n", True)])
+def test_a_file_that_says_nothing_of_fsdp_costs_a_search_of_its_bytes(
+    text: str, is_parsed: bool, tmp_path: Path
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.yaml").write_text(text, encoding="utf-8")
+    program = (
+        "import sys\nfrom fsdp_migrate.cli import main\n"
+        "main(['check', sys.argv[1]])\nprint('PARSED', any(name.startswith('ruamel') for name in sys.modules))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert f"PARSED {is_parsed}" in ran.stdout

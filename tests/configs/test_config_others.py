@@ -96,3 +96,10 @@ def test_words_of_the_trainer_with_a_file_name_that_file() -> None:
 def test_words_of_the_trainer_say_what_to_write() -> None:
     (finding,) = migrated("fsdp: shard_grad_op offload auto_wrap\n", "sft.yaml")[1]
     assert "reshard_after_forward: false, cpu_offload: true" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "text", ["name: fsdp2\nsharding_strategy: full_shard\n", "a:\n  fsdp_version: 2\n  fsdp_strategy: x\n"]
+)
+def test_settings_that_say_they_are_fsdp2s_are_passed_over(text: str) -> None:
+    assert found(text, "strategy.yaml") == set()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.configs.helpers import check_kept, check_migrates, found, migrated
+from tests.rules.helpers import rewrite_tree
 
 LAYERS = '"transformer_layer_cls_to_wrap": ["Block"]'
 
@@ -94,3 +96,36 @@ def test_words_in_a_list_are_read_as_one() -> None:
 def test_a_record_of_arguments_in_which_fsdp_is_off_is_nothing(off: str) -> None:
     text = f"fsdp: {off}\nfsdp_config:\n  min_num_params: 0\n  xla: false\n"
     assert migrated(text, "config.yaml") == (text, ())
+
+
+OLDER = {
+    "verl/workers/fsdp_workers.py": b"from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n",
+    "verl/trainer/main_ppo.py": b"def run(config, fsdp):\n    if config.actor.strategy == 'fsdp':\n        fsdp()\n",
+    "conf/ppo.yaml": b"actor_rollout_ref:\n  actor:\n    strategy: fsdp\n    fsdp_config:\n      fsdp_size: -1\n",
+    "run.sh": b"python -m verl.trainer.main_ppo actor_rollout_ref.actor.fsdp_config.fsdp_size=-1\n",
+}
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_tree_with_the_code_of_an_older_verl_keeps_its_strategies(knows: bool) -> None:
+    files = dict(OLDER)
+    if knows:
+        files["verl/trainer/main_ppo.py"] = b"def run(config, fsdp):\n    return config.strategy in {'fsdp', 'fsdp2'}\n"
+    results = rewrite_tree(files)
+    said = {
+        path: {(one.rule, one.level.value) for one in results[path].findings}  # type: ignore[union-attr]
+        for path in ("conf/ppo.yaml", "run.sh")
+    }
+    if knows:
+        assert isinstance(results["conf/ppo.yaml"], Changed)
+        assert said == {"conf/ppo.yaml": {("FSDP521", "review")}, "run.sh": {("FSDP521", "manual")}}
+    else:
+        assert isinstance(results["conf/ppo.yaml"], Unchanged)
+        assert said == {"conf/ppo.yaml": {("FSDP521", "info")}, "run.sh": {("FSDP521", "info")}}
+
+
+def test_an_older_verl_does_not_know_what_it_is_asked_for() -> None:
+    text = OLDER["conf/ppo.yaml"].replace(b"strategy: fsdp", b"strategy: fsdp2")
+    result = rewrite_tree({**OLDER, "conf/ppo.yaml": text})["conf/ppo.yaml"]
+    assert isinstance(result, Unchanged)
+    assert {(one.rule, one.level.value) for one in result.findings} == {("FSDP521", "manual")}

@@ -83,7 +83,7 @@ class Others:
         strategies: list[Entry] = []
         dead: list[Entry] = []
         for _, node in root.mappings():
-            for entry in () if _is_off(node) else node.entries or ():
+            for entry in () if _is_off(node) or _is_fsdp2(node) else node.entries or ():
                 if entry.key.removeprefix("fsdp_") in _ARGUMENTS and entry.node.is_scalar:
                     dead.append(entry)
                 if (
@@ -130,6 +130,13 @@ def _is_unused(node: Node) -> bool:
     """Whether ``fsdp`` of the same arguments is off, as in records of runs that hold every argument."""
     words = node.get("fsdp")
     return words is not None and words_of(words) in ("", None, False)
+
+
+def _is_fsdp2(node: Node) -> bool:
+    """Whether the settings of a project say that they are FSDP2's."""
+    words = [str(entry.node.value).lower() for entry in node.entries or () if entry.node.is_scalar]
+    version = node.scalar("fsdp_version")
+    return "fsdp2" in words or str(version) == "2"
 
 
 def _is_off(node: Node) -> bool:

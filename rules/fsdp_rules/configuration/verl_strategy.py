@@ -16,7 +16,8 @@ class VerlStrategy(ConfigRule):
 
     `fsdp` is FSDP1, and verl's default. Each role has its own: actor and critic, and the reference and reward models
     where they say one. It is read at the level of the role; a `strategy` in its `fsdp_config` is overwritten, and
-    silently changes nothing. verl knows fsdp2 from May 2025 on (0.4); an older fork needs its Python changed as well.
+    silently changes nothing. verl knows fsdp2 from May 2025 on (0.4). A tree that has the code of an older fork keeps
+    its strategies, which that code alone reads: its Python moves, and then `fsdp` means FSDP2.
     """
 
     id = "FSDP521"
@@ -46,6 +47,12 @@ critic:
         """The strategy of a role, or its absence."""
         setting, nested = block.get("strategy"), block.get("fsdp_config.strategy")
         role = block.around["role"]
+        if block.older_verl and (setting is None or setting.word in ("FSDP", "FSDP2")):
+            is_new = setting is not None and setting.word == "FSDP2"
+            told = f"the verl of this tree knows no fsdp2, so that {role} runs its own Python, which is FSDP1"
+            advice = "Rewrite that Python: the strategy keeps its name, and then shards with FSDP2."
+            yield Verdict(setting, Level.MANUAL if is_new else Level.INFO, told, advice)
+            return
         advice = "An older fork needs verl's fsdp2 first: see verl's own release notes."
         if setting is None:
             told = f"{role} has no strategy here, so verl's default counts: fsdp, which is FSDP1"
