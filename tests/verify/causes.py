@@ -104,6 +104,10 @@ _REDUCED = (
     Training(shard=fsdp2(mp_policy=MixedPrecisionPolicy(None, BF16)), model=_used, sync=sync_last),
 )
 _SINGLE = [Training(shard, lambda: Decoder(Single), batch=numbers, deep=1) for shard in (fsdp1(), fsdp2())]
+_SHARED_LOW = [
+    Training(shard, lambda: Decoder(Layer), batch=numbers, deep=1)
+    for shard in (fsdp1(mixed_precision=MixedPrecision(BF16, BF16)), fsdp2(mp_policy=MixedPrecisionPolicy(BF16, BF16)))
+]
 _ZERO = "blocks.0.linear.weight"
 
 PAIRS = (
@@ -139,6 +143,7 @@ PAIRS = (
     Pair("reduce-dtype", _low(reduce_dtype=BF16), _low(), EQUAL),
     Pair("shared-input", Training(fsdp1(), lambda: Decoder(Layer), batch=numbers, deep=1),
          Training(model=lambda: Decoder(Layer), batch=numbers, deep=1), "shared-input"),
+    Pair("shared-input", *_SHARED_LOW, "shared-input"),
     Pair("shared-input", *_SINGLE, EQUAL),
     Pair("order-of-summation", _LAST, _EVERY, "order-of-summation"),
     Pair("order-of-summation", PLAIN, Training(gradients=scaled(1.01, "blocks.0.")), None),

@@ -50,13 +50,14 @@ class Unscaled(Model):
         return self.head(x)  # type: ignore[no-any-return]
 
 
-def fsdp1(model: nn.Module, low: bool = False) -> nn.Module:
-    """``low``: computes in bf16 and reduces in fp32, as the other function does it."""
+def fsdp1(model: nn.Module, low: bool = False, original: bool = False) -> nn.Module:
+    """``low``: computes in bf16 and reduces in fp32, as the other does. ``original``: keeps the model's parameters."""
     policy = MixedPrecision(torch.bfloat16, torch.float32) if low else None
-    return FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=policy, device_id=CPU)
+    return FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=policy, device_id=CPU,
+                use_orig_params=original)  # fmt: skip
 
 
-def fsdp2(model: nn.Module, low: bool = False) -> nn.Module:
+def fsdp2(model: nn.Module, low: bool = False, original: bool = True) -> nn.Module:
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     policy = MixedPrecisionPolicy(torch.bfloat16 if low else None, torch.float32, cast_forward_inputs=False)
     for module in list(model.modules()):
@@ -159,6 +160,20 @@ def compiled(shard: Shard, rank: int) -> None:
     _plain(shard(model), rank)
 
 
+def compiled_whole(shard: Shard, rank: int) -> None:
+    """The sharded model in the wrapper that compiles it, which FSDP1 allows with its own parameters alone."""
+    collect_dead_models()
+    _plain(torch.compile(shard(Model(), original=True), backend="eager"), rank)  # type: ignore[arg-type]
+
+
+def compiled_whole_in_place(shard: Shard, rank: int) -> None:
+    """The sharded model compiles itself."""
+    collect_dead_models()
+    model = shard(Model(), original=True)
+    model.compile(backend="eager")
+    _plain(model, rank)
+
+
 def alone(directory: str) -> None:
     """One process and no sharding: as it is, and compiled as a whole in both ways."""
     for name in ("eager", "wrapper", "in place"):
@@ -172,6 +187,7 @@ def alone(directory: str) -> None:
 
 LOOPS = (
     with_closure, with_scaler, accumulating, two_models, in_low_precision, with_complex_buffer, compiled,
+    compiled_whole, compiled_whole_in_place,
 )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from fsdp_migrate.verify.recorder.arm import recorded
 from fsdp_migrate.verify.recorder.orders import Orders
 from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording
+from fsdp_migrate.verify.report.facts import place
+from fsdp_migrate.verify.report.verdict_html import map_of, render
 
 CRITIC_STEPS = 2
 
@@ -53,3 +55,22 @@ def test_the_first_difference_is_the_first_in_time(tmp_path: Path, wrong_at: int
 
 def test_two_optimizers_that_agree_are_equal(tmp_path: Path) -> None:
     assert verdict_of(adversarial(tmp_path / "before"), adversarial(tmp_path / "after")).firsts == ()
+
+
+def test_the_report_names_models_and_optimizers(tmp_path: Path) -> None:
+    verdict = verdict_of(adversarial(tmp_path / "before"), adversarial(tmp_path / "after", 1))
+    assert verdict.first is not None
+    where = place(verdict, verdict.first)
+    assert where == "step 1, optimizer 0 (SGD), gradients, 0.weight of model 1 (Sequential)"
+    page = render(verdict)
+    assert "mean over ranks, optimizer 0 (SGD)" in page
+    assert "mean over ranks, optimizer 1 (SGD)" in page
+
+
+def test_the_map_has_the_steps_that_were_made(tmp_path: Path) -> None:
+    verdict = verdict_of(adversarial(tmp_path / "before"), adversarial(tmp_path / "after", 1))
+    found = map_of(verdict)
+    assert found is not None
+    steps = {name: {cell.x for cell in found.cells if cell.y == row} for row, name in enumerate(found.names)}
+    assert steps["weight of model 0 (Linear)"] == {0, 1}
+    assert steps["0.weight of model 1 (Sequential)"] == {0, 1, 2, 3}

@@ -41,7 +41,7 @@ class Cause(ABC):
 
 def name_of(comparison: Comparison, *keys: str) -> str:
     """A parameter, module or unit as reports name it, and how many more there are."""
-    name = shown(keys[0], len(comparison.before.models) > 1)
+    name = shown(keys[0], comparison.before.models)
     return f"{name} and {len(keys) - 1} more" if len(keys) > 1 else name
 
 

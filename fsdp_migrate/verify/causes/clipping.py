@@ -80,7 +80,7 @@ class OrderOfNorm(Cause):
     """Gradients are equal until clipping scales them by a norm that was added up in another order."""
 
     name, rule = "order-of-norm", "FSDP201"
-    cure = "Nothing is wrong; fsdp-migrate verify measures how far this last digit carries."
+    cure = "Nothing is wrong: without --no-repeat fsdp-migrate verify measures how far this last digit carries."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.CLIPPED_GRADIENTS:

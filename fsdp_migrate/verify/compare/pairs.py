@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsdp_migrate.verify.recording.recording import Parameter, Recording
+from fsdp_migrate.verify.recording.recording import Model, Parameter, Recording
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,10 @@ def _full(parameter: Parameter, name: str) -> str:
     return f"{parameter.key.partition(':')[0]}:{name}"
 
 
-def shown(key: str, several: bool) -> str:
-    """A parameter or module as reports name it."""
+def shown(key: str, models: Sequence[Model]) -> str:
+    """A parameter or module as reports name it, with its model where there are several."""
     root, _, name = key.partition(":")
     name = name or "(root)"
-    return f"model {root}: {name}" if several else name
+    if len(models) < 2 or not root.isdigit():
+        return name
+    return f"{name} of model {root} ({models[int(root)].class_name})"

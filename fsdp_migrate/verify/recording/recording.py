@@ -132,11 +132,11 @@ class Recording:
     def parameters(self) -> dict[str, Parameter]:
         return {parameter.key: parameter for model in self.models for parameter in model.parameters}
 
-    def losses(self) -> list[tuple[int, float]]:
-        """Of each step of the first optimizer, what was handed to backward: its sum, as a mean over the ranks."""
+    def losses(self, optimizer: int) -> list[tuple[int, float]]:
+        """Of each step of one optimizer, what was handed to backward: its sum, as a mean over the ranks."""
         found = []
         for step in self.steps:
             values = [sum(v.total for v in rank.losses if v is not None) for rank in step.ranks]
-            if step.optimizer == 0 and any(rank.losses for rank in step.ranks):
+            if step.optimizer == optimizer and any(rank.losses for rank in step.ranks):
                 found.append((step.step, sum(values) / len(values)))
         return found

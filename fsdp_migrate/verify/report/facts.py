@@ -60,16 +60,17 @@ def headline(verdict: Verdict) -> str:
 
 def place(verdict: Verdict, difference: Difference) -> str:
     """Where a difference is: step, rank, phase, name."""
-    several = len(verdict.comparison.before.models) > 1
+    models = verdict.comparison.before.models
     parts = ["before the first step" if difference.step < 0 else f"step {difference.step}"]
-    if len(verdict.comparison.before.optimizers) > 1 and difference.step >= 0:
-        parts.append(f"optimizer {difference.optimizer}")
+    optimizers = verdict.comparison.before.optimizers
+    if len(optimizers) > 1 and difference.step >= 0:
+        parts.append(f"optimizer {difference.optimizer} ({optimizers[difference.optimizer].name})")
     if difference.rank is not None:
         parts.append(f"rank {difference.rank}")
     parts.append(difference.question.text)
     if difference.name:
         named = difference.question is Question.ENVIRONMENT
-        parts.append(difference.name if named else shown(difference.name, several))
+        parts.append(difference.name if named else shown(difference.name, models))
     if difference.what:
         parts.append(difference.what)
     return ", ".join(parts)
@@ -79,9 +80,9 @@ def by_themselves(verdict: Verdict) -> list[tuple[str, str]] | None:
     """Modules that differ on the inputs of before, and what about them; None where none was fed those."""
     if verdict.alone is None:
         return None
-    several = len(verdict.comparison.before.models) > 1
+    models = verdict.comparison.before.models
     return [
-        (shown(each.name, several), ", ".join(filter(None, (each.what, f"rank {each.rank}", size(each.gap)))))
+        (shown(each.name, models), ", ".join(filter(None, (each.what, f"rank {each.rank}", size(each.gap)))))
         for each in verdict.alone
     ]
 

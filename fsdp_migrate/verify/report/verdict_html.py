@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fsdp_migrate.verify.compare.difference import Question
+from fsdp_migrate.verify.compare.pairs import shown
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.report.charts import Bar, Cell, Chart, Map, chart, level
 from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
@@ -17,6 +18,10 @@ from fsdp_migrate.verify.verdict import Verdict
 
 #: Rows of the map; a larger model shows those of its parameters that differ first.
 LONGEST_MAP = 400
+#: Optimizers with curves; a program that steps inside of the backward has one for each parameter.
+MOST_OPTIMIZERS = 4
+
+_Line = Sequence[tuple[int, float]]
 
 
 def render(verdict: Verdict) -> str:
@@ -39,7 +44,7 @@ def render(verdict: Verdict) -> str:
         others=[(place(verdict, other), other.before, other.after) for other in verdict.firsts if other is not first],
         questions=spread(verdict),
         charts=list(_charts(verdict)),
-        map=_map(verdict),
+        map=map_of(verdict),
         trees=trees(verdict),
         alone=by_themselves(verdict),
         bars=list(_bars(verdict)),
@@ -49,31 +54,37 @@ def render(verdict: Verdict) -> str:
 
 def _charts(verdict: Verdict) -> Iterator[Chart]:
     before, after = verdict.comparison.before, verdict.comparison.after
-    losses = before.losses(), after.losses()
-    norms = _norms(before), _norms(after)
-    found = (
-        chart("loss: what was handed to backward, mean over ranks", {"before": losses[0], "after": losses[1]}),
-        chart("loss after minus loss before", {"apart": _minus(*losses)}),
-        chart("gradient norm", {"before": norms[0], "after": norms[1]}),
-        chart("gradient norm after minus before", {"apart": _minus(*norms)}),
-    )
-    yield from (each for each in found if each is not None)
+    for number, started in enumerate(before.optimizers[:MOST_OPTIMIZERS]):
+        whose = f", optimizer {number} ({started.name})" if len(before.optimizers) > 1 else ""
+        losses = before.losses(number), after.losses(number)
+        norms = _norms(before, number), _norms(after, number)
+        found = (
+            chart(f"loss: what was handed to backward, mean over ranks{whose}", _both(*losses)),
+            chart(f"loss after minus loss before{whose}", {"apart": _minus(*losses)}),
+            chart(f"gradient norm{whose}", _both(*norms)),
+            chart(f"gradient norm after minus before{whose}", {"apart": _minus(*norms)}),
+        )
+        yield from (each for each in found if each is not None)
 
 
-def _minus(before: list[tuple[int, float]], after: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def _both(before: _Line, after: _Line) -> dict[str, _Line]:
+    return {"before": before, "after": after}
+
+
+def _minus(before: _Line, after: _Line) -> _Line:
     return [(step, two - one) for (step, one), (_, two) in zip(before, after, strict=False)]
 
 
-def _norms(recording: Recording) -> list[tuple[int, float]]:
+def _norms(recording: Recording, optimizer: int) -> _Line:
     found = []
     for step in recording.steps:
         clips = step.ranks[0].clips
-        if step.optimizer == 0 and clips and clips[0].value is not None and clips[0].value.scalar is not None:
+        if step.optimizer == optimizer and clips and clips[0].value is not None and clips[0].value.scalar is not None:
             found.append((step.step, clips[0].value.scalar))
     return found
 
 
-def _map(verdict: Verdict) -> Map | None:
+def map_of(verdict: Verdict) -> Map | None:
     """How far gradients, state and weights are apart, for each parameter and step."""
     comparison = verdict.comparison
     worst: dict[tuple[str, int], float] = {}
@@ -81,7 +92,8 @@ def _map(verdict: Verdict) -> Map | None:
         for found in comparison.tally.of(question):
             at = found.name, found.step
             worst[at] = max(worst.get(at, 0.0), found.relative)
-    several = len(comparison.before.models) > 1
+    models = comparison.before.models
+    made = {(key, step.step) for step in comparison.before.steps for key in step.weights}
     differing = {name for name, _ in worst}
     keys = list(comparison.pairs.keys)
     if len(keys) > LONGEST_MAP:
@@ -92,14 +104,11 @@ def _map(verdict: Verdict) -> Map | None:
     cells = []
     for y, key in enumerate(keys):
         for x, step in enumerate(steps):
-            relative = worst.get((key, step), 0.0)
-            cells.append(Cell(x, y, level(relative), f"{_named(key, several)}, step {step}: {_told(relative)}"))
-    return Map(tuple(cells), tuple(_named(key, several) for key in keys), len(steps))
-
-
-def _named(key: str, several: bool) -> str:
-    root, _, name = key.partition(":")
-    return f"{root}: {name}" if several else name
+            # Its own optimizer may have made fewer steps, and a frozen parameter has none.
+            if (key, step) in made:
+                relative = worst.get((key, step), 0.0)
+                cells.append(Cell(x, y, level(relative), f"{shown(key, models)}, step {step}: {_told(relative)}"))
+    return Map(tuple(cells), tuple(shown(key, models) for key in keys), len(steps))
 
 
 def _told(relative: float) -> str:

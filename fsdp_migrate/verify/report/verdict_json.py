@@ -29,7 +29,7 @@ def render(verdict: Verdict) -> str:
         "earliest": [_difference(verdict, difference) for difference in verdict.firsts],
         "alone": None if verdict.alone is None else [_difference(verdict, difference) for difference in verdict.alone],
         "questions": [{"question": q, "compared": c, "different": d} for q, c, d in spread(verdict)],
-        "losses": {"before": comparison.before.losses(), "after": comparison.after.losses()},
+        "losses": {"before": comparison.before.losses(0), "after": comparison.after.losses(0)},
         "cost": {"before": asdict(side(comparison.before)), "after": asdict(side(comparison.after))},
         "notes": list(verdict.notes),
     }
