@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import is_sharded_by_fsdp2
@@ -79,6 +80,8 @@ def sample(model, tokens):
 
     def _forward(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         held = sharded(node.value, file).certainty
+        if held is Certainty.NO and is_given_by_call(node.value, file):
+            held = Certainty.MAYBE
         if held is Certainty.NO:
             return
         name = file.code(node.value)

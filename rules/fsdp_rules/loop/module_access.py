@@ -12,6 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._unwrapping import ends_by_unwrapping, is_passed_to_itself, is_read_elsewhere
+from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -74,7 +75,8 @@ def unwrap(model):
             return
         guard = guard_of(node, subject, file)
         held = sharded(receiver, file).certainty
-        if held is Certainty.NO and (_is_a_unit(receiver, file) or _is_given_to_fsdp1(receiver, file)):
+        seen = (_is_a_unit, _is_given_to_fsdp1, is_given_by_call)
+        if held is Certainty.NO and any(asked(receiver, file) for asked in seen):
             held = Certainty.MAYBE
         if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_asked_for(node, subject, PRIVATE, file):
             yield Diagnosis(

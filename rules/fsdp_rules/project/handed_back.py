@@ -84,6 +84,10 @@ class HandedBack:
         return self._into
 
 
-def returning(held: Iterable[Place], edges: Container[Place]) -> frozenset[str]:
-    """The last names of the functions that return what is ``held``; what is handed back has no edge from there."""
-    return frozenset(place.scope.rpartition(".")[2] for place in held if place.kind == "ret" and place in edges)
+def returning(held: Iterable[Place], edges: Container[Place]) -> frozenset[tuple[str, str]]:
+    """The last names of the functions that return what is ``held``; what is handed back has no edge from there.
+
+    The second name is that of the attribute of what they return that it is in, "" where they return it itself.
+    """
+    found = (place for place in held if place.kind.startswith("ret.") or (place.kind == "ret" and place in edges))
+    return frozenset((place.scope.rpartition(".")[2], place.kind[4:]) for place in found)

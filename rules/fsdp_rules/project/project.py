@@ -60,7 +60,7 @@ class Project:
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
     ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
     each function's parameters, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies,
-    ``returning`` the functions that return a wrapped model that no caller gave them, ``twins`` what FSDP2 has as well.
+    ``returning`` the functions that return a wrapped model of their own, or what has one, ``twins`` what FSDP2 has too.
     """
 
     flags: frozenset[str]
@@ -95,7 +95,7 @@ class Project:
     takes: Mapping[Site, tuple[str, ...]] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     hosted: tuple[Hosted, ...] = ()
-    returning: frozenset[str] = field(default=frozenset())
+    returning: frozenset[tuple[str, str]] = field(default=frozenset())
     twins: Twins = field(default_factory=Twins)
 
     @classmethod
@@ -266,9 +266,9 @@ class Project:
         """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
         return any(name == dotted or name.endswith(f".{dotted}") for name in self.switchers)
 
-    def may_return_wrapped(self, name: str) -> bool:
-        """Whether some function of the project called ``name`` may return a wrapped model."""
-        return name in self.returning
+    def may_return_wrapped(self, name: str, attribute: str = "") -> bool:
+        """Whether some function called ``name`` may return a wrapped model, or what has one as its ``attribute``."""
+        return (name, attribute) in self.returning
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""

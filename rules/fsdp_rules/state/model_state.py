@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._writing.verdict import verdicts
@@ -14,6 +15,9 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
+
+GIVEN = " may be a sharded model, and what a call gives is not followed into its state"
+NAMED = "assign it to a variable, take the state of that variable, and run the command again"
 
 
 class ModelState(Rule):
@@ -26,8 +30,9 @@ class ModelState(Rule):
     first rank of the model's `process_group`; with several such groups the others get nothing. A model that is loaded
     before it is wrapped is not rewritten. Where the same call may also load a model that is not sharded, the options
     ask `torch.distributed.is_initialized()`: without a process group the load is the plain one. A load that only rank
-    0 reaches is left as it is, with a finding. Under FSDP1 the names in the state of a model that is compiled with
-    `torch.compile` start with `_orig_mod.`, under FSDP2 they do not.
+    0 reaches is left as it is, with a finding, and so is the state of a model that a call gives and that has no name.
+    Under FSDP1 the names in the state of a model that is compiled with `torch.compile` start with `_orig_mod.`, under
+    FSDP2 they do not.
     """
 
     id = "FSDP309"
@@ -79,7 +84,10 @@ def main(path):
             return
         if node.func.attr.value not in ("state_dict", "load_state_dict"):
             return
-        yield from verdicts(node, file)
+        said = [*verdicts(node, file)]
+        yield from said
+        if not said and is_given_by_call(node.func.value, file):
+            yield Diagnosis(node, Level.MANUAL, f"{file.code(node.func.value)}{GIVEN}", NAMED)
 
 
 def _passed_on(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:

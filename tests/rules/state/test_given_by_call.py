@@ -1,0 +1,71 @@
+"""FSDP206, 210 and 309: what is asked of a model that a call gives, so that it has no name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import check_findings, findings
+
+MADE = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Engine:
+    def __init__(self, net):
+        self.brain = FSDP(net, use_orig_params=True)
+        self.optimizer = net.optimizer
+
+class Outer:
+    def __init__(self, net):
+        self.engine = Engine(net)
+
+def make(net):
+    return Engine(net)
+
+def around(net):
+    return Outer(net)
+
+def build(net):
+    return FSDP(net, use_orig_params=True)
+
+def plain(net):
+    return net
+"""
+
+
+@pytest.mark.parametrize(
+    ("taken", "rules"),
+    [
+        ("make(net).brain.state_dict()", ["FSDP309"]),
+        ("make(net).brain.module.state_dict()", ["FSDP206", "FSDP309"]),
+        ("build(net).state_dict()", ["FSDP309"]),
+        ("build(net).load_state_dict(net)", ["FSDP309"]),
+        ("around(net).engine.brain.state_dict()", ["FSDP309"]),
+        ("make(net).brain.module.config", ["FSDP206"]),
+        ("build(net).module", ["FSDP206"]),
+    ],
+)
+def test_it_is_said(taken: str, rules: list[str]) -> None:
+    source = f"from made import around, build, make\n\ndef save(net):\n    return {taken}\n"
+    found = findings(source, made=MADE)
+    assert sorted((one.rule, one.level.value, one.line) for one in found) == [(rule, "manual", 4) for rule in rules]
+    assert all(taken.startswith(one.message.partition(" ")[0]) for one in found)
+
+
+@pytest.mark.parametrize("model", ["make(net).brain", "build(net)"])
+def test_its_forward_is_a_call(model: str) -> None:
+    (found,) = findings(f"from made import build, make\n\ndef run(net, x):\n    return {model}.forward(x)\n", made=MADE)
+    assert (found.rule, found.level.value, found.line) == ("FSDP210", "review", 4)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    ["make(net).optimizer.state_dict()", "plain(net).state_dict()", "accelerator.build(net).state_dict()"],
+)
+def test_other_states_are_left_alone(taken: str) -> None:
+    check_findings(f"from made import make, plain\n\ndef save(net, accelerator):\n    {taken}\n", set(), made=MADE)
+
+
+def test_a_name_for_it_is_followed() -> None:
+    source = "from made import make\n\ndef save(net):\n    brain = make(net).brain\n    return brain.state_dict()\n"
+    (found,) = findings(source, made=MADE)
+    assert (found.rule, found.level.value) == ("FSDP309", "review")
