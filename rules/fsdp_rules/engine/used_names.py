@@ -43,22 +43,24 @@ def names_used(tree: ast.AST) -> set[str]:
 
 def _places_of_named_types(node: ast.AST) -> list[ast.AST]:
     """Where, right inside ``node``, a text stands for a name."""
-    if isinstance(node, ast.arg | ast.AnnAssign):
-        return [node.annotation] if node.annotation is not None else []
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return [node.returns] if node.returns is not None else []
-    if isinstance(node, ast.Subscript):
-        name = _last_name(node.value)
-        # Optional["Model"], list["Model"]; but CONFIG["Model"] and names["Model"] are look-ups.
-        is_type = name[:1].isupper() and not name.isupper()
-        return [node.slice] if is_type or name in ("list", "dict", "set", "tuple", "type") else []
-    if isinstance(node, ast.Call) and _last_name(node.func) in ("cast", "TypeVar", "ForwardRef", "NewType"):
-        return [*node.args, *(keyword.value for keyword in node.keywords)]
-    if isinstance(node, ast.Assign | ast.AugAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return [node.value] if any(_last_name(target) == "__all__" for target in targets) else []
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "__all__":
-        return [*node.args]
+    match node:
+        case ast.Call():
+            if _last_name(node.func) in ("cast", "TypeVar", "ForwardRef", "NewType"):
+                return [*node.args, *(keyword.value for keyword in node.keywords)]
+            if isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "__all__":
+                return [*node.args]
+        case ast.Assign() | ast.AugAssign():
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            return [node.value] if any(_last_name(target) == "__all__" for target in targets) else []
+        case ast.Subscript():
+            name = _last_name(node.value)
+            # Optional["Model"], list["Model"]; but CONFIG["Model"] and names["Model"] are look-ups.
+            is_type = name[:1].isupper() and not name.isupper()
+            return [node.slice] if is_type or name in ("list", "dict", "set", "tuple", "type") else []
+        case ast.arg() | ast.AnnAssign():
+            return [node.annotation] if node.annotation is not None else []
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return [node.returns] if node.returns is not None else []
     return []
 
 

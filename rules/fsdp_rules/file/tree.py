@@ -236,13 +236,14 @@ def _is_statement(kind: type[cst.CSTNode]) -> bool:
 
 def dotted(node: cst.CSTNode) -> str | None:
     """``a.b.c`` for a name or a chain of attributes, else None."""
+    # Of the exact type: whether a node is of a libcst class that it is not of, Python asks slowly.
+    if type(node) is cst.Name:
+        return node.value
     parts: list[str] = []
-    while isinstance(node, cst.Attribute):
+    while type(node) is cst.Attribute:
         parts.append(node.attr.value)
         node = node.value
-    if not isinstance(node, cst.Name):
-        return None
-    return ".".join([node.value, *reversed(parts)])
+    return ".".join([node.value, *reversed(parts)]) if type(node) is cst.Name else None
 
 
 def element_text(node: cst.CSTNode) -> str | None:

@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
 from fsdp_rules.file.tree import element_text
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
 from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
@@ -55,6 +56,15 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
     A statement given as ``at`` has run. What stands above the wrap in the function that wraps is not sharded yet,
     unless a loop around both leads back to it, or a caller hands in a model that is.
     """
+    return _here(node, file) if at is None else _judged(node, file, at)
+
+
+@once
+def _here(node: cst.BaseExpression, file: File) -> Sharded:
+    return _judged(node, file, None)
+
+
+def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sharded:
     expression: cst.BaseExpression = node
     while isinstance(expression, cst.Subscript | cst.Await):
         expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression

@@ -12,6 +12,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SCOPES = (*FUNCTIONS, *COMPREHENSIONS, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
+_PATTERNS = (ast.MatchAs, ast.MatchStar, ast.MatchMapping)
+#: What may bind a name, or has names of its own.
+_BINDING = frozenset((ast.Name, ast.ExceptHandler, *_IMPORTS, *_PATTERNS, *SCOPES))
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ def bound(scope: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     pending = list(children(scope))
     while pending:
         node = pending.pop()
+        if type(node) not in _BINDING:
+            pending += children(node)
+            continue
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node
         elif isinstance(node, _IMPORTS):
