@@ -29,6 +29,8 @@ def build(net):
 
 def plain(net):
     return net
+
+model = build(None)
 """
 
 
