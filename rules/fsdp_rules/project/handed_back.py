@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import parameters_of
@@ -84,10 +84,27 @@ class HandedBack:
         return self._into
 
 
-def returning(held: Iterable[Place], edges: Container[Place]) -> frozenset[tuple[str, str]]:
-    """The last names of the functions that return what is ``held``; what is handed back has no edge from there.
+def returning(held: Iterable[Place], back: Mapping[Place, Sequence[Place]]) -> frozenset[tuple[str, str]]:
+    """The last names of the functions that return what is ``held``, and not just what their callers give them.
 
-    The second name is that of the attribute of what they return that it is in, "" where they return it itself.
+    The second name is that of the attribute of what they return that it is in, "" where they return it itself. ``back``
+    has the sources of each place.
     """
-    found = (place for place in held if place.kind.startswith("ret.") or (place.kind == "ret" and place in edges))
+    found = (
+        place for place in held if place.kind.startswith("ret.") or (place.kind == "ret" and _is_made(place, back))
+    )
     return frozenset((place.scope.rpartition(".")[2], place.kind[4:]) for place in found)
+
+
+def _is_made(result: Place, back: Mapping[Place, Sequence[Place]]) -> bool:
+    """Whether something but parameters of its function reaches ``result``."""
+    pending, seen = [result], {result}
+    while pending:
+        sources = back.get(pending.pop(), ())
+        own = [one for one in sources if one.scope == result.scope and one.kind in ("param", "var")]
+        if not sources or len(own) < len(sources):
+            return True
+        further = {one for one in own if one.kind == "var"} - seen
+        seen |= further
+        pending += further
+    return False

@@ -171,7 +171,7 @@ class Project:
             ),
             parts=Parts.build([file.modules for file in files], [file.returned for file in files]),
             takes={(file.path, name): given for file in files for name, given in file.functions.items()},
-            returning=returning(held, edges),
+            returning=returning(held, graph.back),
         )
 
     @property

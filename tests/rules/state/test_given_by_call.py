@@ -29,8 +29,6 @@ def build(net):
 
 def plain(net):
     return net
-
-model = build(None)
 """
 
 
