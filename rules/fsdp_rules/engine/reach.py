@@ -137,5 +137,6 @@ _SOUGHT = {
     Way.DEFINED: rb"\b(?:def|class)[ \t]+(?:%s)\b",
     Way.CALLED: rb"\b(?:%s)[ \t]*\(",
     Way.READ: rb"\.(?:%s)\b",
+    Way.EXTENDED: rb"\bclass[ \t]+\w+[ \t]*\([^)]*\b(?:%s)\b",
     Way.NAMED: rb"\b(?:%s)\b",
 }

@@ -30,6 +30,7 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
             for source, sure in _sources(flow, functions, handed):
                 edges[source] += reached if sure else [(target, joint(sure, given)) for target, given in reached]
     _imported_values(files, functions, edges)
+    _inherited(functions, edges)
     return edges
 
 
@@ -143,3 +144,27 @@ def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges)
         for module in exports.starred(file.module):
             for name in sorted(bound[paths[module]] & file.reads):
                 edges[Place("var", paths[module], "", name)].append((Place("var", file.path, "", name), True))
+
+
+def _inherited(functions: Functions, edges: Edges) -> None:
+    """Let the attributes of objects reach what their classes' bases, and classes that extend them, read of them."""
+    bound: dict[tuple[str, str], set[str]] = defaultdict(set)
+    read: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for found, places in ((bound, [one for given in edges.values() for one, _ in given]), (read, list(edges))):
+        for place in places:
+            if place.kind == "var" and place.name.startswith("self."):
+                found[place.path, place.scope].add(".".join(place.name.split(".")[:2]))
+    owners = [
+        (file, scope) for path, scope in bound.keys() | read.keys() if scope in (file := functions.files[path]).classes
+    ]
+    for file, scope in sorted(owners, key=lambda owner: (owner[0].path, owner[1])):
+        own = (file.path, scope)
+        for base, qualified in functions.bases([(file, scope)]):
+            above = (base.path, qualified)
+            if above == own:
+                continue
+            for name in sorted((bound[above] & read[own]) - bound[own]):
+                edges[Place("var", *above, name)].append((Place("var", *own, name), True))
+            # Which class an object is of that runs a method of the base is not known.
+            for name in sorted(bound[own] & read[above]):
+                edges[Place("var", *own, name)].append((Place("var", *above, name), False))

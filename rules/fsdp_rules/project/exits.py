@@ -13,6 +13,7 @@ class Way(enum.Enum):
     DEFINED = "a definition of a function or class of this name"
     CALLED = "a call of this name"
     READ = "an attribute of this name"
+    EXTENDED = "a class that extends this name"
     NAMED = "this name"
 
 

@@ -29,6 +29,7 @@ def exits(
     found.update(Exit(Way.IMPORTED, module) for file in known.values() for module in file.starred)
     for place in held:
         found.update(_of_place(place, known, functions))
+    found.update(_extended(known, held, functions))
     for place in unwrapped:
         if place.kind == "call":
             found.update(_called(place, known[place.path], functions))
@@ -59,6 +60,8 @@ def _of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions
         yield Exit(Way.READ, place.name)
     elif place.kind == "var" and not place.scope and "." not in place.name:
         yield Exit(Way.NAMED, place.name)
+    elif place.kind == "var" and place.name.startswith("self.") and place.scope in known[place.path].classes:
+        yield from _bases(known[place.path], place.scope, functions)
 
 
 def _called(place: Place, file: FileFacts, functions: Functions) -> Iterator[Exit]:
@@ -71,11 +74,25 @@ def _called(place: Place, file: FileFacts, functions: Functions) -> Iterator[Exi
         yield Exit(Way.DEFINED, name)
     # A constructor that is not found is that of a base.
     for owner, qualified in functions.bases(functions.made_by(place)):
-        for base in owner.classes[qualified]:
-            if base in owner.aliases:
-                yield Exit(Way.IMPORTED, functions.exports.resolve(owner.aliases[base]))
+        yield from _bases(owner, qualified, functions)
     for module in sorted(file.starred) if not head else ():
         yield Exit(Way.IMPORTED, f"{module}.{name}")
+
+
+def _extended(known: Mapping[str, FileFacts], held: Iterable[Place], functions: Functions) -> Iterator[Exit]:
+    """The classes whose objects have a model, and those that extend them, which other files may extend in turn."""
+    have = {(place.path, place.scope) for place in held if place.kind == "var" and place.name.startswith("self.")}
+    for file in known.values() if have else ():
+        for qualified in file.classes:
+            if any((base.path, one) in have for base, one in functions.bases([(file, qualified)])):
+                yield Exit(Way.EXTENDED, qualified.rpartition(".")[2])
+
+
+def _bases(file: FileFacts, qualified: str, functions: Functions) -> Iterator[Exit]:
+    """The ways to the files that the bases of a class are imported from."""
+    for base in file.classes[qualified]:
+        if base in file.aliases:
+            yield Exit(Way.IMPORTED, functions.exports.resolve(file.aliases[base]))
 
 
 def _fitted(file: FileFacts, held: set[str], functions: Functions) -> Iterator[Exit]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fsdp_rules.project.aliases import Aliases, text_of
@@ -43,10 +43,11 @@ class Source(NamedTuple):
     wraps: frozenset[int]
 
 
-class Twins(NamedTuple):
+@dataclass(frozen=True)
+class Twins:
     """The lines of FSDP1's functions that have a twin, by file, and whether no other wraps a model."""
 
-    lines: Mapping[str, tuple[Lines, ...]] = MappingProxyType({})
+    lines: Mapping[str, tuple[Lines, ...]] = field(default_factory=dict)
     are_all: bool = False
 
     def flags(self, flags: frozenset[str], renamed: bool) -> frozenset[str]:
@@ -132,7 +133,7 @@ def twins(sources: Iterable[Source], flags: frozenset[str], resolve: Callable[[s
                 lines[path].add(span)
     chosen = Twins({path: tuple(sorted(spans)) for path, spans in lines.items()}, False)
     left = any(not chosen.has(path, line) for path, sides in found for line in sides.wraps)
-    return chosen._replace(are_all=bool(lines) and not left)
+    return replace(chosen, are_all=bool(lines) and not left)
 
 
 def _reached(names: Iterable[str], calls: Mapping[str, frozenset[str]], resolve: Callable[[str], str]) -> set[str]:
