@@ -63,9 +63,6 @@ class Layout(CodegenState):
     # What printing calls
 
     def before_codegen(self, node: cst.CSTNode) -> None:
-        if type(node) is cst.SimpleWhitespace:
-            # Nearly half of all nodes, of which nothing is ever asked.
-            return
         key = id(node)
         self._parents[key] = self._around[-1]
         self._around.append(node)
@@ -74,8 +71,6 @@ class Layout(CodegenState):
         self._starts.append(len(self.tokens))
 
     def after_codegen(self, node: cst.CSTNode) -> None:
-        if type(node) is cst.SimpleWhitespace:
-            return
         key = id(node)
         self._around.pop()
         self._ends[key] = len(self._numbers)
