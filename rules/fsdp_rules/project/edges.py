@@ -147,24 +147,23 @@ def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges)
 
 
 def _inherited(functions: Functions, edges: Edges) -> None:
-    """Let the attributes of objects reach what their classes' bases, and classes that extend them, read of them."""
+    """Let what one class gives to its objects reach what their other classes read of them: bases, and those below."""
     bound: dict[tuple[str, str], set[str]] = defaultdict(set)
     read: dict[tuple[str, str], set[str]] = defaultdict(set)
     for found, places in ((bound, [one for given in edges.values() for one, _ in given]), (read, list(edges))):
         for place in places:
             if place.kind == "var" and place.name.startswith("self."):
                 found[place.path, place.scope].add(".".join(place.name.split(".")[:2]))
-    owners = [
-        (file, scope) for path, scope in bound.keys() | read.keys() if scope in (file := functions.files[path]).classes
-    ]
-    for file, scope in sorted(owners, key=lambda owner: (owner[0].path, owner[1])):
-        own = (file.path, scope)
-        for base, qualified in functions.bases([(file, scope)]):
-            above = (base.path, qualified)
-            if above == own:
-                continue
-            for name in sorted((bound[above] & read[own]) - bound[own]):
-                edges[Place("var", *above, name)].append((Place("var", *own, name), True))
-            # Which class an object is of that runs a method of the base is not known.
-            for name in sorted(bound[own] & read[above]):
-                edges[Place("var", *own, name)].append((Place("var", *above, name), False))
+    reached: dict[tuple[Place, Place], bool] = {}
+    for file in functions.files.values():
+        for qualified in file.classes:
+            own = (file.path, qualified)
+            family = [(base.path, one) for base, one in functions.bases([(file, qualified)])]
+            for source, target in ((one, other) for one in family for other in family if one != other):
+                # Which class an object is of that runs a method of one of its bases is not known.
+                sure = target == own
+                for name in (bound.get(source, set()) & read.get(target, set())) - (bound[own] if sure else set()):
+                    step = (Place("var", *source, name), Place("var", *target, name))
+                    reached[step] = sure or reached.get(step, False)
+    for (given, taken), is_own in sorted(reached.items()):
+        edges[given].append((taken, is_own))

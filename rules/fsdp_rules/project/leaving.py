@@ -60,8 +60,6 @@ def _of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions
         yield Exit(Way.READ, place.name)
     elif place.kind == "var" and not place.scope and "." not in place.name:
         yield Exit(Way.NAMED, place.name)
-    elif place.kind == "var" and place.name.startswith("self.") and place.scope in known[place.path].classes:
-        yield from _bases(known[place.path], place.scope, functions)
 
 
 def _called(place: Place, file: FileFacts, functions: Functions) -> Iterator[Exit]:
@@ -80,12 +78,13 @@ def _called(place: Place, file: FileFacts, functions: Functions) -> Iterator[Exi
 
 
 def _extended(known: Mapping[str, FileFacts], held: Iterable[Place], functions: Functions) -> Iterator[Exit]:
-    """The classes whose objects have a model, and those that extend them, which other files may extend in turn."""
+    """The ways to what extends the classes whose objects have a model, and to the other classes of those objects."""
     have = {(place.path, place.scope) for place in held if place.kind == "var" and place.name.startswith("self.")}
     for file in known.values() if have else ():
         for qualified in file.classes:
             if any((base.path, one) in have for base, one in functions.bases([(file, qualified)])):
                 yield Exit(Way.EXTENDED, qualified.rpartition(".")[2])
+                yield from _bases(file, qualified, functions)
 
 
 def _bases(file: FileFacts, qualified: str, functions: Functions) -> Iterator[Exit]:

@@ -49,6 +49,15 @@ def test_what_a_class_has_is_followed_into_its_base(use: str) -> None:
     assert rule in rules(base, loop=f"{IMPORT}from example import Base\n{loop}")
 
 
+@pytest.mark.parametrize("use", USES)
+def test_what_one_base_has_is_followed_into_another(use: str) -> None:
+    body, rule = USES[use]
+    mixin = f"class Saves:\n    def use(self):\n        {body}\n"
+    base, both = f"{IMPORT}\n\nclass Base:{WRAPS}", "class Loop(Saves, Base):\n    pass\n"
+    assert rule in rules(f"{base}\n\n{mixin}\n\n{both}")
+    assert rule in rules(mixin, base=base, loop=f"from base import Base\nfrom example import Saves\n\n\n{both}")
+
+
 @pytest.mark.parametrize("use", ["alias", "argument", "dict"])
 def test_what_is_its_own_is_its_own(use: str) -> None:
     body, rule = USES[use]
