@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from fsdp_rules.construction._plan.around import REDUCES_UNUSED
@@ -18,6 +20,7 @@ FROZEN = "this model gets no gradients, so that unused parameters make no differ
 USED = "each step uses all parameters of this model, so that no gradients of zeros are missing"
 ASSUMED = "assumes each step uses all trained parameters: FSDP1 gave unused ones zero gradients, FSDP2 gives none"
 OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard"
+ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
 #: The call is a part of an expression, where no second statement can be written.
 IN_EXPRESSION = (
     "if your model has any, assign this model to a name, and call set_reduce_scatter_unused_params(True) on it"
@@ -76,7 +79,9 @@ def unread_parts(module: cst.BaseExpression, file: File) -> list[str]:
 
 
 def is_frozen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
-    """Whether the function that wraps ``module`` turns the gradients of all its parameters off."""
+    """Whether the function that wraps ``module`` turns all its parameters' gradients off, and the file none on."""
+    if _turns_on(file):
+        return False
     whole = file.function(call) or file.module
     place = place_of(call, file)
     names = {file.code(module), place.target if place is not None else ""}
@@ -87,4 +92,20 @@ def is_frozen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
         and (file.code(other.func.value) in names or other is module or call in file.inside(other, cst.Call))
         for other in (*file.inside(whole, cst.Call), *file.inside(module, cst.Call))
         if file.function(other) is file.function(call)
+    )
+
+
+def _turns_on(file: File) -> bool:
+    """Whether the file may give some parameters gradients again, as adapters in a frozen model get them."""
+    if ADAPTERS.search(file.text) is not None:
+        return True
+    for call in file.nodes(cst.Call):
+        if last_name(call.func) == "requires_grad_" and [literal_bool(one.value) for one in call.args] != [False]:
+            return True
+    return any(
+        isinstance(target.target, cst.Attribute)
+        and target.target.attr.value == "requires_grad"
+        and literal_bool(assigned.value) is not False
+        for assigned in file.nodes(cst.Assign)
+        for target in assigned.targets
     )

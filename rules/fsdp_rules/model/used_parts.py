@@ -20,6 +20,8 @@ LISTS = frozenset({"ModuleDict", "ModuleList", "ParameterDict", "ParameterList"}
 DYNAMIC = frozenset(
     {"_modules", "children", "getattr", "modules", "named_children", "named_modules", "parameters", "vars"}
 )
+#: What gradients do not go through.
+CUT = frozenset({"detach", "detach_", "inference_mode", "no_grad", "set_grad_enabled"})
 BRANCHES = (cst.If, cst.IfExp, cst.Try, cst.While, cst.BooleanOperation, cst.FunctionDef, cst.Lambda, cst.Match)
 
 
@@ -39,7 +41,7 @@ def use_of(model: cst.BaseExpression, file: File) -> Use:
     unread: list[str] = []
     for owner in owners:
         reads = _Reads(owner, file)
-        is_whole &= reads.is_plain and all(reads.always(name, value) for name, value in reads.parts)
+        is_whole &= reads.is_plain and reads.gives_one and all(reads.always(name, value) for name, value in reads.parts)
         if reads.is_plain:
             unread += [name for name, value in reads.parts if _has_weights(value, file) and reads.never(name)]
     return Use(is_whole, tuple(unread))
@@ -101,6 +103,21 @@ class _Reads:
         calls = {last_name(call.func) for call in file.inside(owner, cst.Call)}
         self.is_plain = self.forward is not None and not calls & DYNAMIC
 
+    @property
+    def gives_one(self) -> bool:
+        """Whether the forward has one result, which all that it computes is for: of several, a loss may use some."""
+        forward, file = self.forward, self.file
+        if forward is None or any(last_name(call.func) in CUT for call in file.inside(forward, cst.Call)):
+            return False
+        given = [leaf.value for leaf in file.inside(forward, cst.Return)]
+        several = (cst.Tuple, cst.List, cst.Dict, cst.DictComp, cst.ListComp)
+        if len(given) != 1 or given[0] is None or isinstance(given[0], several) or _makes_dict(given[0]):
+            return False
+        targets = [target.target for assign in file.inside(forward, cst.Assign) for target in assign.targets]
+        names = [target for target in targets if isinstance(target, cst.Name)]
+        read = {name.value for name in file.inside(forward.body, cst.Name) if name not in names}
+        return len(names) == len(targets) and all(name.value in read for name in names)
+
     def never(self, name: str) -> bool:
         """Whether nothing in the file reads ``name``, nor has it as a text."""
         texts = (node.value for node in self.file.nodes(cst.SimpleString))
@@ -135,6 +152,10 @@ class _Reads:
     def _is_walked(self, node: cst.CSTNode) -> bool:
         parent = self.file.parent(node)
         return isinstance(parent, cst.For) and not any(self.file.inside(parent.body, kind) for kind in BRANCHES)
+
+
+def _makes_dict(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Call) and last_name(value.func) in ("dict", "tuple", "list")
 
 
 def _made(made: cst.FunctionDef, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:

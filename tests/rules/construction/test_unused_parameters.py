@@ -84,6 +84,14 @@ def test_nothing_is_to_do_where_each_step_uses_all(source: str) -> None:
         HEAD + "def build(model, other):\n    other.requires_grad_(False)\n    return FSDP(model)\n",
         HEAD + "def build(model):\n    model.requires_grad_(True)\n    return FSDP(model)\n",
         HEAD + "from net import Net\n\n" + BUILD,
+        net(last="self.head(x), x"),
+        net(last="{'x': self.head(x)}"),
+        net(last="dict(x=self.head(x))"),
+        net(step="block(x.detach())"),
+        net(more="self.other = nn.Linear(2, 2)", step="block(x)\n        unread = self.other(x)"),
+        HEAD + "def build(m):\n    m.requires_grad_(False)\n    m.head.requires_grad_(True)\n    return FSDP(m)\n",
+        HEAD + "def build(m):\n    m.requires_grad_(False)\n    add_lora(m)\n    return FSDP(m)\n",
+        HEAD + "def build(m, last):\n    m.requires_grad_(False)\n    last.requires_grad = True\n    return FSDP(m)\n",
     ],
 )
 def test_a_step_is_assumed_to_use_all_elsewhere(source: str) -> None:
