@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 
 from fsdp_rules.fsdp1.names import expand
+from fsdp_rules.project.dotted_names import Found
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.handed_back import HandedBack
@@ -13,6 +14,8 @@ from fsdp_rules.project.places import SEED, Flow, Place, Sure, joint
 
 #: From each place to those that its value reaches, each with how sure that is.
 Edges = dict[Place, list[tuple[Place, Sure]]]
+#: A class: the path of its file, and its qualified name.
+Owner = tuple[str, str]
 #: What is called somewhere: the file, the scope, and the name, as in the places of its arguments.
 Call = tuple[str, str, str]
 
@@ -148,22 +151,49 @@ def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges)
 
 def _inherited(functions: Functions, edges: Edges) -> None:
     """Let what one class gives to its objects reach what their other classes read of them: bases, and those below."""
-    bound: dict[tuple[str, str], set[str]] = defaultdict(set)
-    read: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for found, places in ((bound, [one for given in edges.values() for one, _ in given]), (read, list(edges))):
-        for place in places:
-            if place.kind == "var" and place.name.startswith("self."):
-                found[place.path, place.scope].add(".".join(place.name.split(".")[:2]))
+    bound: dict[Owner, set[str]] = defaultdict(set)
+    for place in [one for given in edges.values() for one, _ in given]:
+        if _is_own(place):
+            bound[place.path, place.scope].add(_attribute(place))
+    read: dict[Owner, list[Flow]] = defaultdict(list)
+    for file in functions.files.values():
+        for flow in file.flows:
+            if _is_own(flow.source):
+                read[file.path, flow.source.scope].append(flow)
     reached: dict[tuple[Place, Place], bool] = {}
     for file in functions.files.values():
         for qualified in file.classes:
-            own = (file.path, qualified)
-            family = [(base.path, one) for base, one in functions.bases([(file, qualified)])]
-            for source, target in ((one, other) for one in family for other in family if one != other):
-                # Which class an object is of that runs a method of one of its bases is not known.
-                sure = target == own
-                for name in (bound.get(source, set()) & read.get(target, set())) - (bound[own] if sure else set()):
-                    step = (Place("var", *source, name), Place("var", *target, name))
-                    reached[step] = sure or reached.get(step, False)
-    for (given, taken), is_own in sorted(reached.items()):
-        edges[given].append((taken, is_own))
+            own, family = (file.path, qualified), functions.bases([(file, qualified)])
+            others = [(base.path, one) for base, one in family if bound.get((base.path, one))]
+            for taken in [(base.path, one) for base, one in family] if others else ():
+                for source, flow in ((one, flow) for one in others if one != taken for flow in read.get(taken, ())):
+                    if _attribute(flow.source) not in bound[source]:
+                        continue
+                    given = flow.source._replace(path=source[0], scope=source[1])
+                    if taken == own:
+                        if _attribute(flow.source) not in bound[own]:
+                            reached[given, flow.source] = True
+                    elif _runs(family, taken, flow.target.scope, functions):
+                        # Which class an object is of that runs a method of one of its bases is not known.
+                        for target, _ in targets_of(flow, functions):
+                            reached.setdefault((given, target), False)
+    for (given, target), is_sure in sorted(reached.items()):
+        edges[given].append((target, is_sure))
+
+
+def _is_own(place: Place) -> bool:
+    return place.kind == "var" and place.name.startswith("self.")
+
+
+def _attribute(place: Place) -> str:
+    """``self.x``, of an attribute or an attribute of one."""
+    return ".".join(place.name.split(".")[:2])
+
+
+def _runs(family: list[Found], owner: Owner, scope: str, functions: Functions) -> bool:
+    """Whether an object of the first class in ``family`` runs the method of ``owner`` that ``scope`` is in."""
+    if not scope.startswith(f"{owner[1]}."):
+        return False
+    name = scope[len(owner[1]) + 1 :].partition(".")[0]
+    runs = [(file.path, one) for file, one in functions.method(family[0], name)]
+    return (owner[0], f"{owner[1]}.{name}") in runs or any(name in file.supers.get(one, ()) for file, one in family)

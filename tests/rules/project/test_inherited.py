@@ -59,6 +59,17 @@ def test_what_one_base_has_is_followed_into_another(use: str) -> None:
 
 
 @pytest.mark.parametrize("use", ["alias", "argument", "dict"])
+def test_methods_that_a_class_has_of_its_own_do_not_run_for_its_objects(use: str) -> None:
+    body, rule = USES[use]
+    base = f"class Base:\n    net = None\n\n    def use(self):\n        {body}\n"
+    source = f"{IMPORT}\n\n{base}\n\nclass Loop(Base):{WRAPS}\n    def use(self):\n        return RESULT\n"
+    assert rule not in rules(source.replace("RESULT", "None"))
+    assert rule in rules(source.replace("RESULT", "super().use()"))
+    other = "\n\nclass Other(Base):\n    def other(self):\n        m = self.net\n        return m.module\n"
+    assert rule not in rules(source.replace("RESULT", "None") + other)
+
+
+@pytest.mark.parametrize("use", ["alias", "argument", "dict"])
 def test_what_is_its_own_is_its_own(use: str) -> None:
     body, rule = USES[use]
     own = f"    def __init__(self, net):\n        self.net = Wrapper(net)\n\n    def use(self):\n        {body}\n"
