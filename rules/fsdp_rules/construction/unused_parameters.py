@@ -10,6 +10,7 @@ from fsdp_rules.construction._plan.around import REDUCES_UNUSED
 from fsdp_rules.construction._plan.call_place import called_on, place_of
 from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.model.used_parts import use_of
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -80,7 +81,7 @@ def unread_parts(module: cst.BaseExpression, file: File) -> list[str]:
 
 def is_frozen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
     """Whether the function that wraps ``module`` turns all its parameters' gradients off, and the file none on."""
-    if _turns_on(file):
+    if not _turned_off(file.module, file) or _turns_on(file.module, file):
         return False
     whole = file.function(call) or file.module
     place = place_of(call, file)
@@ -95,17 +96,25 @@ def is_frozen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
     )
 
 
-def _turns_on(file: File) -> bool:
+@once
+def _turned_off(module: cst.Module, file: File) -> bool:
+    """Whether the file turns the gradients of anything off."""
+    calls = file.inside(module, cst.Call)
+    return any(last_name(call.func) == "requires_grad_" for call in calls)
+
+
+@once
+def _turns_on(module: cst.Module, file: File) -> bool:
     """Whether the file may give some parameters gradients again, as adapters in a frozen model get them."""
     if ADAPTERS.search(file.text) is not None:
         return True
-    for call in file.nodes(cst.Call):
+    for call in file.inside(module, cst.Call):
         if last_name(call.func) == "requires_grad_" and [literal_bool(one.value) for one in call.args] != [False]:
             return True
     return any(
         isinstance(target.target, cst.Attribute)
         and target.target.attr.value == "requires_grad"
         and literal_bool(assigned.value) is not False
-        for assigned in file.nodes(cst.Assign)
+        for assigned in file.inside(module, cst.Assign)
         for target in assigned.targets
     )

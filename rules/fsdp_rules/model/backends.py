@@ -6,6 +6,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 
 STARTS = (
     "torch.distributed.init_process_group",
@@ -37,10 +38,15 @@ def starts_of_nccl(file: File) -> list[cst.SimpleString]:
     Empty where a backend is not written in the call, where the project asks for a backend's name or chooses one for
     other groups, and where ``device_id=`` makes torch split the groups of a 2-D mesh off for one device.
     """
+    return _starts(file.module, file)
+
+
+@once
+def _starts(module: cst.Module, file: File) -> list[cst.SimpleString]:
     if "chosen_backend" in file.project.flags or "own_group" in file.project.flags:
         return []
     found: list[cst.SimpleString] = []
-    for call in file.nodes(cst.Call):
+    for call in file.inside(module, cst.Call):
         if file.resolved(call.func) not in STARTS:
             continue
         if file.suppressions.ignored(CPU_BACKEND_RULE, call) or file.suppressions.gated(call) is not None:
