@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.model.wrapping import model_of_parameters
@@ -26,7 +27,7 @@ PASSED = frozenset(
     }
 )
 COLLECTIVES = re.compile(r"^(all_gather|all_reduce|broadcast|reduce)")
-PLAIN = frozenset({"float", "int", "item", "print", "round", "str", "tolist"})
+PLAIN = frozenset({"float", "int", "item", "print", "str"})
 REPORTS = re.compile(r"(^|_)(debug|info|log|note|print|report|scalar|warn|warning|write|summary)(s|$|_)", re.IGNORECASE)
 
 
@@ -74,6 +75,8 @@ def _parameter(node: cst.BaseExpression, file: File) -> Certainty:
 
 def is_only_reported(call: cst.Call, file: File) -> bool:
     """Whether the number becomes a plain one, or text, and its function reduces nothing over ranks."""
+    if is_formatted(call, file):
+        return False
     if joins(call, file) or last_name(call.func) in OF_MANY:
         return False
     whole = file.function(call) or file.module
@@ -88,6 +91,8 @@ def is_only_reported(call: cst.Call, file: File) -> bool:
             return True
         if isinstance(around, cst.Call):
             name = last_name(around.func)
+            if name == "tolist":
+                return False
             if name in PLAIN or REPORTS.search(name):
                 return True
     return False

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.loop._not_sharded_yet import is_filled_before_sharding
 from fsdp_rules.loop._sent import COLLECTIVES, is_collective, sent, sent_together
 from fsdp_rules.loop.hand_reduced import AWARE, HandReducedNorms
@@ -26,21 +27,27 @@ HARMLESS = frozenset(
 )
 #: Calls that take numbers out of gradients, and those under which a DTensor raises or that make others of them.
 NUMBERS = frozenset({"abs", "detach", "float", "item", "max", "mean", "norm", "numpy", "pow", "sum", "tolist"})
-PLAIN = frozenset({"_foreach_norm", "allclose", "numpy", "tolist"})
+PLAIN = frozenset({"Histogram", "_foreach_norm", "add_histogram", "allclose", "asarray", "numpy", "tolist"})
 SCALES = frozenset({"clamp_", "copy_", "div_", "mul_"})
 ADVICE = (
     "use p.grad.to_local(), this rank's shard as under FSDP1, or p.grad.full_tensor(). To clip, call "
     "torch.nn.utils.clip_grad_norm_(model.parameters(), limit)"
 )
+#: torch 2.13: ``mean`` and ``std`` are of the whole gradient, ``norm``, ``max`` and ``sum`` become the rank's part by
+#: ``.item()`` or ``float``. FSDP1's are of what its flat shard has of the gradient, which is another part.
+OTHER = "{text} is a DTensor under FSDP2, whose numbers are not those of FSDP1's flat shard"
+FORMATTED = "{text} is a DTensor under FSDP2, whose numbers raise in formats such as f'{{number:.3f}}'"
 SENT = "send its shard, as FSDP1 did, with .to_local(), or send the values before the model is sharded"
 
 
 class GradientData(Rule):
     """Arithmetic on parameter.grad by hand.
 
-    FSDP1's gradients are plain tensors, this rank's own shard. FSDP2's are DTensors: what is computed of them is
-    global, raises where it meets a plain tensor, and fails in collectives, `.numpy()` and `torch.allclose`. Under
-    `fsdp_compat` they are DTensors as well. `grad.to_local()` is the plain shard.
+    FSDP1's gradients are plain tensors, this rank's own part of a flat shard. FSDP2's are DTensors, under
+    `fsdp_compat` as well: what is computed of them raises where it meets a plain tensor, in collectives, in
+    `.numpy()`, in histograms, in `torch.allclose` and in formats such as `f"{norm:.3f}"`. Elsewhere the number is
+    another one: `mean()` is of the whole gradient, `norm().item()` of the rows that this rank has.
+    `grad.to_local()` is the plain shard.
     """
 
     id = "FSDP222"
@@ -90,27 +97,36 @@ def train(model, batch):
         if "fsdp1" not in file.project.flags:
             return
         yield from _own_optimizers(file)
-        spoken = {file.function(found.node) for found in HandReducedNorms().visit(file.module, file)}
+        done = {file.function(found.node) for found in HandReducedNorms().visit(file.module, file)}
+        asked = set(done)
         for place in _read(file):
             function = file.function(place)
-            if function in spoken or is_summoned(place, file) or is_filled_before_sharding(place, file):
+            if function in done or is_summoned(place, file) or is_filled_before_sharding(place, file):
                 continue
-            whole = function or file.module
-            if AWARE.search(file.code(whole)):
+            if AWARE.search(file.code(function or file.module)):
                 continue
-            spoken.add(function)
-            text = file.code(place)
-            if (name := _sent_by(place, file)) is not None:
-                several = model_of_parameters(place, file) is not None or name == "_sync_module_states"
-                one = f"{text} is a DTensor under FSDP2, and {name} takes a plain tensor"
-                message = f"{name} takes plain tensors, and sharded parameters are DTensors under FSDP2"
-                message = message if several else one
-                yield Diagnosis(place, Level.MANUAL, message, SENT)
-            elif _is_used_on(whole, file):
-                message = f"{text} is a DTensor under FSDP2, this arithmetic takes a plain shard"
-                yield Diagnosis(place, Level.MANUAL, message, ADVICE)
-            else:
-                yield Diagnosis(place, Level.INFO, f"{text} is a DTensor under FSDP2: its numbers are global", ADVICE)
+            found = _diagnosis(place, file)
+            if found.level is Level.MANUAL:
+                done.add(function)
+            if found.level is Level.MANUAL or function not in asked:
+                yield found
+            asked.add(function)
+
+
+def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:
+    """What becomes of the gradient, or parameter, that ``place`` reads."""
+    text = file.code(place)
+    if (name := _sent_by(place, file)) is not None:
+        several = model_of_parameters(place, file) is not None or name == "_sync_module_states"
+        one = f"{text} is a DTensor under FSDP2, and {name} takes a plain tensor"
+        message = f"{name} takes plain tensors, and sharded parameters are DTensors under FSDP2"
+        return Diagnosis(place, Level.MANUAL, message if several else one, SENT)
+    if _is_used_on(file.function(place) or file.module, file):
+        message = f"{text} is a DTensor under FSDP2, this arithmetic takes a plain shard"
+        return Diagnosis(place, Level.MANUAL, message, ADVICE)
+    if is_formatted(place, file):
+        return Diagnosis(place, Level.MANUAL, FORMATTED.format(text=text), ADVICE)
+    return Diagnosis(place, Level.REVIEW, OTHER.format(text=text), ADVICE)
 
 
 def _own_optimizers(file: File) -> Iterator[Diagnosis]:

@@ -43,6 +43,7 @@ class ParameterData(Rule):
         r"\bsetattr\(",
         r"\.(numpy|tolist|copy_|share_memory_)\(|_foreach_copy_",
         r"\b(allclose|equal|assert_close)\(",
+        r"\b(Histogram|add_histogram|array|asarray|histogram)\(",
     )
     what_to_test = EFFECT
     visits = (cst.AssignTarget, cst.Call)

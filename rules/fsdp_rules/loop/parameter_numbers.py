@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.loop._reductions import is_only_reported, joins, reduced, reduces
 from fsdp_rules.loop.hand_reduced import AWARE
 from fsdp_rules.loop.rank_guards import RankGuards
@@ -21,7 +22,14 @@ ADVICE = (
     "use p.to_local(), this rank's shard as under FSDP1, or p.full_tensor() on all ranks. A sum of squares that is "
     "all-reduced takes to_local(); without the all_reduce, full_tensor() of the result is a plain tensor"
 )
-REPORTED = "no change needed where it is only reported. p.to_local() is this rank's shard"
+#: torch 2.13: ``mean`` and ``std`` are of the whole parameter, ``norm``, ``max`` and ``sum`` become the rank's part by
+#: ``.item()`` or ``float``.
+CHANGED = "{name} is of the whole parameter or of this rank's part of it (FSDP1: of a flat shard)"
+FORMATTED = "{name} of a DTensor raises in formats such as f'{{number:.3f}}' (FSDP1: a plain tensor)"
+REPORTED = (
+    "p.full_tensor() on all ranks is the whole parameter, p.to_local() this rank's part. Compare nothing with what "
+    "FSDP1's run reported"
+)
 
 
 class ParameterNumbers(Rule):
@@ -30,7 +38,8 @@ class ParameterNumbers(Rule):
     FSDP1's parameters are plain tensors, this rank's own flat shard, between its forwards. FSDP2's are DTensors, under
     `fsdp_compat` too: a norm or a sum of one is of the whole parameter, and a DTensor, which raises in collectives and
     where it meets a plain tensor, and is counted several times where it is reduced again. Parameters that are joined to
-    one vector raise where a rank's shards are of uneven sizes. A number that is only reported is reported of the whole.
+    one vector raise where a rank's shards are of uneven sizes, and a number in a format such as `f"{norm:.3f}"`
+    raises. A number that is only reported is another one: of the whole parameter, or of this rank's rows.
     """
 
     id = "FSDP227"
@@ -75,7 +84,7 @@ def train(model):
                 continue
             if any(found.level is Level.MANUAL for found in RankGuards().visit(call, file)):
                 continue
-            level = Level.INFO if is_only_reported(call, file) else Level.MANUAL
+            level = Level.REVIEW if is_only_reported(call, file) else Level.MANUAL
             if spoken.get(function) in (level, Level.MANUAL):
                 continue
             spoken[function] = level
@@ -95,9 +104,11 @@ def _diagnosis(call: cst.Call, level: Level, held: Certainty, file: File) -> Dia
     name = f"{last_name(call.func)}()"
     if joins(call, file):
         text = f"{name} of DTensors raises for uneven shards (FSDP1: plain shards)"
-    elif level is Level.INFO:
-        text = f"{name} is of the whole parameter (FSDP1: of this rank's shard)"
+    elif level is Level.REVIEW:
+        text = CHANGED.format(name=name)
+    elif is_formatted(call, file):
+        text = FORMATTED.format(name=name)
     else:
         text = f"{name} is of the whole parameter, a DTensor (FSDP1: of this rank's plain shard)"
     message = text if held is Certainty.YES else f"if this model is sharded: {text}"
-    return Diagnosis(call, level, message, REPORTED if level is Level.INFO else ADVICE)
+    return Diagnosis(call, level, message, REPORTED if level is Level.REVIEW else ADVICE)

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
-from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
-from fsdp_rules.loop._reductions import COLLECTIVES
 from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
@@ -66,11 +64,9 @@ def report(model, rank):
         if sharded_parameter(_root(node.func.value), file) is Certainty.NO or is_summoned(node, file):
             return
         if method in LOCAL:
-            whole = file.function(node) or file.module
-            adds = any(COLLECTIVES.search(last_name(call.func)) for call in file.inside(whole, cst.Call))
             yield Diagnosis(
                 node,
-                Level.REVIEW if adds else Level.INFO,
+                Level.REVIEW,
                 f"{file.code(node)} counts the whole parameter (FSDP1: this rank's shard)",
                 "use p.to_local().numel() to count the shard",
             )

@@ -45,7 +45,7 @@ def report(rank):
 
 
 def test_counting_is_local_but_another_number() -> None:
-    assert levels(WRAP + "print(sum(p.numel() for p in model.parameters()))\n") == ["info"]
+    assert levels(WRAP + "print(sum(p.numel() for p in model.parameters()))\n") == ["review"]
 
 
 def test_full_parameters_may_be_read() -> None:
