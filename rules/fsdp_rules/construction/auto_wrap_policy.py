@@ -114,7 +114,8 @@ def build(model):
     def _choose(self, value: cst.BaseExpression, found: Found, plan: ShardPlan, file: File) -> bool:
         """Make a function of a module out of each policy that may be chosen; other definitions give theirs."""
         taken = [leaf for leaf in found.leaves if leaf.slot is not None]
-        if found.unknown or (len(found.nodes) < 2 and not taken) or not isinstance(value, cst.Name):
+        called = len(taken) == 1 and taken[0].node is value
+        if found.unknown or (len(found.nodes) < 2 and not taken) or not (isinstance(value, cst.Name) or called):
             return False
         contracts = [leaf.contract(file) for leaf in taken]
         if not all(known is not None and known.kind == "policy" and known.converted for known in contracts):
@@ -128,7 +129,8 @@ def build(model):
         sized = any(test is not None and test.by_size for test in tests)
         if sized and not _is_the_same_above(plan.module, plan.call, file):
             return False
-        for leaf in taken:
+        asked = plan.held(value, taken[0], ("should_shard", "is_unit"), file) if called else value
+        for leaf in taken[1:] if called else taken:
             plan.take(leaf)
         plan.edits += [
             Replace(node, as_function(test, plan.module, bare=is_assigned(node, file)))
@@ -138,7 +140,7 @@ def build(model):
         for node in nodes:
             for part in parts(node, file):
                 plan.consume_value(part, file)
-        plan.selector, plan.selector_nodes = "{n0}({module})", (value,)
+        plan.selector, plan.selector_nodes = "{n0}({module})", (asked,)
         return True
 
     def _select(self, policy: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:

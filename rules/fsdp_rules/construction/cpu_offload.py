@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
-from fsdp_rules.construction._plan.leaves import leaves, readers
+from fsdp_rules.construction._plan.leaves import given_elsewhere, leaves, readers
 from fsdp_rules.construction._plan.offload import offload_policy, offloads
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
@@ -54,6 +54,11 @@ def build(model):
         if is_none(value):
             return
         found = leaves(value, file)
+        if (leaf := given_elsewhere(found, "offload", file)) is not None:
+            plan.offload_value = plan.held(value, leaf, ("offload_policy", "offloading"), file)
+            plan.assumptions += [] if reduces_no_cpu_tensors(file) else [CPU_BACKEND]
+            yield Diagnosis(value, Level.SAFE, "the definition of this CPUOffload becomes an OffloadPolicy")
+            return
         wanted = [offloads(node, file) for node in found.nodes]
         single = wanted[0] if len(wanted) == 1 else None
         if found.unknown or None in wanted:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
-from fsdp_rules.construction._plan.leaves import Found, leaves, readers
+from fsdp_rules.construction._plan.leaves import Found, given_elsewhere, leaves, readers
 from fsdp_rules.construction._plan.local_functions import by_fields
 from fsdp_rules.construction._plan.own_names import BY_FIELDS, own_name
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
@@ -72,9 +72,10 @@ def build(model):
             return
         found = leaves(value, file)
         if (contract := self._given_elsewhere(value, found, plan, file)) is not None:
+            held = plan.held(value, found.leaves[0], ("mp_policy", "mixed_precision_policy"), file)
             plan.precision = Precision(
                 {"cast_forward_inputs": _flag(contract.casts[0]), "cast_root_forward_inputs": _flag(contract.casts[1])},
-                variable=file.code(value),
+                variable=file.code(value) if held is value else cst.ensure_type(held, cst.Name).value,
                 optional=contract.optional,
                 buffers_like=contract.buffers_like or None,
             )
@@ -123,17 +124,14 @@ def build(model):
 
     def _given_elsewhere(self, value: cst.BaseExpression, found: Found, plan: ShardPlan, file: File) -> Contract | None:
         """What the definition gives that the MixedPrecision comes from, where that is rewritten with this call."""
-        leaf = found.leaves[0] if len(found.leaves) == 1 and not found.unknown else None
+        leaf = given_elsewhere(found, "precision", file)
         contract = leaf.contract(file) if leaf is not None else None
-        if leaf is None or contract is None or contract.kind != "precision" or not contract.converted:
-            return None
-        if not is_repeatable(value) or file.project.may_have_batchnorm(file.path, file.scope(plan.call)):
+        if leaf is None or not (is_repeatable(value) or leaf.node is value) or file.project.may_have_batchnorm(file.path, file.scope(plan.call)):
             return None
         if any(not _reads_dtype(use, file) for use in readers(found, file)):
             return None
         if "batchnorm" in file.project.flags:
             plan.assumptions.append(NO_BATCHNORM)
-        plan.take(leaf)
         return contract
 
     def _beyond_native(

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.annotations import annotation_edits
 from fsdp_rules.construction._plan.argument_dicts import argument_dict
 from fsdp_rules.construction._plan.argument_edits import argument_edits, is_dropped
-from fsdp_rules.construction._plan.contracts import values_of
+from fsdp_rules.construction._plan.contracts import fits, values_of
+from fsdp_rules.construction._plan.member_writes import field_of, given_by
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.offload import offload_policy, offloads
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
 from fsdp_rules.construction._plan.policy_test import as_function, is_assigned, parts, policy_test
 from fsdp_rules.construction._plan.policy_text import policy_text
 from fsdp_rules.construction._plan.precision_fields import precision_fields
+from fsdp_rules.construction._plan.slots import definition, writes_of_self
 from fsdp_rules.construction._plan.strategies import HYBRID, Strategies, known_strategy
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Contract, Slot
-from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, Taken
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
@@ -28,6 +31,7 @@ BECOMES = {
     "strategy": "a sharding strategy becomes the arguments of fully_shard that it means",
     "precision": "a MixedPrecision becomes a MixedPrecisionPolicy",
     "arguments": "FSDP1's arguments become those of fully_shard",
+    "offload": "a CPUOffload becomes an OffloadPolicy",
     "policy": "a wrap policy becomes a function that tests a module",
 }
 
@@ -44,7 +48,7 @@ class SharedConfiguration(Rule):
     id = "FSDP123"
     name = "shared-configuration"
     moves_together = True
-    visits = (cst.FunctionDef, cst.Assign, cst.AnnAssign)
+    visits = (cst.FunctionDef, cst.ClassDef, cst.Assign, cst.AnnAssign, cst.Call)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy
@@ -75,7 +79,12 @@ def build(model, config):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """What the definition becomes, where all of its uses do."""
-        if file.scope(node) or not file.project.configured:
+        if not file.project.configured:
+            return
+        if isinstance(node, cst.Call):
+            yield from _given_from_outside(node, file)
+            return
+        if file.scope(node):
             return
         for slot, contract in sorted(file.project.configured.items()):
             if slot.path != file.path or not _defines(node, slot):
@@ -92,6 +101,7 @@ def build(model, config):
         if not own and held is None:
             return
         edits = [edit for node, kind in own for edit in _edits(node, kind, contract, file)]
+        edits += {edit.node: edit for edit in _annotated(slot, [node for node, _ in own], file)}.values()
         edits += argument_edits(held, contract, file) if held is not None else []
         consumed = tuple(
             (binding.statement, part.value)
@@ -114,7 +124,37 @@ def build(model, config):
         yield Diagnosis(at, Level.REVIEW, message, "", tuple(edits), claims, consumed, gives=(slot,))
 
 
+def _given_from_outside(call: cst.Call, file: File) -> Iterable[Diagnosis]:
+    """What a call gives a field whose definition changes."""
+    for slot, contract in sorted(file.project.configured.items()):
+        value = given_by(call, slot, file) if contract.converted else None
+        found = fits(value, contract, file) if value is not None else ()
+        if value is not None and found:
+            edits = tuple(edit for leaf in found for edit in _edits(leaf.node, contract.kind, contract, file))
+            claims = tuple(leaf.node for leaf in found)
+            yield Diagnosis(
+                value, Level.SAFE, BECOMES[contract.kind], edits=edits, claims=claims, takes=(Taken(value, slot, writes=True),)
+            )
+
+
+def _annotated(slot: Slot, values: list[cst.BaseExpression], file: File) -> Iterator[Edit]:
+    """What the annotations of the definition become."""
+    owner, name = field_of(slot)
+    function = definition(slot.name, file)
+    if function is not None:
+        yield from annotation_edits(function.returns, slot.part, file)
+        return
+    places = [entry.statement for entry in file.bindings.found.get((owner, name), [])]
+    places += [statement for statement, _ in writes_of_self(owner, name, file)] if owner else []
+    for statement in places:
+        if isinstance(statement, cst.AnnAssign):
+            yield from annotation_edits(statement.annotation, "", file)
+
+
 def _defines(node: cst.CSTNode, slot: Slot) -> bool:
+    owner, _ = field_of(slot)
+    if owner or isinstance(node, cst.ClassDef):
+        return isinstance(node, cst.ClassDef) and node.name.value == owner
     if isinstance(node, cst.FunctionDef):
         return slot.is_call and node.name.value == slot.name
     targets = [entry.target for entry in node.targets] if isinstance(node, cst.Assign) else []
@@ -134,13 +174,26 @@ def _edits(node: cst.BaseExpression, kind: str, contract: Contract, file: File) 
         plan = ShardPlan(call=cst.Call(node), arguments={"module": node}, device=Device(contract.device))
         plan.mesh = "given" if contract.mesh_given else None
         plan.strategy = Strategies(node)
-        return [Meshes(plan, file).chosen(node, known_strategy(node, file) or "FULL_SHARD", plan.strategy)]
+        made = Meshes(plan, file).chosen(node, known_strategy(node, file) or "FULL_SHARD", plan.strategy)
+        return [_as_default(made, file) if _is_default(node, file) else made]
     if kind == "precision":
         return [Replace(node, _precision(node, file))]
     if kind == "offload":
         return [Replace(node, offload_policy(offloads(node, file), file))]
     test = None if is_none(node) else policy_test(node, file)
     return [Replace(node, as_function(test, node, bare=is_assigned(node, file)))]
+
+
+def _is_default(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is the value of a field that stands in the body of a class."""
+    parent = file.parent(node)
+    return isinstance(parent, cst.AnnAssign) and file.function(node) is None and bool(file.scope(node))
+
+
+def _as_default(made: Replace, file: File) -> Replace:
+    """A dictionary as the default of a dataclass's field, which takes no object that may change."""
+    field = file.ref("dataclasses.field")
+    return Replace(made.node, lambda code: f"{field}(default_factory=lambda: {made.build(code)})")
 
 
 def _precision(node: cst.BaseExpression, file: File) -> Build:

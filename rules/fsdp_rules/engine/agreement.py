@@ -11,6 +11,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.contracts import contract_of, values_of
 from fsdp_rules.construction._plan.leaves import Leaf
+from fsdp_rules.construction._plan.member_writes import field_of
 from fsdp_rules.construction._plan.slot_uses import uses_of
 from fsdp_rules.construction.call import ConstructorCall
 from fsdp_rules.engine.hosting import hosting
@@ -29,6 +30,8 @@ from fsdp_rules.verdict.diagnosis import Taken
 
 #: The settings of each file.
 SettingsOf = Callable[[str], Settings]
+#: What may read or write a field, or call a method, by its name.
+MEMBER = rb"""\.\s*%s\b|["']%s["']|\b%s\s*="""
 #: How often what was agreed is looked at again; each time at least one definition less is.
 ROUNDS = 20
 
@@ -79,6 +82,8 @@ def _is_fed(source: bytes, project: Project, path: str, spelled: tuple[bytes, ..
     given = [value for call in wraps for value in (*call.args[1:], *(keyword.value for keyword in call.keywords))]
     named = {value.id for value in given if isinstance(value, ast.Name)}
     made = [node.value for node in nodes if isinstance(node, ast.Assign) and named and _targets(node) & named]
+    if any(isinstance(node.func if isinstance(node, ast.Call) else node, ast.Attribute) for node in (*given, *made)):
+        return True
     for node in (*given, *made):
         text = text_of(node.func if isinstance(node, ast.Call) else node)
         root = (text or "").partition(".")[0]
@@ -196,7 +201,8 @@ class _Agreement(Mapping[Slot, Contract]):
         The answer is the place of the use that prevents it, "" where there is none to name.
         """
         own = self._leaves(slot)
-        users = {(entry.device, entry.mesh_given) for entry in taken if entry.slot in self._fed_by(slot)}
+        fed = self._fed_by(slot)
+        users = {(entry.device, entry.mesh_given) for entry in taken if entry.slot in fed and not entry.writes}
         # A dictionary names its device itself, so that one which nothing uses can change, too.
         is_dict = self[slot].kind == "arguments"
         if any(leaf.slot in self._refused for leaf in own) or not (users or is_dict):
@@ -229,10 +235,13 @@ class _Agreement(Mapping[Slot, Contract]):
 
     def _unseen(self, slot: Slot, nodes: set[cst.CSTNode]) -> str | None:
         """The place of a use of ``slot`` that is none of ``nodes``, which change; None where all are."""
+        owner, own_name = field_of(slot)
         full = f"{module_name(slot.path)}.{slot.name}"
         table = self._project.names.names.values()
         named = {local for names in table for local, target in names.items() if self._project.resolve(target) == full}
-        word = re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in {slot.name, *named}))
+        word = re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in {own_name, *named}))
+        if owner:
+            word = re.compile(MEMBER % ((re.escape(own_name.encode()),) * 3))
         kept = {leaf.node for one in self._refused for leaf in self._leaves(one) if leaf.slot == slot}
         for path, data in self._sources.items():
             file = self._file(path) if word.search(data) else None
@@ -257,7 +266,8 @@ class _Agreement(Mapping[Slot, Contract]):
         found: dict[Slot, Contract] = {}
         for slot in self:
             fed = self._fed_by(slot)
-            device, mesh_given = next(((one.device, one.mesh_given) for one in taken if one.slot in fed), ("", False))
+            uses = [one for one in taken if one.slot in fed and not one.writes]
+            device, mesh_given = next(((one.device, one.mesh_given) for one in uses), ("", False))
             contract = self[slot]
             own = contract.kind == "arguments"
             found[slot] = contract if own else replace(contract, device=device, mesh_given=mesh_given)

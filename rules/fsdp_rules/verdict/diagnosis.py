@@ -63,12 +63,16 @@ Edit = Replace | ReplaceStatement | Rebuild | InsertBefore | InsertAfter
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """The expression ``node`` takes what ``slot`` gives, for a model on this kind of device, with a mesh or without."""
+    """The expression ``node`` takes what ``slot`` gives, for a model on this kind of device, with a mesh or without.
+
+    ``writes``: it gives ``slot`` a value instead, in FSDP2's form.
+    """
 
     node: cst.CSTNode
     slot: Slot
-    device: str
-    mesh_given: bool
+    device: str = ""
+    mesh_given: bool = False
+    writes: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,8 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_dicts import SINGLE, ArgumentDict, argument_dict
 from fsdp_rules.construction._plan.leaves import Found, Leaf, leaves, readers
+from fsdp_rules.construction._plan.member_writes import field_of
+from fsdp_rules.construction._plan.members import classes_called
 from fsdp_rules.construction._plan.offload import offloads
 from fsdp_rules.construction._plan.plan import Precision
 from fsdp_rules.construction._plan.policy_test import policy_test
@@ -76,7 +78,36 @@ def contract_of(slot: Slot, file: File) -> Contract | None:
         return Contract(kind, strategies=frozenset().union(*(_strategies(leaf, file) for leaf in found)))
     if kind == "precision":
         return _precision(found, file)
-    return Contract(kind) if kind == "policy" else None
+    if kind == "policy":
+        return Contract(kind) if not _would_be_bound(slot, file) else None
+    known = kind == "offload" and all(offloads(leaf.node, file) is not None for leaf in found if leaf.slot is None)
+    return Contract("offload") if known else None
+
+
+def fits(value: cst.BaseExpression, contract: Contract, file: File) -> tuple[Leaf, ...]:
+    """The values that ``value`` gives a field of which ``contract`` is known; none where one is of another kind."""
+    found = leaves(value, file)
+    made = [leaf for leaf in found.leaves if not is_none(leaf.node)]
+    if found.unknown or _is_shared(found, file) or any(leaf.slot is not None or leaf.eager for leaf in found.leaves):
+        return ()
+    if not made or {_kind(leaf, file) for leaf in made} != {contract.kind}:
+        return ()
+    if contract.kind == "strategy":
+        known = frozenset().union(*(_strategies(leaf, file) for leaf in found.leaves))
+        return found.leaves if known <= contract.strategies | {"FULL_SHARD", "SHARD_GRAD_OP"} else ()
+    if contract.kind == "precision":
+        own = _precision(found.leaves, file)
+        alike = own is not None and (own.casts, own.buffers_like) == (contract.casts, contract.buffers_like)
+        return found.leaves if alike and len(made) == len(found.leaves) else ()
+    return found.leaves
+
+
+def _would_be_bound(slot: Slot, file: File) -> bool:
+    """Whether a function in the place of the policy would become a method of the class that holds it."""
+    owner, name = field_of(slot)
+    if not owner or slot.is_call or not file.bindings.found.get((owner, name)):
+        return False
+    return not any(name in one.constructed for one in classes_called(owner, file) if one.path == file.path)
 
 
 def _arguments(held: ArgumentDict, file: File) -> Contract | None:
@@ -153,6 +184,8 @@ def _kind(leaf: Leaf, file: File) -> str | None:
         return "strategy"
     if precision_fields(leaf.node, file) is not None:
         return "precision"
+    if offloads(leaf.node, file) is not None:
+        return "offload"
     test = policy_test(leaf.node, file)
     return "policy" if test is not None and not test.by_size else None
 

@@ -52,6 +52,13 @@ class Found:
         return tuple(leaf.node for leaf in self.leaves)
 
 
+def given_elsewhere(found: Found, kind: str, file: File) -> Leaf | None:
+    """The one value of ``found``, where a definition gives it that is rewritten to ``kind`` with all its uses."""
+    leaf = found.leaves[0] if len(found.leaves) == 1 and not found.unknown else None
+    contract = leaf.contract(file) if leaf is not None else None
+    return leaf if contract is not None and contract.kind == kind and contract.converted else None
+
+
 def leaves(value: cst.BaseExpression, file: File) -> Found:
     """Every value that ``value`` can have, through names, branches, conditional expressions and dictionaries."""
     found: list[Leaf] = []

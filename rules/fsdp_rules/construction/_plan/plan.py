@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.leaves import Leaf
 from fsdp_rules.construction._plan.policy_test import PolicyTest
 from fsdp_rules.construction._plan.strategies import Strategies
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Slot
 from fsdp_rules.verdict.diagnosis import Edit
@@ -110,6 +111,15 @@ class ShardPlan:
     def module(self) -> cst.BaseExpression:
         """The model that the call is given."""
         return self.arguments["module"]
+
+    def held(self, value: cst.BaseExpression, leaf: Leaf, names: tuple[str, ...], file: File) -> cst.BaseExpression:
+        """Take what the definition of ``leaf`` gives ``value``; a name of it where it may not be evaluated again."""
+        self.take(leaf)
+        if is_repeatable(value):
+            return value
+        name = file.fresh(self.call, *names)
+        self.taken_out.append(f"{name} = {file.code(value)}")
+        return cst.Name(name)
 
     def take(self, leaf: Leaf) -> None:
         """Note that the call needs FSDP2's form of what the definition of ``leaf`` gives."""

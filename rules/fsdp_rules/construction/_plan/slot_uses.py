@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.member_writes import field_of, uses_of_member
 from fsdp_rules.construction._plan.slots import elements_of, home_of, is_local
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read
@@ -19,9 +20,14 @@ IMPORTS = re.compile(r"\bimport_module\b|\b__import__\b|\bsys\.modules\b")
 def uses_of(slot: Slot, file: File) -> Iterator[cst.CSTNode]:
     """The expressions in ``file`` that take what ``slot`` gives, and all that may but cannot be followed."""
     home = (slot.path, slot.name)
+    owner, named = field_of(slot)
     for text in file.nodes(cst.SimpleString):
-        if text.evaluated_value == slot.name and not _is_exported(text, file):
+        if text.evaluated_value == named and not _is_exported(text, file):
             yield text
+    if owner:
+        for node, reads in uses_of_member(slot, file):
+            yield from _used(node, slot, file) if reads else (node,)
+        return
     for attribute in file.nodes(cst.Attribute):
         if attribute.attr.value == slot.name and is_read(attribute, file.layout):
             found = home_of(attribute, file)

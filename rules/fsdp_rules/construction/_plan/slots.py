@@ -7,20 +7,36 @@ from functools import lru_cache
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.members import member_of
+from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.reads import is_read
 from fsdp_rules.project.configured import Slot
 from fsdp_rules.project.places import module_name
 
 
+#: Decorators of a method that is run where it is called, or read.
+PLAIN = frozenset({"classmethod", "property", "staticmethod", "cached_property", "functools.cached_property"})
+
+
 def slot_of(node: cst.BaseExpression, file: File) -> Slot | None:
-    """The slot of a call of a project's function, or of a name that is imported from another file."""
+    """The slot of a call of a project's function or method, of a name from another file, or of an object's field."""
     if isinstance(node, cst.Call):
-        home = home_of(node.func, file)
+        home = home_of(node.func, file) or _member(node.func, file)
         return Slot(*home) if home is not None else None
     if isinstance(node, cst.Name | cst.Attribute):
         home = home_of(node, file)
-        return Slot(*home, is_call=False) if home is not None and home[0] != file.path else None
+        if home is None:
+            home = _member(node, file)
+            return Slot(*home, is_call=False) if home is not None else None
+        return Slot(*home, is_call=False) if home[0] != file.path else None
     return None
+
+
+def _member(node: cst.BaseExpression, file: File) -> tuple[str, str] | None:
+    """The file of the class that declares the field or method ``node``, and the dotted name of that."""
+    owner = member_of(node, file).owner if isinstance(node, cst.Attribute) else None
+    return (owner.path, f"{owner.name}.{node.attr.value}") if owner is not None else None
 
 
 def home_of(node: cst.BaseExpression, file: File) -> tuple[str, str] | None:
@@ -63,24 +79,79 @@ def _defines(name: str, file: File) -> bool:
 
 
 def definition(name: str, file: File) -> cst.FunctionDef | None:
-    """The one function called ``name`` at the top level of the file, where calling it only runs it."""
-    found = [entry for entry in file.nodes(cst.FunctionDef) if entry.name.value == name and not file.scope(entry)]
-    if len(found) != 1 or found[0].decorators or found[0].asynchronous or file.bindings.found.get(("", name)):
+    """The one function (``Class.name``: method) called ``name`` in the file, where calling it only runs it."""
+    scope, _, last = name.rpartition(".")
+    found = [one for one in file.nodes(cst.FunctionDef) if one.name.value == last and file.scope(one) == scope]
+    if len(found) != 1 or found[0].asynchronous or file.bindings.found.get((scope, last)):
+        return None
+    if not all(scope and file.code(entry.decorator) in PLAIN for entry in found[0].decorators):
         return None
     return None if any(file.function(entry) is found[0] for entry in file.inside(found[0], cst.Yield)) else found[0]
 
 
 def given(slot: Slot, file: File) -> list[cst.BaseExpression]:
     """The expressions that the definition of ``slot``, in ``file``, may give; none where that is not certain."""
-    if not slot.is_call:
-        bound = file.bindings.found.get(("", slot.name), [])
-        return [bound[0].value] if len(bound) == 1 and bound[0].value is not None else []
     function = definition(slot.name, file)
-    if function is None or not _always_returns(function.body):
+    if not slot.is_call and (function is None or not is_read_only(function, file)):
+        return _assigned(slot, file)
+    if function is None or slot.is_call == is_read_only(function, file) or not _always_returns(function.body):
         return []
     returns = [entry.value for entry in file.inside(function, cst.Return) if file.function(entry) is function]
     values = [_element(value, slot.part) for value in returns]
     return [value for value in values if value is not None] if None not in values else []
+
+
+def is_read_only(function: cst.FunctionDef, file: File) -> bool:
+    """Whether what ``function`` returns is read as an attribute."""
+    return any("property" in file.code(entry.decorator) for entry in function.decorators)
+
+
+def _assigned(slot: Slot, file: File) -> list[cst.BaseExpression]:
+    """What the module assigns to the name of ``slot``, or the body and the methods of a class to that field."""
+    scope, _, name = slot.name.rpartition(".")
+    bound = file.bindings.found.get((scope, name), [])
+    if not scope:
+        return [bound[0].value] if len(bound) == 1 and bound[0].value is not None else []
+    found: list[cst.BaseExpression] = []
+    for binding in bound:
+        if isinstance(binding.statement, cst.AnnAssign) and binding.statement.value is None:
+            continue
+        value = default_value(binding.value, file) if binding.value is not None else None
+        if value is None:
+            return []
+        found.append(value)
+    for statement, value in writes_of_self(scope, name, file):
+        if not isinstance(statement, cst.Assign | cst.AnnAssign):
+            return []
+        found += [value] if value is not None else []
+    return found
+
+
+def default_value(value: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """What a field that a class body gives ``value`` holds; None where ``field`` says it in a way that is not read."""
+    if not isinstance(value, cst.Call) or file.resolved(value.func) != "dataclasses.field":
+        return value
+    arguments = bind(value, ()) or {}
+    factory = arguments.get("default_factory")
+    if isinstance(factory, cst.Lambda):
+        return factory.body
+    return arguments.get("default") if factory is None else None
+
+
+def writes_of_self(owner: str, name: str, file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression | None]]:
+    """The statements in methods of the class ``owner`` that give ``self.name`` a value, with that value."""
+    for attribute in file.nodes(cst.Attribute):
+        is_own = isinstance(attribute.value, cst.Name) and attribute.value.value == "self"
+        if not is_own or attribute.attr.value != name or file.scope(attribute).partition(".")[0] != owner:
+            continue
+        parent = file.parent(attribute)
+        statement = file.parent(parent) if isinstance(parent, cst.AssignTarget) else parent
+        if isinstance(statement, cst.Assign) and isinstance(parent, cst.AssignTarget):
+            yield statement, statement.value
+        elif isinstance(statement, cst.AnnAssign) and statement.target is attribute:
+            yield statement, statement.value
+        elif not is_read(attribute, file.layout):
+            yield statement or attribute, None
 
 
 def _element(value: cst.BaseExpression | None, part: str) -> cst.BaseExpression | None:
