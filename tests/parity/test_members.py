@@ -32,7 +32,9 @@ class Recipe:
     wrapping: Optional[Callable] = {BLOCKS}
     precision: Optional[MixedPrecision] = field(default_factory=lambda: {HALF})
 """
-PLAIN = 'model = FSDP(model, device_mesh=init_device_mesh("cpu", (2,)), sharding_strategy=recipe.strategy)'
+PLAIN = (
+    'model = FSDP(model, device_id=CPU, device_mesh=init_device_mesh("cpu", (2,)), sharding_strategy=recipe.strategy)'
+)
 METHODS = f"""{HEAD}
 
 class Job:
@@ -56,7 +58,36 @@ class Job:
 """
 FIELDS = "auto_wrap_policy=recipe.wrapping, mixed_precision=recipe.precision"
 CALLS = "auto_wrap_policy=job.wrapping, mixed_precision=job.precision(), sharding_strategy=job.strategy()"
+TABLES = f"""{HEAD}
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+POLICIES = {{
+    "full": None,
+    "zero2": {BLOCKS},
+    "ddp": functools.partial(size_based_auto_wrap_policy, min_num_params=40),
+}}
+PRECISIONS = {{"full": None, "zero2": {HALF}, "ddp": MixedPrecision(param_dtype=torch.float32)}}
+"""
+WRAPS = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def build(model, choice):
+    {WRAP.format(arguments="auto_wrap_policy=POLICIES[choice], mixed_precision=PRECISIONS[choice]")}
+    return model
+"""
 PROGRAMS = {
+    "dictionaries of the module": program(
+        "from wrapping import build", "model = build(model, choice)", wrapping=f"{TABLES}{WRAPS}"
+    ),
+    "dictionaries of another file": program(
+        "from wrapping import build",
+        "model = build(model, choice)",
+        tables="\n".join(line for line in TABLES.splitlines() if "size_based" not in line),
+        wrapping="import torch\nimport tables\nfrom tables import PRECISIONS\n"
+        + WRAPS.replace("POLICIES", "tables.POLICIES"),
+        choices='("full", "zero2")',
+    ),
     "fields of a dataclass": program(
         "from recipes import Recipe", f"recipe = Recipe()\n{WRAP.format(arguments=FIELDS)}", recipes=RECIPE
     ),
@@ -92,7 +123,7 @@ PROGRAMS = {
     ),
     "a strategy in a field": program(
         "from recipes import Recipe\nfrom torch.distributed.device_mesh import init_device_mesh",
-        f"recipe = Recipe()\n{PLAIN}",
+        f'CPU = torch.device("cpu")\nrecipe = Recipe()\n{PLAIN}',
         recipes=f"{HEAD}\n@dataclass\nclass Recipe:\n    strategy: ShardingStrategy = ShardingStrategy.SHARD_GRAD_OP\n",
     ),
     "methods of another file's class": program(

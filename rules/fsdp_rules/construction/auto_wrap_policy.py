@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
-from fsdp_rules.construction._plan.leaves import Found, leaves, readers
+from fsdp_rules.construction._plan.leaves import Found, is_shared, leaves
 from fsdp_rules.construction._plan.local_functions import by_policy, by_size
 from fsdp_rules.construction._plan.own_names import BY_POLICY, own_name
 from fsdp_rules.construction._plan.plan import ShardPlan
@@ -115,7 +115,8 @@ def build(model):
         """Make a function of a module out of each policy that may be chosen; other definitions give theirs."""
         taken = [leaf for leaf in found.leaves if leaf.slot is not None]
         called = len(taken) == 1 and taken[0].node is value
-        if found.unknown or (len(found.nodes) < 2 and not taken) or not (isinstance(value, cst.Name) or called):
+        named = isinstance(value, cst.Name | cst.Subscript) or called
+        if found.unknown or (len(found.nodes) < 2 and not taken) or not named:
             return False
         contracts = [leaf.contract(file) for leaf in taken]
         if not all(known is not None and known.kind == "policy" and known.converted for known in contracts):
@@ -124,18 +125,22 @@ def build(model):
         tests = [None if is_none(node) else policy_test(node, file) for node in nodes]
         if any(test is None and not is_none(node) for node, test in zip(nodes, tests, strict=True)):
             return False
-        if next(readers(found, file), None) is not None:
+        if is_shared(found, file):
             return False
         sized = any(test is not None and test.by_size for test in tests)
-        if sized and not _is_the_same_above(plan.module, plan.call, file):
+        here = file.function(plan.call)
+        late = sized and any(file.function(node) is not here for node in nodes)
+        if sized and (taken if late else not _is_the_same_above(plan.module, plan.call, file)):
             return False
-        asked = plan.held(value, taken[0], ("should_shard", "is_unit"), file) if called else value
-        for leaf in taken[1:] if called else taken:
+        for leaf in taken:
             plan.take(leaf)
+        asked = plan.named(value, ("units_of",) if late else ("should_shard", "is_unit"), file)
         plan.edits += [
-            Replace(node, as_function(test, plan.module, bare=is_assigned(node, file)))
+            Replace(node, as_function(test, None if late else plan.module, bare=is_assigned(node, file)))
             for node, test in zip(nodes, tests, strict=True)
         ]
+        if late:
+            plan.units = PolicyTest("{n0}({module})", (asked,), by_size=True)
         plan.edits += by_size(file) if sized else []
         for node in nodes:
             for part in parts(node, file):

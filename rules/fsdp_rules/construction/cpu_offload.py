@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
-from fsdp_rules.construction._plan.leaves import given_elsewhere, leaves, readers
+from fsdp_rules.construction._plan.leaves import given_elsewhere, is_shared, leaves
 from fsdp_rules.construction._plan.offload import offload_policy, offloads
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
@@ -76,7 +76,7 @@ def build(model):
         elif isinstance(single, cst.BaseExpression) and is_repeatable(single):
             plan.consume_value(value, file)
             plan.offload_if = single
-        elif next(readers(found, file), None) is not None:
+        elif is_shared(found, file):
             plan.helper.append(f"{brief(file.code(value))} is used in other places")
         else:
             plan.offload_value = value

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
-from fsdp_rules.construction._plan.leaves import Found, given_elsewhere, leaves, readers
+from fsdp_rules.construction._plan.leaves import Found, given_elsewhere, is_imported, leaves, readers
 from fsdp_rules.construction._plan.local_functions import by_fields
 from fsdp_rules.construction._plan.own_names import BY_FIELDS, own_name
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
@@ -23,6 +23,8 @@ NO_BATCHNORM = "assumes the model has no BatchNorm, which FSDP1 keeps in full pr
 BUFFERS_CAST = "buffers are cast once, so saved state dicts have them in buffer_dtype"
 CHECK_BUFFERS = "cast the buffers of a state dict back where other code loads it"
 CHECK_BATCHNORM = "check any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())"
+#: What a policy is called that has no name yet.
+POLICY_NAMES = ("mp_policy", "mixed_precision_policy")
 #: Fields that FSDP2's policy has under the same names.
 READ = frozenset({"param_dtype", "reduce_dtype"})
 
@@ -72,10 +74,10 @@ def build(model):
             return
         found = leaves(value, file)
         if (contract := self._given_elsewhere(value, found, plan, file)) is not None:
-            held = plan.held(value, found.leaves[0], ("mp_policy", "mixed_precision_policy"), file)
+            held = plan.held(value, found.leaves[0], POLICY_NAMES, file)
             plan.precision = Precision(
                 {"cast_forward_inputs": _flag(contract.casts[0]), "cast_root_forward_inputs": _flag(contract.casts[1])},
-                variable=file.code(value) if held is value else cst.ensure_type(held, cst.Name).value,
+                variable=_name(held, value, file),
                 optional=contract.optional,
                 buffers_like=contract.buffers_like or None,
             )
@@ -106,7 +108,7 @@ def build(model):
         precision = Precision(dict(every[0]), optional=len(made) < len(found.nodes))
         like = buffers_like(every, file)
         if found.nodes != (value,):
-            precision.variable = file.code(value)
+            precision.variable = _name(plan.named(value, POLICY_NAMES, file), value, file)
             if any("buffer_dtype" in fields for fields in every) and (len(every) > 1 or precision.optional):
                 if like is None:
                     plan.helper.append(f"{precision.variable} has its own buffer_dtype")
@@ -126,7 +128,11 @@ def build(model):
         """What the definition gives that the MixedPrecision comes from, where that is rewritten with this call."""
         leaf = given_elsewhere(found, "precision", file)
         contract = leaf.contract(file) if leaf is not None else None
-        if leaf is None or not (is_repeatable(value) or leaf.node is value) or file.project.may_have_batchnorm(file.path, file.scope(plan.call)):
+        if (
+            leaf is None
+            or not (is_repeatable(value) or leaf.node is value)
+            or file.project.may_have_batchnorm(file.path, file.scope(plan.call))
+        ):
             return None
         if any(not _reads_dtype(use, file) for use in readers(found, file)):
             return None
@@ -158,16 +164,15 @@ def build(model):
             plan.assumptions.append(NO_BATCHNORM)
         if found.nodes == (value,) or not every:
             return None
-        if not isinstance(value, cst.Name):
+        inside = any(value in file.ancestors(node) for node in found.nodes)
+        if not isinstance(value, cst.Name | cst.Subscript) or inside:
             return "the MixedPrecision is passed through several variables"
         for use in readers(found, file):
             parent = file.parent(use)
             name = parent.attr.value if isinstance(parent, cst.Attribute) and parent.value is use else ""
             if name not in READ and not (name == "buffer_dtype" and buffers_like(every, file)):
                 return f"{use.value} is used in other places"
-        if any(
-            file.project.imports_from(file.path, carrier.value) for carrier in found.carriers if not file.scope(carrier)
-        ):
+        if is_imported(found, file):
             return f"{file.code(value)} is used in other places"
         return None
 
@@ -188,6 +193,11 @@ def build(model):
 def _reads_dtype(use: cst.Name, file: File) -> bool:
     parent = file.parent(use)
     return isinstance(parent, cst.Attribute) and parent.value is use and parent.attr.value in READ
+
+
+def _name(held: cst.BaseExpression, value: cst.BaseExpression, file: File) -> str:
+    """What names the policy below the statements: ``value`` itself, or the new name of it."""
+    return file.code(value) if held is value else cst.ensure_type(held, cst.Name).value
 
 
 def _flag(value: bool) -> cst.Name:

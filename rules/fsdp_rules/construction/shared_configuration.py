@@ -39,10 +39,12 @@ BECOMES = {
 class SharedConfiguration(Rule):
     """Configuration from another definition.
 
-    A function that returns a strategy, a `MixedPrecision` or a wrap policy, alone or in a tuple, and a module's name
-    that holds one, change together with all wraps that use them, in whatever file these are. That is done where every
-    use in the project is seen and becomes `fully_shard`; otherwise nothing of it changes. A dictionary of FSDP1's
-    arguments that a function returns becomes one of arguments of `fully_shard` in the same way.
+    A function or method that returns a strategy, a `MixedPrecision`, a `CPUOffload` or a wrap policy, alone or in a
+    tuple, and a name of a module, a field of a class (of a dataclass, what its constructor is given included) or a
+    dictionary that holds them, change together with all wraps that use them, in whatever file these are, and with
+    their annotations. That is done where every use in the project is seen and becomes `fully_shard`; otherwise nothing
+    of it changes. A dictionary of FSDP1's arguments that a function returns becomes one of arguments of `fully_shard`
+    in the same way.
     """
 
     id = "FSDP123"
@@ -133,7 +135,12 @@ def _given_from_outside(call: cst.Call, file: File) -> Iterable[Diagnosis]:
             edits = tuple(edit for leaf in found for edit in _edits(leaf.node, contract.kind, contract, file))
             claims = tuple(leaf.node for leaf in found)
             yield Diagnosis(
-                value, Level.SAFE, BECOMES[contract.kind], edits=edits, claims=claims, takes=(Taken(value, slot, writes=True),)
+                value,
+                Level.SAFE,
+                BECOMES[contract.kind],
+                edits=edits,
+                claims=claims,
+                takes=(Taken(value, slot, writes=True),),
             )
 
 

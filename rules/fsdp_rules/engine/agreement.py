@@ -14,17 +14,16 @@ from fsdp_rules.construction._plan.leaves import Leaf
 from fsdp_rules.construction._plan.member_writes import field_of
 from fsdp_rules.construction._plan.slot_uses import uses_of
 from fsdp_rules.construction.call import ConstructorCall
+from fsdp_rules.engine.fed_wraps import is_fed, spelled
 from fsdp_rules.engine.hosting import hosting
 from fsdp_rules.engine.kept_code import vendored
 from fsdp_rules.engine.rewrite import Prepared, Said, diagnosed
 from fsdp_rules.engine.source_text import decode
 from fsdp_rules.file.file import File
-from fsdp_rules.fsdp1.names import FSDP, canonical, expand
-from fsdp_rules.project.aliases import text_of
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Project
-from fsdp_rules.project.walking import walk
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Taken
 
@@ -58,44 +57,10 @@ def agreed(
     whose uses are not seen.
     """
     project = hosting(project, files, settings_of)
-    spelled = _spelled(project)
-    if not any(_is_fed(source, project, path, spelled) for path, source in project.sources.items() if path in files):
+    marks = spelled(project)
+    if not any(is_fed(source, project, path, marks) for path, source in project.sources.items() if path in files):
         return Agreed(project)
     return _Agreement(project, files, settings_of, unread).reached()
-
-
-def _spelled(project: Project) -> tuple[bytes, ...]:
-    """What a file that wraps a model has in its bytes, one at least; any file has what is not ASCII."""
-    return tuple(name.encode() if name.isascii() else b"" for name in project.names.spellings(FSDP))
-
-
-def _is_fed(source: bytes, project: Project, path: str, spelled: tuple[bytes, ...]) -> bool:
-    """Whether a wrap in ``source`` is given what a function of the project returns, or a name that it imports."""
-    if not any(name in source for name in spelled):
-        return False
-    aliases = project.aliases(path)
-    tree = ast.parse(source)
-    own = {entry.name for entry in tree.body if isinstance(entry, ast.FunctionDef)}
-    nodes = [node for node in walk(tree) if isinstance(node, ast.Call | ast.Assign)]
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    wraps = [call for call in calls if canonical(project.resolve(expand(text_of(call.func) or "", aliases))) == FSDP]
-    given = [value for call in wraps for value in (*call.args[1:], *(keyword.value for keyword in call.keywords))]
-    named = {value.id for value in given if isinstance(value, ast.Name)}
-    made = [node.value for node in nodes if isinstance(node, ast.Assign) and named and _targets(node) & named]
-    if any(isinstance(node.func if isinstance(node, ast.Call) else node, ast.Attribute) for node in (*given, *made)):
-        return True
-    for node in (*given, *made):
-        text = text_of(node.func if isinstance(node, ast.Call) else node)
-        root = (text or "").partition(".")[0]
-        if text in own or (root in aliases and not aliases[root].startswith("torch.")):
-            return True
-        if text is not None and root not in aliases and any(path == starring for _, starring, _ in project.stars):
-            return True
-    return False
-
-
-def _targets(node: ast.Assign) -> set[str]:
-    return {entry.id for target in node.targets for entry in walk(target) if isinstance(entry, ast.Name)}
 
 
 class _Agreement(Mapping[Slot, Contract]):
@@ -147,8 +112,8 @@ class _Agreement(Mapping[Slot, Contract]):
 
     def reached(self) -> Agreed:
         """What is agreed on."""
-        spelled = _spelled(self._project)
-        asking = [path for path, source in self._sources.items() if _is_fed(source, self._project, path, spelled)]
+        marks = spelled(self._project)
+        asking = [path for path, source in self._sources.items() if is_fed(source, self._project, path, marks)]
         for path in asking:
             self._ask(path)
         for _ in range(ROUNDS):

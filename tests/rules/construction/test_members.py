@@ -127,3 +127,33 @@ def test_a_function_in_a_plain_class_would_be_its_method() -> None:
     result = rewrite_tree({"conf.py": textwrap.dedent(conf).encode()})["conf.py"]
     assert isinstance(result, Changed)
     assert "lambda module" not in result.source.decode()
+
+
+TABLES = """
+import functools
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+POLICIES = {"blocks": functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block}), "none": None}
+
+
+def build(model, name):
+    policy = POLICIES[name]
+    return FSDP(model, auto_wrap_policy=policy)
+"""
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "",
+        "# of FSDP\nfrom conf import POLICIES\n\nunits = POLICIES['blocks'](block, recurse=False)\n",
+        "# of FSDP\nimport conf\n\nunits = conf.POLICIES['blocks'](block, recurse=False)\n",
+    ],
+)
+def test_a_dictionary_that_another_file_reads_is_left(reader: str) -> None:
+    files = {"conf.py": TABLES.encode(), "other.py": reader.encode()}
+    result = rewrite_tree(files)["conf.py"]
+    assert isinstance(result, Changed)
+    assert ("lambda module" in result.source.decode()) == (not reader)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.slots import ENTRIES
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Build, Edit, Replace
 
@@ -22,6 +23,8 @@ def annotation_edits(annotation: cst.Annotation | None, part: str, file: File) -
     if annotation is None:
         return
     node: cst.CSTNode = annotation.annotation
+    if part == ENTRIES:
+        return
     if part:
         entries = node.slice if isinstance(node, cst.Subscript) else ()
         if int(part) >= len(entries):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_dicts import SINGLE, ArgumentDict, argument_dict
-from fsdp_rules.construction._plan.leaves import Found, Leaf, leaves, readers
+from fsdp_rules.construction._plan.leaves import Found, Leaf, is_shared, leaves
 from fsdp_rules.construction._plan.member_writes import field_of
 from fsdp_rules.construction._plan.members import classes_called
 from fsdp_rules.construction._plan.offload import offloads
@@ -48,17 +48,10 @@ def given_leaves(slot: Slot, file: File) -> tuple[Leaf, ...]:
     found: list[Leaf] = []
     for value in given(slot, file):
         one = leaves(value, file)
-        if one.unknown or _is_shared(one, file) or any(_is_passed_in(leaf, file) for leaf in one.leaves):
+        if one.unknown or is_shared(one, file) or any(_is_passed_in(leaf, file) for leaf in one.leaves):
             return ()
         found += one.leaves
     return tuple({leaf.node: leaf for leaf in found}.values())
-
-
-def _is_shared(found: Found, file: File) -> bool:
-    if next(readers(found, file), None) is not None:
-        return True
-    above = [carrier.value for carrier in found.carriers if not file.scope(carrier)]
-    return any(file.project.imports_from(file.path, name) for name in above)
 
 
 def _is_passed_in(leaf: Leaf, file: File) -> bool:
@@ -88,7 +81,7 @@ def fits(value: cst.BaseExpression, contract: Contract, file: File) -> tuple[Lea
     """The values that ``value`` gives a field of which ``contract`` is known; none where one is of another kind."""
     found = leaves(value, file)
     made = [leaf for leaf in found.leaves if not is_none(leaf.node)]
-    if found.unknown or _is_shared(found, file) or any(leaf.slot is not None or leaf.eager for leaf in found.leaves):
+    if found.unknown or is_shared(found, file) or any(leaf.slot is not None or leaf.eager for leaf in found.leaves):
         return ()
     if not made or {_kind(leaf, file) for leaf in made} != {contract.kind}:
         return ()
@@ -118,7 +111,7 @@ def _arguments(held: ArgumentDict, file: File) -> Contract | None:
         if write is None or is_none(write.value):
             continue
         parts[key] = leaves(write.value, file)
-        if parts[key].unknown or _is_shared(parts[key], file):
+        if parts[key].unknown or is_shared(parts[key], file):
             return None
         if any(_is_passed_in(leaf, file) for leaf in parts[key].leaves):
             return None

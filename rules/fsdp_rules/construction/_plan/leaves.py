@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.callers import default_of
-from fsdp_rules.construction._plan.slots import slot_of, unpacked
+from fsdp_rules.construction._plan.slots import is_local, slot_of, unpacked
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
 from fsdp_rules.project.configured import Contract, Slot
+from fsdp_rules.project.places import module_name
 
 #: What a value may pass through on its way; more is not followed.
 DEPTH = 8
@@ -177,6 +178,26 @@ def readers(found: Found, file: File) -> Iterator[cst.Name]:
                 continue
             if leaving.isdisjoint(file.ancestors(use)) and not _reads_earlier(use, carried, file):
                 yield use
+
+
+def is_shared(found: Found, file: File) -> bool:
+    """Whether other code reads a variable that carries one of the values, in this file or in one that imports it."""
+    return next(readers(found, file), None) is not None or is_imported(found, file)
+
+
+def is_imported(found: Found, file: File) -> bool:
+    """Whether another file imports a variable that carries one of the values, or reads it from the module."""
+    names = {carrier.value for carrier in found.carriers if not is_local(carrier.value, carrier, file)}
+    return any(file.project.imports_from(file.path, name) or _is_read_elsewhere(name, file) for name in names)
+
+
+def _is_read_elsewhere(name: str, file: File) -> bool:
+    """Whether a file that speaks of FSDP1, and of this module, has ``name`` behind a dot."""
+    module = module_name(file.path).rpartition(".")[2].encode()
+    return any(
+        path != file.path and f".{name}".encode() in data and module in data
+        for path, data in file.project.sources.items()
+    )
 
 
 def is_same(use: cst.Name, scope: str, file: File) -> bool:

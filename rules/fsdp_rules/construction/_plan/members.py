@@ -190,7 +190,9 @@ def _read(path: str, node: ast.ClassDef) -> Owner:
                     members.add(inner.attr)
                 if isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Name) and inner.value.id in given:
                     named = tuple(_names(given[inner.value.id]))
-                    types.update({one.attr: named for one in inner.targets if _of_self(one)})
+                    types.update(
+                        {one.attr: named for one in inner.targets if isinstance(one, ast.Attribute) and _of_self(one)}
+                    )
         elif isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
             members.add(entry.target.id)
             types[entry.target.id] = tuple(_names(entry.annotation))

@@ -115,6 +115,10 @@ class ShardPlan:
     def held(self, value: cst.BaseExpression, leaf: Leaf, names: tuple[str, ...], file: File) -> cst.BaseExpression:
         """Take what the definition of ``leaf`` gives ``value``; a name of it where it may not be evaluated again."""
         self.take(leaf)
+        return self.named(value, names, file)
+
+    def named(self, value: cst.BaseExpression, names: tuple[str, ...], file: File) -> cst.BaseExpression:
+        """``value``, or a name of it where it may not be evaluated again."""
         if is_repeatable(value):
             return value
         name = file.fresh(self.call, *names)

@@ -121,10 +121,16 @@ def is_below(function: cst.BaseExpression) -> bool:
     )
 
 
-def as_function(test: PolicyTest | None, model: cst.BaseExpression, *, bare: bool) -> Build:
-    """A function of a module that makes the ``test`` in ``model``; no test selects nothing."""
+def as_function(test: PolicyTest | None, model: cst.BaseExpression | None, *, bare: bool) -> Build:
+    """A function of a module that makes the ``test`` in ``model``; no test selects nothing.
+
+    Where there is no ``model`` yet, a function of one that lists its units, children first.
+    """
 
     def build(code: Code) -> str:
+        if model is None:
+            text = f"lambda model: {_listed(test, code)}"
+            return text if bare else f"({text})"
         if test is not None and test.by_size:
             return f"{test.text(code(model), code)}.__contains__"
         if test is not None and test.template in CALLS:
@@ -136,6 +142,14 @@ def as_function(test: PolicyTest | None, model: cst.BaseExpression, *, bare: boo
     return build
 
 
+def _listed(test: PolicyTest | None, code: Code) -> str:
+    if test is None:
+        return "[]"
+    if test.by_size:
+        return test.text("model", code)
+    return f"[module for module in reversed(list(model.modules())) if {test.text('module', code)}]"
+
+
 def is_assigned(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` is all that a statement assigns, or returns."""
-    return isinstance(file.parent(node), cst.Assign | cst.AnnAssign | cst.Return)
+    """Whether ``node`` is all that a statement assigns, or returns, or an entry of a dictionary."""
+    return isinstance(file.parent(node), cst.Assign | cst.AnnAssign | cst.Return | cst.DictElement)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.construction._plan.member_writes import field_of, uses_of_member
-from fsdp_rules.construction._plan.slots import elements_of, home_of, is_local
+from fsdp_rules.construction._plan.slots import ENTRIES, elements_of, home_of, is_local
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.project.configured import Slot
@@ -53,6 +53,9 @@ def _may_be_of_module(attribute: cst.Attribute, file: File) -> bool:
 
 def _used(node: cst.BaseExpression, slot: Slot, file: File) -> Iterator[cst.CSTNode]:
     parent = file.parent(node)
+    if slot.part == ENTRIES and isinstance(parent, cst.Subscript) and parent.value is node:
+        yield parent
+        return
     if not slot.is_call or not isinstance(parent, cst.Call) or parent.func is not node:
         yield node
         return

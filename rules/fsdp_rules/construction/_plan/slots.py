@@ -14,9 +14,11 @@ from fsdp_rules.file.reads import is_read
 from fsdp_rules.project.configured import Slot
 from fsdp_rules.project.places import module_name
 
-
 #: Decorators of a method that is run where it is called, or read.
 PLAIN = frozenset({"classmethod", "property", "staticmethod", "cached_property", "functools.cached_property"})
+
+#: The part of a slot that is any value of a dictionary.
+ENTRIES = "*"
 
 
 def slot_of(node: cst.BaseExpression, file: File) -> Slot | None:
@@ -24,6 +26,9 @@ def slot_of(node: cst.BaseExpression, file: File) -> Slot | None:
     if isinstance(node, cst.Call):
         home = home_of(node.func, file) or _member(node.func, file)
         return Slot(*home) if home is not None else None
+    if isinstance(node, cst.Subscript):
+        table = slot_of(node.value, file) if isinstance(node.value, cst.Name | cst.Attribute) else None
+        return table._replace(part=ENTRIES) if table is not None and len(node.slice) == 1 else None
     if isinstance(node, cst.Name | cst.Attribute):
         home = home_of(node, file)
         if home is None:
@@ -35,7 +40,9 @@ def slot_of(node: cst.BaseExpression, file: File) -> Slot | None:
 
 def _member(node: cst.BaseExpression, file: File) -> tuple[str, str] | None:
     """The file of the class that declares the field or method ``node``, and the dotted name of that."""
-    owner = member_of(node, file).owner if isinstance(node, cst.Attribute) else None
+    if not isinstance(node, cst.Attribute):
+        return None
+    owner = member_of(node, file).owner
     return (owner.path, f"{owner.name}.{node.attr.value}") if owner is not None else None
 
 
@@ -108,6 +115,17 @@ def is_read_only(function: cst.FunctionDef, file: File) -> bool:
 
 def _assigned(slot: Slot, file: File) -> list[cst.BaseExpression]:
     """What the module assigns to the name of ``slot``, or the body and the methods of a class to that field."""
+    found = _given_whole(slot, file)
+    if slot.part != ENTRIES:
+        return found
+    tables = [value for value in found if isinstance(value, cst.Dict)]
+    entries = [entry for table in tables for entry in table.elements]
+    if len(tables) != len(found) or not all(isinstance(entry, cst.DictElement) for entry in entries):
+        return []
+    return [entry.value for entry in entries]
+
+
+def _given_whole(slot: Slot, file: File) -> list[cst.BaseExpression]:
     scope, _, name = slot.name.rpartition(".")
     bound = file.bindings.found.get((scope, name), [])
     if not scope:
@@ -146,9 +164,8 @@ def writes_of_self(owner: str, name: str, file: File) -> Iterator[tuple[cst.CSTN
             continue
         parent = file.parent(attribute)
         statement = file.parent(parent) if isinstance(parent, cst.AssignTarget) else parent
-        if isinstance(statement, cst.Assign) and isinstance(parent, cst.AssignTarget):
-            yield statement, statement.value
-        elif isinstance(statement, cst.AnnAssign) and statement.target is attribute:
+        annotates = isinstance(statement, cst.AnnAssign) and statement.target is attribute
+        if isinstance(statement, cst.Assign | cst.AnnAssign) and (annotates or statement is not parent):
             yield statement, statement.value
         elif not is_read(attribute, file.layout):
             yield statement or attribute, None

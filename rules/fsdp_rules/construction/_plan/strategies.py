@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.leaves import Leaf, leaves, readers
+from fsdp_rules.construction._plan.leaves import Leaf, is_imported, leaves, readers
 from fsdp_rules.file.expressions import brief, is_none
 from fsdp_rules.file.file import File
 
@@ -71,6 +71,8 @@ def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
     other = next(readers(found, file), None)
     if other is not None:
         return choices, f"{other.value} is read in line {file.span(other).line} too"
+    if is_imported(found, file):
+        return choices, f"another file imports what {brief(file.code(value))} reads"
     return choices, ""
 
 
