@@ -11,7 +11,6 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import assignments_of, may_wrap
 from fsdp_rules.project.parts import Part
 from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -84,7 +83,7 @@ def build(model, classes):
         else:
             return
         held = Certainty.NO if new is None or is_summoned(node, file) else sharded_part(new.owner, file)
-        if new is None or held is Certainty.NO or _is_made_here(new.owner, node, file):
+        if new is None or held is Certainty.NO:
             return
         # What the module inside is given was the model's own under FSDP1, too.
         inner = file.code(new.owner).endswith(INNER)
@@ -98,13 +97,6 @@ def build(model, classes):
             yield Diagnosis(place, level, f"{condition}{READ.format(name=new.name)}", BEFORE)
         elif own and _may_be_read(new, node, file):
             yield Diagnosis(place, Level.REVIEW, f"{condition}{ASSUMED.format(name=new.name or 'it')}", BEFORE)
-
-
-def _is_made_here(owner: cst.BaseExpression, node: cst.CSTNode, file: File) -> bool:
-    """Whether the same function has given ``owner`` something that is not sharded, above ``node``."""
-    made = [one for one in assignments_of(file.code(owner), file) if file.scope(one) == file.scope(node)]
-    above = [one for one in made if file.span(one).line < file.span(node).line]
-    return bool(above) and not any(may_wrap(one.value, file) for one in above) and isinstance(above[-1].value, cst.Call)
 
 
 def _target(node: cst.Assign | cst.AnnAssign | cst.AugAssign) -> cst.BaseExpression:

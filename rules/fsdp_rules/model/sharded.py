@@ -13,6 +13,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.tree import element_text
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
+from fsdp_rules.model.just_made import is_just_made
 from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.project import INNER, Certainty
 
@@ -27,6 +28,7 @@ class Why(enum.Enum):
     FOLLOWED = "a wrapped model is followed to this name"
     LATER = "its function wraps it only further down"
     ASKED = "a test around it says that it is an FSDP1 model"
+    MADE = "its function has just made it, and nothing has wrapped it since"
     TESTED = "a test around it says that it is another object"
     UNKNOWN = "nothing is known of it"
 
@@ -80,6 +82,8 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
     if is_ruled_out(place, text, file):
         return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
+    if is_just_made(expression, place, file):
+        return Sharded(Certainty.NO, Why.MADE, foreign=_is_foreign(node, Certainty.NO, file))
     outer = text
     while outer.endswith(INNER):
         outer = outer.rpartition(".")[0]

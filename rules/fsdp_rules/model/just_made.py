@@ -1,0 +1,122 @@
+"""Objects that a function has made itself, and that nothing can have wrapped since."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
+from fsdp_rules.model.wrapping import assignments_of, may_wrap
+from fsdp_rules.project.places import Place, scopes
+from fsdp_rules.project.project import Certainty
+
+#: Methods that give back the module that they are called on.
+SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_", "to", "train"})
+#: Functions of other packages that may well wrap what they are given, or make.
+MAY_WRAP = re.compile(
+    r"accelerat|compile|distribut|engine|fsdp|init|parallel|prepare|setup|shard|wrap(?!per)", re.IGNORECASE
+)
+
+
+def is_just_made(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bool:
+    """Whether ``node``, or what it is a part of, is at ``place`` what a call above it in the same function has made.
+
+    The call gives no wrapped model, every way to ``place`` passes it, and nothing in between is given the object. Of a
+    part that the project follows a wrapped model to nothing is said: whoever made the object may have wrapped it.
+    """
+    text = dotted(node)
+    if text is None or text == "self":
+        return False
+    parts = text.split(".")
+    for length in range(len(parts), 1 if parts[0] in ("self", "cls") else 0, -1):
+        if length < len(parts) and _is_followed(text, node, file):
+            return False
+        owner = ".".join(parts[:length])
+        above = [made for made in assignments_of(owner, file) if file.scope(made) == file.scope(node)]
+        above = [made for made in above if file.span(made).line < file.span(place).line]
+        if above:
+            return _is_plain(above[-1], place, file) and not _is_handed_over(owner, above[-1], place, file)
+    return False
+
+
+def _is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
+    return any(Place("var", file.path, scope, text) in file.project.held for scope in scopes(file.scope(node)))
+
+
+def _is_plain(made: cst.Assign, place: cst.CSTNode, file: File) -> bool:
+    """Whether ``made``, which every way to ``place`` passes, assigns a new object that is not wrapped."""
+    around = set(file.ancestors(place))
+    blocks = (entry for entry in file.ancestors(made) if isinstance(entry, cst.BaseCompoundStatement | cst.Else))
+    value = made.value
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
+        value = value.func.value
+    if not isinstance(value, cst.Call) or not all(block in around for block in blocks) or may_wrap(value, file):
+        return False
+    called = value.func.func if isinstance(value.func, cst.Call) else value.func
+    name = dotted(called)
+    if name is None or _gives_wrapped(name, value, file):
+        return False
+    parts = (dotted(part) for kind in (cst.Name, cst.Attribute) for part in file.inside(value, kind))
+    scope, holds = file.scope(made), file.project.holds
+    return all(part is None or part == name or holds(file.path, scope, part) is Certainty.NO for part in parts)
+
+
+def _gives_wrapped(name: str, call: cst.Call, file: File) -> bool:
+    """Whether ``call``, of the function ``name``, may give a wrapped model: also where nobody knows what it runs."""
+    head, _, rest = name.partition(".")
+    last = (rest or file.aliases.get(head, head)).rpartition(".")[2]
+    if file.project.may_return_wrapped(last) or (
+        isinstance(call.func, cst.Call) and last in _makers(file.module, file)
+    ):
+        return True
+    if last in _defined(file.module, file):
+        return False
+    return head not in file.aliases or MAY_WRAP.search(name) is not None
+
+
+@once
+def _makers(module: cst.Module, file: File) -> frozenset[str]:
+    """The names of the functions that have one inside which returns a wrapped model."""
+    returns = (place.scope for place in file.project.held if place.kind == "ret")
+    return frozenset(name for scope in returns for name in scope.split(".")[:-1])
+
+
+@once
+def _defined(module: cst.Module, file: File) -> frozenset[str]:
+    """The last names of all functions and classes of the project."""
+    functions = {scope.rpartition(".")[2] for _, scope in file.project.takes}
+    return frozenset(functions | set(file.project.owners.classes))
+
+
+def _is_handed_over(owner: str, made: cst.Assign, place: cst.CSTNode, file: File) -> bool:
+    """Whether what runs between ``made`` and ``place`` is given what ``owner`` names, or an object that has it."""
+    function = file.function(made)
+    last = file.span(place).line
+    for around in file.ancestors(place):
+        if around is function or around in set(file.ancestors(made)):
+            break
+        if isinstance(around, cst.For | cst.While):
+            last = file.span(around).end_line + 1
+    first = file.span(made).line
+    names = {owner} | {owner[:index] for index, letter in enumerate(owner) if letter == "."}
+    return any(first < line < last and text in names for line, text in _given(function or file.module, file))
+
+
+@once
+def _given(whole: cst.CSTNode, file: File) -> tuple[tuple[int, str], ...]:
+    """What each call in ``whole`` is given by name, or called on as ``self``, with its line."""
+    return tuple(_named(whole, file))
+
+
+def _named(whole: cst.CSTNode, file: File) -> Iterator[tuple[int, str]]:
+    for call in file.inside(whole, cst.Call):
+        line = file.span(call).line
+        for argument in call.args:
+            if (text := dotted(argument.value)) is not None:
+                yield line, text
+        called_on = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if isinstance(called_on, cst.Name) and called_on.value in ("self", "cls"):
+            yield line, called_on.value
