@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from fsdp_migrate.checkpoints.entries import BadCheckpoint
@@ -14,9 +14,11 @@ Box: TypeAlias = tuple[tuple[int, int], ...]
 
 #: Pieces of real checkpoints are cut along few lines; these are made to take time.
 _MOST_STEPS = 2_000_000
+#: As many as torch's own indexing takes.
+_MOST_DIMENSIONS = 64
 
 
-def chunk_size(one: Box) -> int:
+def chunk_size(one: Iterable[tuple[int, int]]) -> int:
     """The number of elements in a box."""
     return math.prod(end - first for first, end in one)
 
@@ -26,7 +28,12 @@ def union(boxes: Sequence[Box]) -> int:
 
     Raises :class:`BadCheckpoint` where they overlap in more ways than can be counted.
     """
-    return _Counting().volume(list(dict.fromkeys(boxes)), 0)
+    same = [dim for dim, extents in enumerate(zip(*boxes, strict=True)) if len(set(extents)) == 1]
+    cut = [dim for dim in range(len(boxes[0]) if boxes else 0) if dim not in set(same)]
+    if len(cut) > _MOST_DIMENSIONS:
+        raise BadCheckpoint(f"a tensor that is cut along {len(cut)} dimensions, of {_MOST_DIMENSIONS} at most")
+    around = chunk_size([boxes[0][dim] for dim in same])
+    return around * _Counting().volume(list(dict.fromkeys(tuple(one[dim] for dim in cut) for one in boxes)), 0)
 
 
 class _Counting:

@@ -41,6 +41,10 @@ ITEM_SIZES: Mapping[str, int] = {
 }
 
 
+#: torch counts the elements of a tensor in 64 bits.
+_MOST_ELEMENTS = 2**63
+
+
 class BadCheckpoint(Exception):
     """A file or folder that is no checkpoint, or a broken one; the message names the file and says what is wrong."""
 
@@ -104,7 +108,8 @@ class TensorEntry:
 
     ``chunks`` may overlap, and may leave parts open where a file is missing. ``replicas`` are further copies of some of
     them, which hold the same elements in a checkpoint that is right. ``stored`` is the number of bytes of a tensor
-    whose dtype has no size here; its one chunk starts at them.
+    whose dtype has no size here; where it has one chunk, this starts at them. Raises ValueError for a shape that no
+    tensor has.
     """
 
     shape: tuple[int, ...]
@@ -114,6 +119,11 @@ class TensorEntry:
     requires_grad: bool = False
     replicas: tuple[Chunk, ...] = ()
     stored: int | None = None
+
+    def __post_init__(self) -> None:
+        # Python does not spell the number that a few hundred large sizes make together.
+        if self.numel >= _MOST_ELEMENTS:
+            raise ValueError("a tensor of more elements than 64 bits can count")
 
     @property
     def numel(self) -> int:

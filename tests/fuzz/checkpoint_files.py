@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 _MESHES: tuple[tuple[int, ...], ...] = ((2,), (3,), (2, 2), (1,))
-_VALUES: tuple[Any, ...] = (0, 1, -1, 255, 2**31, 2**63, -(2**40), "", "torch", "data", "model", 1.5, b"x")
+_VALUES: tuple[Any, ...] = (0, 1, -1, 255, 2**31, 2**63, -(2**40), 10**5000, "", "torch", "data", "model", 1.5, b"x")
 
 
 def of_ranks(rng: random.Random) -> tuple[dict[str, bytes], dict[str, Any]]:
@@ -123,5 +123,7 @@ def _constant(rng: random.Random) -> bytes:
     if isinstance(value, str):
         return b"X" + struct.pack("<I", len(value)) + value.encode()
     if isinstance(value, int):
-        return b"I%d\n" % value
+        # Python spells no number of more than 4,300 digits.
+        spelled = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+        return b"\x8b" + struct.pack("<I", len(spelled)) + spelled
     return rng.choice((b"N", b"\x88", b"\x89", b")", b"]", b"}", b"0", b"2", b"("))

@@ -48,6 +48,7 @@ def _prepared(source: Path, target: Path, wanted: Wanted) -> tuple[State, Audit]
     place.refuse(source, target)
     checkpoint = _only(source)
     place.refuse(checkpoint.path, target)
+    place.refuse_name(target, wanted.to is Target.FULL)
     flat = traits.flat_parameters(checkpoint.entries)
     state = plan(checkpoint, wanted, _beside(checkpoint) if flat and wanted.template is None else [])
     place.refuse_repetition(state, source, checkpoint.found.files)

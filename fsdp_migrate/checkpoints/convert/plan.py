@@ -215,6 +215,12 @@ def _is_beyond_arrays(shape: tuple[int, ...]) -> bool:
     return len(shape) > _MOST_DIMENSIONS or math.prod(max(size, 1) for size in shape) >= _MOST_ELEMENTS
 
 
+def _is_passed_on(entry: TensorEntry, to: Target) -> bool:
+    """Whether a tensor of an unknown dtype is written byte for byte: parts of it can neither be joined nor compared."""
+    is_one = len(entry.chunks) == 1 and not entry.replicas
+    return entry.stored is not None and is_one and to is Target.SAFETENSORS
+
+
 def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
     # Entries keep who they are under all renaming, and --leave-out takes the names of the source.
     before = {id(entry): key for key, entry in checkpoint.entries.items()}
@@ -227,11 +233,7 @@ def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
             raise CannotConvert(
                 f"{checkpoint.path}: {name} is {what}, which can only be made by running code: --leave-out {name}"
             )
-        if (
-            isinstance(entry, TensorEntry)
-            and entry.dtype not in ITEM_SIZES
-            and (entry.stored is None or to is not Target.SAFETENSORS)
-        ):
+        if isinstance(entry, TensorEntry) and entry.dtype not in ITEM_SIZES and not _is_passed_on(entry, to):
             raise CannotConvert(
                 f"{checkpoint.path}: {name} is {entry.dtype}, whose size this version does not know: --leave-out {name}"
             )

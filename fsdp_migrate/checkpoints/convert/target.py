@@ -13,6 +13,7 @@ from pathlib import Path
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.entries import tensors
 
+_NO_FILES_OF_TORCH = (".safetensors", ".safetensors.index.json", ".metadata", ".distcp")
 #: Headers, pickles and padding, for each tensor and for all.
 _OVERHEAD_EACH = 4096
 _OVERHEAD = 2**20
@@ -34,6 +35,12 @@ def refuse(source: Path, target: Path) -> None:
         raise CannotConvert(f"{target.parent}: no such folder")
     if source.is_dir() and source.resolve() in Path(os.path.realpath(target)).parents:
         raise CannotConvert(f"{target}: it is inside the checkpoint that is read: choose a place outside of {source}")
+
+
+def refuse_name(target: Path, to_file: bool) -> None:
+    """Raise :class:`CannotConvert` for a name by which its reader would take a file of ``torch.save`` for another."""
+    if to_file and target.name.endswith(_NO_FILES_OF_TORCH):
+        raise CannotConvert(f"{target}: a file of torch.save is not read under such a name: call it {target.name}.pt")
 
 
 def refuse_repetition(state: State, source: Path, files: Iterable[Path]) -> None:

@@ -194,6 +194,8 @@ def _tied(loaded: str, aliases: Sequence[tuple[str, str]], options: str) -> str:
 
 def _from_safetensors(checkpoint: Checkpoint) -> str:
     shards = [file for file in checkpoint.found.files if file.suffix == ".safetensors"]
+    if not shards:
+        return "{}"
     if len(shards) == 1:
         return f"safetensors.torch.load_file({literal(str(shards[0]))})"
     start = re.split("[0-9]", shards[0].name)[0]
@@ -209,9 +211,12 @@ def _name_of_rank(checkpoint: Checkpoint) -> str:
     ranks = checkpoint.found.ranks
     rank, path = next(iter(ranks.items()))
     before, after = split_at_rank(path.name, rank)
-    width = len(path.name) - len(before) - len(after)
-    if all(name.name == f"{before}{number}{after}" for number, name in ranks.items()):
-        width = 0
+    widths = (0, len(path.name) - len(before) - len(after))
+    fitting = [w for w in widths if all(one.name == f"{before}{n:0{w}}{after}" for n, one in ranks.items())]
+    if not fitting:
+        named = ", ".join(f"{number}: {literal(str(one))}" for number, one in ranks.items())
+        return f"{{{named}}}[dist.get_rank()]"
+    width = fitting[0]
     start = str(path.parent / before)
     if "{" in start + after or "}" in start + after:
         number = f"str(dist.get_rank()).zfill({width})" if width else "str(dist.get_rank())"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,12 @@ from fsdp_migrate.checkpoints.read.torch_save import TorchFile
 from fsdp_migrate.checkpoints.read.unpickle import Global
 from fsdp_migrate.checkpoints.read.unpickle import read as read_pickle
 
+#: A file that the rank wrote whose number it has; a longer number is none of a rank.
+_DCP_RANK = re.compile(r"__([0-9]{1,9})_")
+#: What ``.metadata`` calls a file may have a million characters; a message shows its start.
+_SHOWN = 1000
+#: The ranks that a message names.
+_MOST_NAMED = 8
 #: How a file of ``torch.save`` from before torch 1.6 starts.
 _OLD_MAGIC = 0x1950A86A20F9469CFC6C
 
@@ -134,7 +143,7 @@ class _Opening:
             self._note_lists(key)
         self._problems += [f"{path}: the offset of {name} is missing" for name in sorted(set(metadata.unplaced))]
         self._check_coverage(entries, str(path))
-        ranks = {int(name[2:].partition("_")[0]) for name in _names(metadata) if name[2:].partition("_")[0].isdigit()}
+        ranks = [int(told[1]) for file in metadata.files if (told := _DCP_RANK.match(file.name))]
         return self._made(entries, max(ranks, default=0) + 1, metadata=metadata)
 
     def _metadata(self) -> dcp.Metadata | None:
@@ -214,9 +223,9 @@ class _Opening:
                     ends[where.file] = max(ends[where.file], where.offset + where.length)
         broken = set()
         for file, end in sorted(ends.items()):
-            size = file.stat().st_size if file.is_file() else None
+            size = _size(file)
             if size is None:
-                self._problems.append(f"{file}: it is {SPECIAL if os.path.lexists(file) else 'missing'}")
+                self._problems.append(f"{str(file)[:_SHOWN]}: it is {SPECIAL if os.path.lexists(file) else 'missing'}")
             elif size < end:
                 self._problems.append(f"{file}: it ends at byte {size}, but .metadata expects {end}")
             if size is None or size < end:
@@ -232,14 +241,16 @@ class _Opening:
 
     def _check_ranks(self, world_size: int | None, entries: Entries, rankwise: tuple[Key, ...]) -> None:
         present = self._found.ranks
-        absent = sorted(set(range(world_size or 0)) - set(present)) if self._found.kind is Kind.RANKS else []
+        # A name or a pickle may say any number of ranks.
+        numbers = (rank for rank in range(world_size or 0) if rank not in present)
+        absent = [*itertools.islice(numbers, _MOST_NAMED + 1)] if self._found.kind is Kind.RANKS else []
         sliced = bool(set(traits.flat_parameters(entries)) or any(key in rankwise for key, _ in tensors(entries)))
         before = len(self._problems)
         self._check_coverage(entries, str(self._found.path))
         if self._found.kind is Kind.FILE and (world_size or 0) > 1 and len(self._problems) > before:
             self._problems.insert(before, f"{self._found.path}: the file of one of {world_size} ranks; pass its folder")
         if absent and (sliced or len(self._problems) > before):
-            many = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+            many = ", ".join(map(str, absent[:_MOST_NAMED])) + (", …" if len(absent) > _MOST_NAMED else "")
             self._problems.insert(before, f"{self._found.path}: of {world_size} ranks, the files of {many} are missing")
 
     def _check_coverage(self, entries: Entries, where: str) -> None:
@@ -280,5 +291,10 @@ class _Opening:
         )
 
 
-def _names(metadata: dcp.Metadata) -> list[str]:
-    return [file.name for file in metadata.files]
+def _size(file: Path) -> int | None:
+    """The size of a regular file; None where there is none, as for a name that is too long to be one."""
+    try:
+        held = file.stat()
+    except (OSError, ValueError):
+        return None
+    return held.st_size if stat.S_ISREG(held.st_mode) else None

@@ -55,10 +55,11 @@ _TOLD_BY = 512
 SPECIAL = "a pipe, a device or a link to nowhere, which is not opened"
 #: A path may have a million characters; a message shows its start.
 _SHOWN = 200
-_RANK = re.compile(r"(?P<before>.*?rank[-_.]?)(?P<rank>\d+)(?P<after>\D*)", re.IGNORECASE)
-_NUMBER = re.compile(r"(?P<before>.*?[-_.])(?P<rank>\d+)(?P<after>\.\w+)")
-_DCP_FILE = re.compile(r"__(\d+)_\d+\.distcp")
-_DCP_LOCAL = re.compile(r"__\d+\.metadata")
+#: Numbers are of the digits that programs count with: a line that loads has no other spelling of them.
+_RANK = re.compile(r"(?P<before>.*?rank[-_.]?)(?P<rank>[0-9]+)(?P<after>[^0-9]*)", re.IGNORECASE)
+_NUMBER = re.compile(r"(?P<before>.*?[-_.])(?P<rank>[0-9]+)(?P<after>\.\w+)")
+_DCP_FILE = re.compile(r"__([0-9]+)_[0-9]+\.distcp")
+_DCP_LOCAL = re.compile(r"__[0-9]+\.metadata")
 _HF_SHARD = re.compile(r"shard-\d+-(?P<rest>.*)\.safetensors|(?P<stem>(?:.*-)?)\d+-of-(?P<count>\d+)\.safetensors")
 
 
@@ -170,14 +171,16 @@ def _families(folder: Path, names: list[str]) -> Iterator[Found]:
     single: list[str] = []
     for name in names:
         match = _RANK.fullmatch(name)
-        if match:
-            families[f"{match['before']}#{match['after']}"][int(match["rank"])] = folder / name
+        family = families[f"{match['before']}#{match['after']}"] if match else {}
+        if match and int(match["rank"]) not in family:
+            family[int(match["rank"])] = folder / name
         else:
+            # A second file of a rank, "rank_01" beside "rank_1", is a checkpoint of its own.
             single.append(name)
     numbered: dict[str, dict[int, Path]] = defaultdict(dict)
     for name in list(single):
         match = _NUMBER.fullmatch(name)
-        if match:
+        if match and not _RANK.fullmatch(name):
             numbered[f"{match['before']}#{match['after']}"][int(match["rank"])] = folder / name
     for pattern, files in numbered.items():
         if _are_ranks(files):

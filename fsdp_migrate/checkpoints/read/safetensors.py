@@ -122,7 +122,12 @@ def _joined(name: str, pieces: list[tuple[Offsets, TensorEntry]], folder: Path) 
         raise BadCheckpoint(f"{folder}: the parts of {name} differ in dtype or dimensions")
     chunks, copies = unlike(Chunk(offsets, entry.shape, entry.chunks[0].where) for offsets, entry in pieces)
     ends = zip(*(tuple(end for _, end in box(chunk)) for chunk in chunks), strict=True)
-    return TensorEntry(tuple(map(max, ends)), first.dtype, chunks, replicas=copies, stored=first.stored)
+    lengths = {offsets: entry.nbytes for offsets, entry in pieces}
+    stored = None if first.stored is None else sum(lengths.values())
+    try:
+        return TensorEntry(tuple(map(max, ends)), first.dtype, chunks, replicas=copies, stored=stored)
+    except ValueError as error:
+        raise BadCheckpoint(f"{folder}: the parts of {name} are {error}") from error
 
 
 def _places(header: dict[str, object]) -> dict[str, Offsets]:

@@ -26,6 +26,8 @@ _STORAGES = {
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }
+#: torch counts ranks in 32 bits.
+_MOST_RANKS = 2**31
 _MISTAKES = (IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError)
 #: What torch itself sets on the tensors of a model, and what FSDP1 does.
 _TORCHS_OWN = frozenset({"_has_been_cloned", "_is_hf_initialized", "_in_backward_hooks"})
@@ -160,6 +162,8 @@ class Tensors:
         if isinstance(rank, int):
             self.rank = rank
         if isinstance(world_size, int):
+            if world_size >= _MOST_RANKS:
+                raise ValueError(f"its number of ranks has {world_size.bit_length()} bits")
             self.world_size = max(world_size, self.world_size or 0)
 
 
