@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 import time
@@ -13,20 +14,22 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.verify.compare.alone import alone
 from fsdp_migrate.verify.compare.compare import Comparison, nothing_allowed
-from fsdp_migrate.verify.compare.noise import measured, tolerated
+from fsdp_migrate.verify.compare.difference import Question
+from fsdp_migrate.verify.compare.noise import NO_ROUNDING, Rounding, measured, rounding_of, tolerated
 from fsdp_migrate.verify.compare.traps import Origin, trap, wrong_origin
 from fsdp_migrate.verify.recorder.orders import Orders
 from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.runs import trees
 from fsdp_migrate.verify.runs.launch import CannotRun, Run, run
-from fsdp_migrate.verify.verdict import Verdict, judge
+from fsdp_migrate.verify.verdict import Verdict, judge, with_rounding
 
 if TYPE_CHECKING:
     from fsdp_migrate.verify.report.runs_progress import Progress
 
-#: Causes that are no defect, and whose effect is measured by giving the run before the same last digit.
-ROUNDING = ("order-of-norm", "order-of-summation", "shared-input")
+
+#: Steps up to which both runs are made again with all modules, where gradients alone do not name a cause.
+_DEEPEST = 3
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,30 @@ def verify(wanted: Wanted, progress: Progress) -> Verdict:
             if problem:
                 raise CannotRun(problem)
         verdict = verdict_of(first, second, again, wanted.tolerance)
-        if verdict.cause is not None and verdict.cause.cause in ROUNDING and wanted.repeat:
-            by = nudge_of(verdict)
-            nudged = runner.record("before-nudged", before, nudge=by)
-            verdict = verdict_of(first, second, again, wanted.tolerance, nudged, by)
+        if _asks_for_modules(wanted, verdict):
+            assert verdict.first is not None
+            runner.deep = verdict.first.step + 1
+            pair = runner.record("before-deep", before), runner.record("after-deep", after)
+            with contextlib.suppress(CannotRun):
+                verdict, (first, second) = verdict_of(*pair, again), pair
+        if verdict.first is not None and verdict.cause is not None and verdict.cause.is_rounding and wanted.repeat:
+            rounding = rounding_of(verdict.comparison, verdict.first)
+            rounded = runner.record("before-rounded", before, rounding)
+            cause, verdict = verdict.cause, verdict_of(first, second, again, wanted.tolerance, rounded, rounding)
+            verdict = with_rounding(verdict, cause)
         if wanted.recorded.feed and verdict.first is not None:
             fed = runner.record("after-fed", after, feed=work / "before")
             verdict = replace(verdict, alone=alone(Comparison(first, fed)))
         return replace(verdict, notes=(*verdict.notes, *notes))
+
+
+def _asks_for_modules(wanted: Wanted, verdict: Verdict) -> bool:
+    """Whether gradients differ and only those of modules can say why: of a 16-bit backward, or before a reduction."""
+    first = verdict.first
+    unasked = not wanted.recorded.deep and wanted.repeat and wanted.tolerance is None
+    if first is None or not unasked or first.question is not Question.GRADIENTS or first.step >= _DEEPEST:
+        return False
+    return verdict.cause is None and math.isfinite(first.relative)
 
 
 def verdict_of(
@@ -102,12 +121,12 @@ def verdict_of(
     after: Recording,
     again: Recording | None = None,
     tolerance: float | None = None,
-    nudged: Recording | None = None,
-    nudge: float = 0.0,
+    rounded: Recording | None = None,
+    rounding: Rounding | None = None,
 ) -> Verdict:
     """Compare two recordings, with what ``again``, of the same code as ``before``, shows of its noise.
 
-    ``nudged`` is the same code again, its gradients scaled by one plus ``nudge``.
+    ``rounded`` is the same code again, its gradients moved by ``rounding``.
 
     Raises :class:`CannotRun` if they cannot be compared.
     """
@@ -116,7 +135,7 @@ def verdict_of(
         raise CannotRun(problem)
     if tolerance is not None:
         return judge(before, after, tolerated(tolerance), f"a tolerance of {tolerance:g}")
-    noisy = [Comparison(before, other) for other in (again, nudged) if other is not None]
+    noisy = [Comparison(before, other) for other in (again, rounded) if other is not None]
     notes = []
     noise = ""
     if again is not None and len(again.steps) == len(before.steps) and not again.earlier:
@@ -128,10 +147,10 @@ def verdict_of(
         notes.append(
             "the noise of the program was not measured: its second run read what the first wrote, or ended early"
         )
-        noisy = [Comparison(before, other) for other in (nudged,) if other is not None]
-    if nudged is not None and not noise:
-        noise = "the measured effect of the last digit of a sum"
-    allowance = measured(noisy, nudge) if noise else nothing_allowed
+        noisy = [Comparison(before, other) for other in (rounded,) if other is not None]
+    if rounded is not None and not noise:
+        noise = "the measured effect of a rounding"
+    allowance = measured(noisy, rounding) if noise else nothing_allowed
     return judge(before, after, allowance, noise, notes)
 
 
@@ -146,20 +165,17 @@ def _not_repeatable(itself: Verdict) -> str:
     )
 
 
-def nudge_of(verdict: Verdict) -> float:
-    """The relative size of the rounding that the run before has to be given."""
-    first = verdict.first
-    assert first is not None
-    return max(first.relative if first.relative < 1e-3 else 0.0, 2.0**-23)
-
-
 class _Runner:
-    """Starts runs, one after the other, each with its own recording, log and, where there is one, copy."""
+    """Starts runs, one after the other, each with its own recording, log and, where there is one, copy.
+
+    ``deep``: of how many steps the next runs record all modules.
+    """
 
     def __init__(self, wanted: Wanted, work: Path, progress: Progress, since: float) -> None:
         self._wanted, self._work, self._progress, self._since = wanted, work, progress, since
+        self.deep = wanted.recorded.deep
 
-    def record(self, name: str, side: _Side, nudge: float = 0.0, feed: Path | None = None) -> Recording:
+    def record(self, name: str, side: _Side, rounding: Rounding = NO_ROUNDING, feed: Path | None = None) -> Recording:
         tree = side.directory
         remap = side.remap
         if side.fresh is not None:
@@ -168,7 +184,7 @@ class _Runner:
             tree, remap = tree / side.inside, (side.remap[0], tree) if side.remap is not None else None
         asked, out = self._wanted.recorded, self._work / name
         orders = Orders(
-            str(out), asked.steps, True, asked.deep, asked.seed, self._since, nudge,
+            str(out), asked.steps, True, self.deep, asked.seed, self._since, rounding.scale, rounding.sizes,
             keeps=asked.feed and name == "before", feed=None if feed is None else str(feed),
         )  # fmt: skip
         log = self._work / f"{name}.log"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fsdp_migrate.verify.causes.cause import Named
 from fsdp_migrate.verify.causes.causes import name_cause
@@ -67,3 +67,17 @@ def judge(
     verdict = Verdict(comparison, firsts, None, noise, tuple(notes))
     cause = name_cause(comparison, verdict.first) if verdict.first is not None else None
     return Verdict(comparison, firsts, cause, noise, tuple(notes))
+
+
+def with_rounding(verdict: Verdict, rounding: Named) -> Verdict:
+    """The same, where it was judged with the measured effect of ``rounding``, the cause of what differs first."""
+    if verdict.first is None:
+        cure = "Nothing is to be done: a rounding of that size carries as far in the run before."
+        return replace(verdict, cause=replace(rounding, cure=cure))
+    rule = f" ({rounding.rule})" if rounding.rule else ""
+    note = f"measured, and not enough to explain it: {rounding.message}{rule}"
+    cause = verdict.cause
+    if cause is not None and cause.is_rounding:
+        cure = "It is larger than what a rounding of that size does to the run before: look for what else changed."
+        cause = replace(cause, cure=cure)
+    return replace(verdict, cause=cause, notes=(*verdict.notes, note))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import sys
@@ -13,10 +14,11 @@ from typing import Any
 
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
-from fsdp_migrate.verify.comparison import ROUNDING, nudge_of, verdict_of
+from fsdp_migrate.verify.compare.noise import NO_ROUNDING, Rounding, rounding_of
+from fsdp_migrate.verify.comparison import verdict_of
 from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording, Step
-from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.verify.verdict import Verdict, with_rounding
 from fsdp_rules.settings import Settings
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.harness import rewritten
@@ -31,7 +33,7 @@ _OF_OPTIMIZER = (Question.GRADIENTS, Question.CLIPPED_GRADIENTS, Question.STATE)
 def recorded_beside_its_result() -> Iterator[None]:
     """What is entered around a program: it records to the folder of the file that its argument names.
 
-    The second argument is what gradients are nudged by.
+    The second argument is what gradients are rounded by.
     """
     import importlib
 
@@ -39,17 +41,17 @@ def recorded_beside_its_result() -> Iterator[None]:
     importlib.import_module("fsdp_compat")
     arm = importlib.import_module("fsdp_migrate.verify.recorder.arm")
     orders = importlib.import_module("fsdp_migrate.verify.recorder.orders")
-    out, nudge = Path(sys.argv[1]).parent / "recording", float(sys.argv.pop())
-    with fsdp1_on_cpu(), arm.recorded(orders.Orders(str(out), STEPS, stop=False, nudge=nudge)):
+    out, rounding = Path(sys.argv[1]).parent / "recording", json.loads(sys.argv.pop())
+    with fsdp1_on_cpu(), arm.recorded(orders.Orders(str(out), STEPS, stop=False, **rounding)):
         yield
 
 
-def record(pool: Pool, program: Program, source: str, directory: Path, nudge: float = 0.0) -> Recording:
+def record(pool: Pool, program: Program, source: str, directory: Path, rounding: Rounding = NO_ROUNDING) -> Recording:
     """Train ``source``, some version of ``program``, in the new folder ``directory``."""
     directory.mkdir()
     script = directory / "train.py"
     script.write_text(source, encoding="utf-8")
-    arguments = [os.fspath(directory / "result.pt"), repr(nudge)]
+    arguments = [os.fspath(directory / "result.pt"), json.dumps({"scale": rounding.scale, "rounding": rounding.sizes})]
     pool.run_script(script, program.world_size, arguments, prelude=recorded_beside_its_result)
     return read(directory / "recording")
 
@@ -72,18 +74,18 @@ def judged(pool: Pool, program: Program, directory: Path) -> Judged:
     after = record(pool, program, source, directory / "after")
     beyond = larger(program, before, after)
     found = verdict_of(before, after)
-    if found.cause is None or found.cause.cause not in ROUNDING:
+    if found.first is None or found.cause is None or not found.cause.is_rounding:
         return Judged(found, beyond)
-    by = nudge_of(found)
-    nudged = record(pool, program, program.source, directory / "nudged", by)
-    return Judged(verdict_of(before, after, nudged=nudged, nudge=by), beyond)
+    rounding = rounding_of(found.comparison, found.first)
+    rounded = record(pool, program, program.source, directory / "rounded", rounding)
+    return Judged(with_rounding(verdict_of(before, after, rounded=rounded, rounding=rounding), found.cause), beyond)
 
 
 def larger(program: Program, before: Recording, after: Recording) -> Difference | None:
     """The first difference that is larger than the parity matrix allows the program; without a tolerance, any."""
     relative = tolerance(program.spec).relative
 
-    def allowed(question: Question, event: int) -> float:
+    def allowed(question: Question, event: int, subject: str) -> float:
         if question in (Question.DATA, Question.INITIAL_WEIGHTS, Question.INITIAL_BUFFERS, Question.SETTINGS):
             return 0.0
         # From the second step on gradients come from weights that differ by as much already: what they make of the
@@ -97,7 +99,7 @@ def larger(program: Program, before: Recording, after: Recording) -> Difference 
         for question in Question
         if question is not Question.ENVIRONMENT
         for difference in tally.of(question)
-        if not _is_small(difference, before, allowed(question, difference.event))
+        if not _is_small(difference, before, allowed(question, difference.event, difference.subject))
     )
     return min(found, key=lambda difference: (difference.event, difference.question), default=None)
 

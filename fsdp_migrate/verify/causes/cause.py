@@ -11,6 +11,9 @@ from fsdp_migrate.verify.compare.difference import Difference, Question
 from fsdp_migrate.verify.compare.pairs import shown
 from fsdp_migrate.verify.recording.recording import Step
 
+#: What is to be done about a rounding whose effect was not measured.
+HOW_FAR = "run fsdp-migrate verify without --no-repeat to measure how far it carries."
+
 
 @dataclass(frozen=True)
 class Named:
@@ -20,14 +23,19 @@ class Named:
     message: str
     rule: str
     cure: str
+    is_rounding: bool = False
 
 
 class Cause(ABC):
-    """``name`` is short and stable, ``rule`` the id of the rule that explains it, ``cure`` one imperative sentence."""
+    """``name`` is short and stable, ``rule`` the id of the rule that explains it, ``cure`` one imperative sentence.
+
+    ``is_rounding``: no defect as long as what follows from it is no larger than a rounding makes it, which is measured.
+    """
 
     name: ClassVar[str]
     rule: ClassVar[str] = ""
     cure: ClassVar[str]
+    is_rounding: ClassVar[bool] = False
 
     @abstractmethod
     def message(self, comparison: Comparison, first: Difference) -> str | None:
@@ -36,7 +44,7 @@ class Cause(ABC):
     def named(self, comparison: Comparison, first: Difference) -> Named | None:
         """The cause, where it is this one."""
         text = self.message(comparison, first)
-        return None if text is None else Named(self.name, text, self.rule, self.cure)
+        return None if text is None else Named(self.name, text, self.rule, self.cure, self.is_rounding)
 
 
 def name_of(comparison: Comparison, *keys: str) -> str:

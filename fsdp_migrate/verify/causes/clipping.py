@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
-from fsdp_migrate.verify.causes.cause import Cause, at_step, steps_of
+from fsdp_migrate.verify.causes.cause import HOW_FAR, Cause, at_step, steps_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
 
@@ -80,7 +80,8 @@ class OrderOfNorm(Cause):
     """Gradients are equal until clipping scales them by a norm that was added up in another order."""
 
     name, rule = "order-of-norm", "FSDP201"
-    cure = "Nothing is wrong: without --no-repeat fsdp-migrate verify measures how far this last digit carries."
+    cure = "FSDP2 adds up squares in another order; " + HOW_FAR
+    is_rounding = True
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.CLIPPED_GRADIENTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fsdp_migrate.verify.causes.cause import Cause, at_step, name_of, steps_of
+from fsdp_migrate.verify.causes.cause import HOW_FAR, Cause, at_step, name_of, steps_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
 
@@ -73,7 +73,8 @@ class SharedInput(Cause):
     """A gradient differs by rounding before anything is reduced, while all that led to it is equal."""
 
     name, rule = "shared-input", "FSDP122"
-    cure = "Nothing is wrong: FSDP2 adds up the gradient of an input that units share in another order."
+    cure = "FSDP2 adds up the gradient of an input that units share in another order; " + HOW_FAR
+    is_rounding = True
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.LOCAL_GRADIENTS:
@@ -93,7 +94,8 @@ class OrderOfSummation(Cause):
     """Gradients differ by rounding, while data, weights and losses are equal."""
 
     name = "order-of-summation"
-    cure = "Nothing is wrong; the same groups of ranks reduce alike, and --deep shows whether it is the reduction."
+    cure = "The same groups of ranks reduce alike, and --deep shows whether it is the reduction; " + HOW_FAR
+    is_rounding = True
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.GRADIENTS:

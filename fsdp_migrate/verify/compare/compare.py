@@ -14,11 +14,11 @@ from fsdp_migrate.verify.compare.setup import environment_differences, unit_diff
 from fsdp_migrate.verify.recording.recording import Call, Forward, OfRank, Recording, Step
 from fsdp_migrate.verify.recording.value import Copies, Value
 
-#: How large a relative difference is none, by question and event.
-Allowance = Callable[[Question, int], float]
+#: How large a relative difference is none, by question, event and what is compared: see :attr:`Difference.subject`.
+Allowance = Callable[[Question, int, str], float]
 
 
-def nothing_allowed(question: Question, event: int) -> float:
+def nothing_allowed(question: Question, event: int, subject: str) -> float:
     """Bit for bit."""
     return 0.0
 
@@ -216,11 +216,13 @@ class Comparison:
         share: float = 1.0,
     ) -> None:
         if found is not None:
-            allowed = self._allowance(question, self._event)
-            if found.relative * share <= (max(allowed, NORM_ROUNDING) if question is Question.NORM else allowed):
-                return
             before, after = found.before, found.after
-        self.tally.add(Difference(question, step, name, before, after, found, rank, number, what, self._event))
+        seen = Difference(question, step, name, before, after, found, rank, number, what, self._event, share)
+        if found is not None:
+            allowed = self._allowance(question, self._event, seen.subject)
+            if seen.noise <= (max(allowed, NORM_ROUNDING) if question is Question.NORM else allowed):
+                return
+        self.tally.add(seen)
 
 
 def _copies(value: Any) -> Any:

@@ -62,6 +62,7 @@ class Difference:
     """``step``, of its optimizer, -1 before the first one; ``name`` is a parameter, a module, a setting, or empty.
 
     ``event``: the position of that step among those of all optimizers, in the order in which they were made.
+    ``share``: the greatest magnitude in the tensor over the greatest that it has had.
     """
 
     question: Question
@@ -74,6 +75,17 @@ class Difference:
     optimizer: int = 0
     what: str = ""
     event: int = -1
+    share: float = 1.0
+
+    @property
+    def subject(self) -> str:
+        """The tensor, whatever the rank and the step."""
+        return f"{self.name} {self.what}"
+
+    @property
+    def noise(self) -> float:
+        """What the difference counts as where it is held against noise, which is of the size that a tensor has had."""
+        return self.relative * self.share
 
     @property
     def relative(self) -> float:

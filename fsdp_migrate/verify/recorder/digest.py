@@ -160,6 +160,12 @@ def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
+def spread(place: Place, seed: int) -> torch.Tensor:
+    """A number from -1 to 1 for each element at ``place``, by its index in the whole tensor and ``seed``; float64."""
+    indices = torch.arange(place.start, place.start + place.length) if isinstance(place, Range) else place.indices()
+    return (_hash(indices + (seed << 40)) >> 11).double() / 2.0**52
+
+
 def _numbers(flat: torch.Tensor) -> torch.Tensor:
     if not flat.numel():
         return torch.zeros(4, dtype=torch.float64, device=flat.device)

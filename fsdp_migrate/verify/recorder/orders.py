@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 VARIABLE = "FSDP_MIGRATE_RECORD"
 
@@ -15,8 +15,9 @@ class Orders:
 
     ``deep``: for so many steps also record every module's inputs, outputs and gradients. ``seed``: seed all generators
     when torch is imported. ``since``: seconds since the epoch at which the first run of a comparison began.
-    ``nudge``: scale clipped gradients, or else every other element of gradients, by one plus this, to measure what
-    rounding does. ``preflight``: look at the model before the first optimizer step, and stop there.
+    ``scale``: scale clipped gradients by one plus this. ``rounding``: move each element of the gradients of these
+    parameters by up to so much of the greatest of them. Both are to measure what rounding does.
+    ``preflight``: look at the model before the first optimizer step, and stop there.
     ``keeps``: keep what goes into each module in the first step. ``feed``: the folder of a run that kept it, whose
     modules' inputs this run's get in place of their own. Both need ``deep``.
     """
@@ -27,7 +28,8 @@ class Orders:
     deep: int = 0
     seed: int | None = None
     since: float | None = None
-    nudge: float = 0.0
+    scale: float = 0.0
+    rounding: dict[str, float] = field(default_factory=dict)
     preflight: bool = False
     keeps: bool = False
     feed: str | None = None

@@ -54,6 +54,7 @@ class Session:
         self._pending: dict[str, Any] = {}
         self._grads: dict[str, Any] = {}
         self._sample: list[torch.Tensor] = []
+        self._rounded = 0
         self.spent = 0.0
         self.is_on = True
         self._clear()
@@ -139,20 +140,26 @@ class Session:
         """Gradients as they are before the first call that clips them."""
         if self._pending["unclipped"]:
             return
+        self._round()
         wanted = None if parameters is None else {id(parameter) for parameter in parameters}
         self._optimizers.gradients(self._named(), self._pending["unclipped"], wanted)
 
     @guarded
     def after_clip(self, limit: object, norm: object) -> None:
         """What clipping returned, as this rank reads it with ``.item()``."""
-        if self._orders.nudge and not self._pending["clips"]:
-            self._optimizers.nudge(self._named(), self._orders.nudge, every=1)
+        if self._orders.scale and not self._pending["clips"]:
+            self._optimizers.scale(self._named(), 1 + self._orders.scale)
         entry: dict[str, Any] = {"limit": float(limit) if isinstance(limit, (int, float)) else None}
         self._pending["clips"].append(entry)
         if isinstance(norm, torch.Tensor):
             entry["partial"] = any(p.is_partial() for p in getattr(norm, "placements", ()))
             local = local_of(norm)
             self._values.put(entry, "value", local, Range(0, local.numel(), local.numel()))
+
+    def _round(self) -> None:
+        if self._orders.rounding:
+            self._rounded += 1
+            self._optimizers.round(self._named(), self._orders.rounding, self._rounded)
 
     def _named(self) -> list[Named]:
         """The parameters of all models, as they were when the last model or optimizer was found."""
@@ -183,8 +190,8 @@ class Session:
             self._begin(optimizer)
         if trace.step == 1:
             self._finder.remove()
-        if self._orders.nudge and not self._pending["clips"]:
-            self._optimizers.nudge(self._named(), self._orders.nudge, every=2)
+        if not self._pending["unclipped"]:
+            self._round()
         self._grads = {}
         trace.tell(self._grads)
 

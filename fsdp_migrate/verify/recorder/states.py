@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from .digest import Place, Range
+from .digest import Place, Range, spread
 from .models import Named
 from .parts import Part, local_of, plain_part
 from .values import Values
@@ -128,15 +128,24 @@ class Optimizers:
                 if wanted is None or id(each.tensor) in wanted:
                     put_gradient(self._values, into, each.key, each.part, each.tensor)
 
-    def nudge(self, named: Sequence[Named], by: float, every: int) -> None:
-        """Scale every so-manieth element of each gradient on this rank by ``1 + by``."""
-        seen: set[int] = set()
+    def scale(self, named: Sequence[Named], by: float) -> None:
+        """Scale each gradient on this rank."""
+        for gradient in {id(each.tensor): each.tensor.grad for each in named}.values():
+            if gradient is not None:
+                local_of(gradient).mul_(by)
+
+    def round(self, named: Sequence[Named], sizes: Mapping[str, float], times: int) -> None:
+        """Move elements of these gradients as another order of a sum would, differently each of so many ``times``.
+
+        By up to so much of the greatest element on this rank. What is zero is no sum, and remains. Replicas of an
+        element are moved alike.
+        """
         for each in named:
-            if each.tensor.grad is not None and id(each.tensor) not in seen:
-                seen.add(id(each.tensor))
-                local = local_of(each.tensor.grad)
-                epsilon = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
-                local.reshape(-1)[::every].mul_(1 + max(by, epsilon))
+            if each.tensor.grad is not None and each.key in sizes:
+                local, place = _placed(each.part, each.tensor.grad)
+                if local.numel():
+                    noise = spread(place, times).to(local.device).reshape(local.shape) * sizes[each.key]
+                    local.add_((noise * local.abs().max() * (local != 0)).to(local.dtype))
 
 
 def put_gradient(values: Values, into: dict[str, Any], key: str, part: Part, parameter: torch.Tensor) -> None:
@@ -148,11 +157,15 @@ def put_gradient(values: Values, into: dict[str, Any], key: str, part: Part, par
 
 def put(values: Values, into: dict[str, Any], key: str, part: Part, tensor: torch.Tensor, samples: bool = True) -> None:
     """Digest one rank's part of ``tensor``, or all of it where it is whole at the moment."""
+    values.put(into, key, *_placed(part, tensor), samples)
+
+
+def _placed(part: Part, tensor: torch.Tensor) -> tuple[torch.Tensor, Place]:
+    """The elements of a part of ``tensor`` on this rank, and where they are in the whole parameter."""
     local = local_of(tensor) if part.cut is None else part.of(tensor)
-    place: Place = part.place
     if part.cut is None and part.numel != local.numel() == part.whole:
-        place = Range(0, part.whole, part.whole)
-    values.put(into, key, local, place, samples)
+        return local, Range(0, part.whole, part.whole)
+    return local, part.place
 
 
 def _plain(value: Any) -> Any:
