@@ -64,6 +64,7 @@ DIFFERS = {
     "FSDP228-whole-parameter-optimizers": "ratios of norms are of whole parameters",
     "FSDP229-replaced-parts": "FSDP1's model keeps its head, and its wrapper has another",
     "FSDP226-random-values": "the numbers drawn for DTensors are others",
+    "FSDP235-indirect-access": "what the wrapper had inside is the model itself",
     "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",
 }
 

@@ -119,3 +119,40 @@ def asked(node: cst.CSTNode) -> Asked | None:
         return None
     text = name.evaluated_value
     return Asked(node.func.value, subject, text, len(node.args) == 3) if isinstance(text, str) else None
+
+
+def named_member(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
+    """The owner and the attribute that ``getattr(x, "a")``, ``vars(x)["a"]`` or ``x.__dict__["a"]`` asks for."""
+    if isinstance(node, cst.Call):
+        question = asked(node)
+        return None if question is None or question.function != "getattr" else (question.subject, question.name)
+    if not isinstance(node, cst.Subscript) or len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
+        return None
+    holder, key = node.value, node.slice[0].slice.value
+    name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
+    if not isinstance(name, str) or not name.isidentifier():
+        return None
+    if isinstance(holder, cst.Attribute) and holder.attr.value == "__dict__":
+        return holder.value, name
+    return (
+        (holder.args[0].value, name) if calls_plainly(holder, ("vars",), 1) and isinstance(holder, cst.Call) else None
+    )
+
+
+def element_text(node: cst.CSTNode) -> str | None:
+    """``a.b`` for ``a.b``, for what :func:`named_member` takes, and for an attribute of an element, ``a[0].b``.
+
+    None for all other expressions.
+    """
+    parts: list[str] = []
+    while True:
+        if isinstance(node, cst.Attribute):
+            parts.append(node.attr.value)
+            node = node.value
+        elif isinstance(node, cst.Subscript | cst.Call) and (member := named_member(node)) is not None:
+            parts.append(member[1])
+            node = member[0]
+        elif isinstance(node, cst.Subscript):
+            node = node.value
+        else:
+            return ".".join([node.value, *reversed(parts)]) if isinstance(node, cst.Name) else None

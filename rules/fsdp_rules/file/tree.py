@@ -241,16 +241,6 @@ def dotted(node: cst.CSTNode) -> str | None:
     return ".".join([node.value, *reversed(parts)]) if type(node) is cst.Name else None
 
 
-def element_text(node: cst.CSTNode) -> str | None:
-    """``a.b`` for ``a.b`` and for an attribute of an element, ``a[0].b``; None for all other expressions."""
-    parts: list[str] = []
-    while isinstance(node, cst.Attribute | cst.Subscript):
-        if isinstance(node, cst.Attribute):
-            parts.append(node.attr.value)
-        node = node.value
-    return ".".join([node.value, *reversed(parts)]) if isinstance(node, cst.Name) else None
-
-
 def find(node: cst.CSTNode, kind: type[Node]) -> list[Node]:
     """The nodes of exactly the type ``kind`` in ``node``, itself included, in the order of the text.
 

@@ -14,6 +14,7 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._unwrapping import ends_by_unwrapping, is_passed_to_itself, is_read_elsewhere
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
+from fsdp_rules.model.module_questions import asks_around
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
@@ -31,7 +32,7 @@ class ModuleAccess(Rule):
 
     FSDP2 has no wrapper: `model.module` and `model._fsdp_wrapped_module` are the model itself. Where a name may be the
     sharded model or a DistributedDataParallel wrapper, `getattr(model, "module", model)` serves both. Code that tests
-    `hasattr(model, "module")` first is correct without a change.
+    `hasattr(model, "module")` first is left where both arms do the same.
     """
 
     id = "FSDP206"
@@ -74,6 +75,8 @@ def unwrap(model):
         if _in_stripping_loop(node, file) or is_passed_to_itself(node, file):
             return
         guard = guard_of(node, subject, file)
+        if guard is Guard.OTHER and asks_around(node, subject, file):
+            guard = Guard.NONE
         held = sharded(receiver, file).certainty
         seen = (_is_a_unit, _is_given_to_fsdp1, is_given_by_call)
         if held is Certainty.NO and any(asked(receiver, file) for asked in seen):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable
+from fsdp_rules.file.expressions import element_text, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.nothing import Chosen, chosen
-from fsdp_rules.file.tree import Code, element_text
+from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._stored_sync import Pushed, pushed, stored, synchronised
 from fsdp_rules.loop._sync_blocks import NO_SYNC, SYNC_FLAG, around, count, nested, rebinds
 from fsdp_rules.model.asked_for import asked_for

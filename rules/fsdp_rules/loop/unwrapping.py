@@ -21,6 +21,7 @@ from fsdp_rules.loop._unwrapping import (
     test_around,
 )
 from fsdp_rules.model.guards import Guard, guard_of, tested
+from fsdp_rules.model.module_questions import changes
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -111,7 +112,7 @@ def unwrap(model):
         if file.settings.to == "shim":
             if any(isinstance(entry, cst.While) for entry in file.ancestors(call)) and _is_about_a_model(subject, file):
                 yield self._endless(call, subject, file)
-        elif len(call.args) == 2 and guard in (Guard.FSDP1, Guard.MIXED):
+        elif len(call.args) == 2 and guard in (Guard.FSDP1, Guard.MIXED) and not changes(call, file):
             text = file.code(subject)
             yield Diagnosis(
                 call, Level.MANUAL, f"{text} has no {name.evaluated_value} under FSDP2: this raises", ADVICE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import element_text
 from fsdp_rules.file.file import File
-from fsdp_rules.file.tree import element_text
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import element_text, last_name, named_member
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
-from fsdp_rules.file.tree import element_text
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
 from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
@@ -68,7 +67,7 @@ def _here(node: cst.BaseExpression, file: File) -> Sharded:
 
 def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sharded:
     expression: cst.BaseExpression = node
-    while isinstance(expression, cst.Subscript | cst.Await):
+    while isinstance(expression, cst.Subscript | cst.Await) and named_member(expression) is None:
         expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression
     text = element_text(expression)
     place = expression if at is None else at

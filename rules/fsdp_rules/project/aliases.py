@@ -10,15 +10,15 @@ from fsdp_rules.project.walking import walk
 
 
 def text_of(node: ast.AST | None) -> str | None:
-    """``a.b.c`` for a name or a chain of attributes (``getattr(a, "b")`` too), else None."""
+    """``a.b.c`` for a name or a chain of attributes (``getattr(a, "b")`` and ``vars(a)["b"]`` too), else None."""
     parts: list[str] = []
     while True:
         if isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
-        elif (attribute := _asked(node)) is not None and isinstance(node, ast.Call):
-            parts.append(attribute)
-            node = node.args[0]
+        elif (attribute := _asked(node)) is not None:
+            node, name = attribute
+            parts.append(name)
         else:
             break
     if not isinstance(node, ast.Name):
@@ -41,14 +41,21 @@ def element_text(node: ast.AST | None) -> str | None:
     return ".".join([node.id, *reversed(parts)])
 
 
-def _asked(node: ast.AST | None) -> str | None:
-    """The attribute that ``getattr(x, "name")`` asks for."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "getattr":
+def _asked(node: ast.AST | None) -> tuple[ast.expr, str] | None:
+    """The owner and the attribute that ``getattr(x, "a")``, ``vars(x)["a"]`` or ``x.__dict__["a"]`` asks for."""
+    owner: ast.expr | None = None
+    name: ast.expr | None = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        owner, name = (node.args[0], node.args[1]) if len(node.args) > 1 else (None, None)
+    elif isinstance(node, ast.Subscript):
+        holder, name = node.value, node.slice
+        if isinstance(holder, ast.Attribute) and holder.attr == "__dict__":
+            owner = holder.value
+        elif isinstance(holder, ast.Call) and isinstance(holder.func, ast.Name) and holder.func.id == "vars":
+            owner = holder.args[0] if len(holder.args) == 1 else None
+    if owner is None or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
         return None
-    name = node.args[1] if len(node.args) > 1 else None
-    if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.isidentifier():
-        return name.value
-    return None
+    return (owner, name.value) if name.value.isidentifier() else None
 
 
 class Aliases:

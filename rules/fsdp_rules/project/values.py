@@ -94,7 +94,7 @@ class Values:
     def targets(self, target: ast.expr, scope: str) -> Iterator[Place]:
         """The places that an assignment to ``target`` puts its value in."""
         key, whole = None, True
-        while isinstance(target, ast.Subscript | ast.Starred):
+        while isinstance(target, ast.Subscript | ast.Starred) and text_of(target) is None:
             if isinstance(target, ast.Subscript):
                 key, whole = key_of(target), False
             target = target.value
@@ -151,7 +151,7 @@ class Values:
                 self._call_value(node, place, scope, sure)
             case ast.Lambda():
                 self.flow(Place("fn", self.path, "", lambda_name(node, scope)), place, sure)
-            case ast.Subscript():
+            case ast.Subscript() if text_of(node) is None:
                 self._element(node, place, scope, sure)
             case _:
                 self._name(node, place, scope, sure)

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import element_text
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.file.tree import element_text
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.sharded import sharded, sharded_owner
 from fsdp_rules.project.project import Certainty

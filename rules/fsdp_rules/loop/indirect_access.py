@@ -1,0 +1,125 @@
+"""Rule for what is taken of a model by a text, or by a function that is given the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import asked, elements
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.api import entries
+from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.what_to_test import EFFECT
+
+#: Methods of FSDP1's class that a sharded model lacks, or has with another meaning.
+CHANGED = frozenset(entry.name for entry in entries() if entry.kind == "method" and entry.rewriter != "no-op") - {
+    "forward"
+}
+#: Those that every module has.
+OF_MODULES = frozenset({"apply", "load_state_dict", "state_dict"})
+#: Those whose own rules look for getattr and hasattr.
+ASKED = frozenset({"clip_grad_norm_", "module", "no_sync"})
+
+
+class IndirectAccess(Rule):
+    """operator.attrgetter("module").
+
+    A name of FSDP1's wrapper that is a text (`getattr`, `operator.attrgetter`, `operator.methodcaller`,
+    `functools.reduce(getattr, ...)`), or a method that is called on a class and given the model
+    (`nn.Module.state_dict(model)`), is not rewritten: write it as `model.name`, and this tool rewrites that.
+    """
+
+    id = "FSDP235"
+    name = "indirect-access"
+    words = (
+        r"\b(getattr|hasattr|attrgetter|methodcaller|reduce|__getattr__|__getattribute__)\b",
+        r"\bModule\.\w+\(",
+        r"\b(type\([\w.]+\)|__class__)\.\w+\(",
+    )
+    what_to_test = EFFECT
+    visits = (cst.Call,)
+    before = """
+import operator
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def run(net):
+    model = FSDP(net)
+    return operator.attrgetter("module.config")(model)
+"""
+    after = """
+import operator
+
+from torch.distributed.fsdp import fully_shard
+
+def run(net):
+    model = fully_shard(net)
+    # TODO(fsdp-migrate FSDP235): "module" is taken of the model by its name, where it means something else under FSDP2
+    return operator.attrgetter("module.config")(model)
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """A call that takes one of FSDP1's names of what it is given."""
+        if not isinstance(node, cst.Call):
+            return
+        for model, names in _taken(node, file):
+            found = next((name for name in names if name in CHANGED), None)
+            held = Certainty.NO if found is None else _held(model, names[: names.index(found)], file)
+            if held is Certainty.NO or is_not_sharded_yet(node, model, file):
+                continue
+            unsure = "" if held is Certainty.YES else "if this model is sharded: "
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f'{unsure}"{found}" is taken of the model by its name, where it means something else under FSDP2',
+                f"write {file.code(model)}.{found} as an attribute, and run this tool again",
+            )
+            return
+
+
+def _held(owner: cst.BaseExpression, names: list[str], file: File) -> Certainty:
+    """How sure it is that ``owner``, or its attribute behind ``names``, is a sharded model."""
+    if not names:
+        return sharded(owner, file).certainty
+    return file.project.holds(file.path, file.scope(owner), ".".join([file.code(owner), *names]))
+
+
+def _taken(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, list[str]]]:
+    """What ``call`` takes attributes of, and their names from the outermost on."""
+    given = [argument.value for argument in call.args if not argument.star]
+    question = asked(call)
+    if question is not None:
+        passed = ASKED | (OF_MODULES if question.function == "hasattr" else frozenset())
+        yield question.subject, [question.name] if question.name not in passed else []
+    maker = file.value(call.func)
+    if isinstance(maker, cst.Call) and given:
+        kind = file.resolved(maker.func)
+        if kind in ("operator.attrgetter", "operator.methodcaller"):
+            texts = [_text(argument.value) for argument in maker.args]
+            for text in texts if kind.endswith("attrgetter") else texts[:1]:
+                yield given[0], text.split(".")
+    elif isinstance(call.func, cst.Attribute):
+        method, owner = call.func.attr.value, call.func.value
+        if method in ("__getattr__", "__getattribute__") and given:
+            yield owner, [_text(given[0])]
+        elif given and (file.resolved(owner) == "torch.nn.Module" or _is_class_of(given[0], owner, file)):
+            yield given[0], [method]
+    if file.resolved(call.func) == "functools.reduce" and len(given) == 3 and file.code(given[0]) == "getattr":
+        yield given[2], [_text(entry) for entry in elements(file.value(given[1])) or []]
+
+
+def _is_class_of(model: cst.BaseExpression, owner: cst.BaseExpression, file: File) -> bool:
+    text = file.code(model)
+    return file.code(owner) in (f"type({text})", f"{text}.__class__")
+
+
+def _text(node: cst.BaseExpression) -> str:
+    """The text that a literal is, "" for everything else."""
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else ""
+    return value if isinstance(value, str) else ""
