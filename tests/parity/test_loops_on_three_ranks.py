@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.parity.ordered import sums_in_rank_order
 from tests.pool import Pool
-from tests.rules.test_fixtures import Failure, run_programs
+from tests.rules.test_fixtures import Failure, in_rank_order
 
 FIXTURES = ("FSDP201-clip-grad-norm", "FSDP202-no-sync", "FSDP203-summon-full-params-native")
-
-
-def in_rank_order(rank: int, world_size: int, programs: list[tuple[str, str]]) -> list[Any]:
-    """Worker: what the programs return, with sums that do not depend on the layout of a buffer."""
-    with sums_in_rank_order():
-        return run_programs(rank, world_size, programs)
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)

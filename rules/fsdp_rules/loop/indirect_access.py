@@ -25,6 +25,8 @@ CHANGED = frozenset(entry.name for entry in entries() if entry.kind == "method" 
 OF_MODULES = frozenset({"apply", "load_state_dict", "state_dict"})
 #: Those whose own rules look for getattr and hasattr.
 ASKED = frozenset({"clip_grad_norm_", "module", "no_sync"})
+#: Those that a class gives unbound. FSDP1's static methods are rewritten through an instance as they are elsewhere.
+BOUND = OF_MODULES | {"clip_grad_norm_", "no_sync"}
 
 
 class IndirectAccess(Rule):
@@ -108,7 +110,7 @@ def _taken(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, lis
         method, owner = call.func.attr.value, call.func.value
         if method in ("__getattr__", "__getattribute__") and given:
             yield owner, [_text(given[0])]
-        elif given and (file.resolved(owner) == "torch.nn.Module" or _is_class_of(given[0], owner, file)):
+        elif method in BOUND and given and _is_class_of(given[0], owner, file):
             yield given[0], [method]
     if file.resolved(call.func) == "functools.reduce" and len(given) == 3 and file.code(given[0]) == "getattr":
         yield given[2], [_text(entry) for entry in elements(file.value(given[1])) or []]
@@ -116,7 +118,7 @@ def _taken(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, lis
 
 def _is_class_of(model: cst.BaseExpression, owner: cst.BaseExpression, file: File) -> bool:
     text = file.code(model)
-    return file.code(owner) in (f"type({text})", f"{text}.__class__")
+    return file.code(owner) in (f"type({text})", f"{text}.__class__") or file.resolved(owner) == "torch.nn.Module"
 
 
 def _text(node: cst.BaseExpression) -> str:
