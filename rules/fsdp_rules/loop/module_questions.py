@@ -73,8 +73,7 @@ def report(net):
         yield Diagnosis(
             node,
             Level.REVIEW,
-            f"a sharded model has no module under FSDP2, so its class is asked for too, assumes {text} is the sharded "
-            "model or a wrapper with .module",
+            f"also asks for the class: assumes {text} is the sharded model or a wrapper with .module",
             edits=(Replace(node, lambda code: _counted_in(question, node, code, file)),),
         )
 
