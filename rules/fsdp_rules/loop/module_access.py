@@ -12,9 +12,9 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._unwrapping import ends_by_unwrapping, is_passed_to_itself, is_read_elsewhere
+from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
-from fsdp_rules.model.module_questions import asks_around
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove

@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import Asked, asked, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
-from fsdp_rules.model.module_questions import changes
+from fsdp_rules.model.asked_modules import changes
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace

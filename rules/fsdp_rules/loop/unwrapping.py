@@ -20,8 +20,8 @@ from fsdp_rules.loop._unwrapping import (
     reassigned,
     test_around,
 )
+from fsdp_rules.model.asked_modules import changes
 from fsdp_rules.model.guards import Guard, guard_of, tested
-from fsdp_rules.model.module_questions import changes
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
