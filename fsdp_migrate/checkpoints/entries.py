@@ -104,7 +104,8 @@ class Chunk:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor of a checkpoint. ``kind`` says as what it was saved: plain, ShardedTensor or DTensor.
+    """A tensor of a checkpoint. ``kind`` says as what it was saved: plain, ShardedTensor or DTensor, or
+    sharded for one in safetensors of several ranks, whose shape is where the last of the parts ends.
 
     ``chunks`` may overlap, and may leave parts open where a file is missing. ``replicas`` are further copies of some of
     them, which hold the same elements in a checkpoint that is right. ``stored`` is the number of bytes of a tensor

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.judge.loading import line, traps
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints import fsdp2
+from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.written import expected
 from tests.pool import Pool
 
@@ -60,6 +62,53 @@ def test_safetensors(shards: int, two_ranks: Path, pool: Pool, tmp_path: Path) -
     loaded = pool.run(_load, 2, line(found))[0]["model"]
     for name, value in whole.items():
         assert torch.equal(loaded[name], value), name
+
+
+def _untied(world_size: int) -> Any:
+    """A sharded model without tied parameters, which safetensors do not hold; one has fewer rows than ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(
+        torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 1)), mesh=init_device_mesh("cpu", (world_size,))
+    )
+
+
+def _whole(model: Any) -> dict[str, Any]:
+    return {name: value.full_tensor() for name, value in model.state_dict().items()}
+
+
+def _saved_by_all(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Save a model as safetensors, a file a rank; what it holds, whole."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    model = _untied(world_size)
+    writer = dcp.HuggingFaceStorageWriter(path=folder, save_distributed=True)
+    dcp.save(get_model_state_dict(model), storage_writer=writer)
+    return _whole(model)
+
+
+def _loaded_by_all(rank: int, world_size: int, code: str) -> dict[str, Any]:
+    model = _untied(world_size)
+    fsdp2.load(code, model, None)
+    return _whole(model)
+
+
+def test_safetensors_of_all_ranks(pool: Pool, tmp_path: Path) -> None:
+    """As HuggingFaceStorageWriter leaves them: a name is in several files, so that one of them is not the tensor."""
+    whole = pool.run(_saved_by_all, 2, str(tmp_path))[0]
+    (found,) = open_all(tmp_path)
+    assert len(found.found.files) == 2
+    assert "sharded-safetensors" in [trap.name for trap in traps(found)]
+    loaded = pool.run(_loaded_by_all, 2, line(found))[0]
+    done = converted(tmp_path, tmp_path.parent / "whole.pt", Target.FULL)
+    assert any("files of all ranks" in note for note in done.notes)
+    written = torch.load(tmp_path.parent / "whole.pt")
+    assert whole.keys() == loaded.keys() == written.keys()
+    for name, value in whole.items():
+        assert torch.equal(loaded[name], value), name
+        assert torch.equal(written[name], value), name
 
 
 @pytest.mark.parametrize(

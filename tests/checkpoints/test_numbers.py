@@ -186,3 +186,18 @@ def test_a_target_that_its_reader_would_take_for_something_else(name: str, tmp_p
     with pytest.raises(CannotConvert, match="not read under such a name"):
         converted(tmp_path / "in.pt", tmp_path / "new" / name, Target.FULL)
     assert os.listdir(tmp_path / "new") == []  # noqa: PTH208
+
+
+@pytest.mark.parametrize("second", [0, 4])
+def test_parts_of_an_unknown_dtype(second: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can join or compare them, so that they are named and refused."""
+    for number, start in enumerate((0, second)):
+        info = json.dumps({"w": {"saved_offsets": [start]}})
+        told = {"__metadata__": {"DCP_SHARDING_INFO": info}, "w": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}
+        header = json.dumps(told).encode()
+        name = f"shard-0000{number + 1}-model-00001-of-00001.safetensors"
+        (tmp_path / name).write_bytes(struct.pack("<Q", len(header)) + header + bytes([number, 1]))
+    assert main(["checkpoint", "inspect", str(tmp_path)]) == 0
+    for to in Target:
+        assert main(["checkpoint", "convert", str(tmp_path), str(tmp_path.parent / "out"), "--to", to.value]) == 2
+        assert "w is F4, whose size this version does not know" in capsys.readouterr().err

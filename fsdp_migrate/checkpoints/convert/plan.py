@@ -71,6 +71,8 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
     if wanted.to is not Target.SAFETENSORS:
         _refuse_keys_inside(state)
     state = _noting_numbers(state)
+    if any(entry.kind == "sharded" for _, entry in tensors(state.entries)):
+        state = state.noting("shapes are known from the parts alone: check that the files of all ranks are there")
     if any(file.name == LIGHTNING_FILE for file in checkpoint.found.files):
         state = state.noting(
             f"left out {LIGHTNING_FILE}, in which Lightning keeps epochs and settings: copy it yourself"

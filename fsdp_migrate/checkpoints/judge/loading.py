@@ -53,6 +53,12 @@ def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str
             return _from_folder(checkpoint)
         case Kind.RANKS:
             return _from_value(checkpoint, f"torch.load({_name_of_rank(checkpoint)}, weights_only=True)", "")
+        case Kind.SAFETENSORS if _is_sharded(checkpoint):
+            reader = f"dcp.HuggingFaceStorageReader({literal(str(checkpoint.found.files[0].parent))})"
+            return (
+                f"sd = get_model_state_dict(model); dcp.load(sd, storage_reader={reader}); "
+                "set_model_state_dict(model, sd)"
+            )
         case Kind.SAFETENSORS:
             loaded = _from_safetensors(checkpoint)
             return _tied(loaded, aliases, whole) if aliases else _from_value(checkpoint, loaded, whole)
@@ -121,10 +127,21 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
         )
     if any(entry.kind == "DTensor" for _, entry in tensors(checkpoint.entries)):
         yield Trap("import-dtensor", "torch.load(weights_only=True) needs import torch.distributed.tensor before it")
+    if _is_sharded(checkpoint):
+        yield Trap(
+            "sharded-safetensors",
+            "the shape of a tensor is only known from its parts: if the files of the last ranks are missing, it is "
+            "shorter and nothing in the others shows it",
+        )
     if any(name.startswith("_orig_mod.") or "._orig_mod." in name for name in names):
         yield Trap("compiled", "keys with _orig_mod. come from torch.compile and match only a compiled model")
     if any(name.startswith("module.") for name in names):
         yield Trap("module-prefix", "keys start with module., as DistributedDataParallel writes them")
+
+
+def _is_sharded(checkpoint: Checkpoint) -> bool:
+    """Whether ranks have written their parts of tensors as safetensors, each its own files."""
+    return any(entry.kind == "sharded" for _, entry in tensors(checkpoint.entries))
 
 
 def _shares_states(entries: Entries, prefix: Key) -> bool:

@@ -125,7 +125,7 @@ def _joined(name: str, pieces: list[tuple[Offsets, TensorEntry]], folder: Path) 
     lengths = {offsets: entry.nbytes for offsets, entry in pieces}
     stored = None if first.stored is None else sum(lengths.values())
     try:
-        return TensorEntry(tuple(map(max, ends)), first.dtype, chunks, replicas=copies, stored=stored)
+        return TensorEntry(tuple(map(max, ends)), first.dtype, chunks, "sharded", replicas=copies, stored=stored)
     except ValueError as error:
         raise BadCheckpoint(f"{folder}: the parts of {name} are {error}") from error
 
