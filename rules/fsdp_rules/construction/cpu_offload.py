@@ -12,7 +12,7 @@ from fsdp_rules.construction._plan.offload import offload_policy, offloads
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
-from fsdp_rules.model.backends import reduces_no_cpu_tensors, starts_of_nccl
+from fsdp_rules.model.backends import gets_cpu_backend, reduces_no_cpu_tensors
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
@@ -67,8 +67,7 @@ def build(model):
                 value, Level.REVIEW, "fsdp_compat.shard decides at run time whether parameters are offloaded"
             )
             return
-        clips = "clip_grad_norm_" in file.text and bool(starts_of_nccl(file))
-        lacks_backend = reduces_no_cpu_tensors(file) and not clips
+        lacks_backend = reduces_no_cpu_tensors(file) and not gets_cpu_backend(file)
         plan.assumptions += [] if single is False or lacks_backend else [CPU_BACKEND]
         if isinstance(single, bool):
             plan.consume_value(value, file)

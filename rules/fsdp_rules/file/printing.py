@@ -66,19 +66,23 @@ def indent(text: str) -> str:
     return "\n".join(f"    {line}" if line else line for line in text.split("\n"))
 
 
-def call_with(function: str, first: str, call: cst.Call, code: Code, file: File) -> str:
+def call_with(
+    function: str, first: str, call: cst.Call, code: Code, file: File, given: Sequence[cst.Arg] | None = None
+) -> str:
     """``call`` with another function and one more argument in front; its own arguments and comments are kept.
 
-    On as many lines as the call had: one, or one for each argument.
+    ``given`` are those of its arguments that are kept, by default all. On as many lines as the call had: one, or one
+    for each argument.
     """
+    given = call.args if given is None else given
     arguments = [
         (f"{argument.keyword.value}=" if argument.keyword is not None else argument.star) + code(argument.value)
-        for argument in call.args
+        for argument in given
     ]
     if "\n" not in file.code(call):
         return f"{function}({', '.join([first, *arguments])})"
     lines = [*comments(call.whitespace_before_args), f"{first},"]
-    for text, argument in zip(arguments, call.args, strict=True):
+    for text, argument in zip(arguments, given, strict=True):
         inside = comments(argument.value)
         beside = [comment for comment in comments(argument) if comment not in inside]
         lines.append("  ".join([f"{text},", *beside]))

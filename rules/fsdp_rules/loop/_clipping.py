@@ -8,9 +8,11 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
-from fsdp_rules.model.backends import reduces_no_cpu_tensors, starts_of_nccl
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.backends import lacks_cpu_backend, reduces_no_cpu_tensors, starts_of_nccl
 from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.wrap_arguments import IGNORED, OFFLOAD, Given, given
+from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 
 
@@ -51,6 +53,33 @@ NOT_IGNORED = "assumes no parameter of this model is ignored, as some of this pr
 OFFLOADED = "assumes the process group has a CPU backend if parameters are offloaded"
 
 
+@dataclass(frozen=True)
+class Clip:
+    """A call of FSDP1's ``clip_grad_norm_``: its model, and the call as one of the model's method.
+
+    ``by_class``: the call is ``FSDP.clip_grad_norm_(model, ...)``.
+    """
+
+    model: cst.BaseExpression
+    call: cst.Call
+    by_class: bool = False
+
+
+def clip_of(call: cst.Call, file: File) -> Clip | None:
+    """What ``call`` clips, where it may be FSDP1's method, called on a model or on the class."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "clip_grad_norm_":
+        return None
+    if file.fsdp1(call.func) != f"{FSDP}.clip_grad_norm_":
+        return Clip(call.func.value, call)
+    for index, argument in enumerate(call.args):
+        by_name = argument.keyword is not None and argument.keyword.value == "self"
+        first = index == 0 and argument.keyword is None and not argument.star
+        if (by_name or first) and model_of_parameters(argument.value, file) is None:
+            others = [other for other in call.args if other is not argument]
+            return Clip(argument.value, call.with_changes(args=others), by_class=True)
+    return None
+
+
 def clipping_of(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Clipping:
     """What becomes of ``call``, FSDP1's ``clip_grad_norm_`` of ``receiver``."""
     norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
@@ -61,14 +90,12 @@ def clipping_of(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Cli
         return Clipping(MIXED)
     notes = (NOT_IGNORED,) if ignored is Given.NOT_HERE else ()
     offloaded = given(receiver, "offload", OFFLOAD, file)
-    lacks_backend = offloaded is Given.PERHAPS and reduces_no_cpu_tensors(file)
-    starts = starts_of_nccl(file) if lacks_backend else []
-    if lacks_backend and not starts:
+    if offloaded is Given.PERHAPS and lacks_cpu_backend(file):
         return Clipping(NO_CPU_BACKEND, notes)
     if file.settings.prefers_helpers:
         return Clipping(ASKED, notes)
-    if lacks_backend:
-        line = file.span(starts[0]).line
+    if offloaded is Given.PERHAPS and reduces_no_cpu_tensors(file):
+        line = file.span(starts_of_nccl(file)[0]).line
         return Clipping(None, (*notes, f"assumes line {line} starts the process group, with its new CPU backend"), True)
     return Clipping(None, notes if offloaded is Given.NO else (*notes, OFFLOADED))
 

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.wrapping import may_wrap
 from fsdp_rules.project.parts import Part
 
 #: Methods of modules that take another part, or make one.
@@ -45,6 +46,10 @@ def assigned(node: cst.Assign | cst.AnnAssign | cst.AugAssign, file: File) -> Ne
     """What an assignment puts into another object than ``self``."""
     target = node.targets[0].target if isinstance(node, cst.Assign) else node.target
     if not isinstance(target, cst.Attribute | cst.Subscript) or node.value is None:
+        return None
+    # The wrap of a part that is there, in its place, is none that the model did not have.
+    given = [file.code(argument.value) for argument in node.value.args] if isinstance(node.value, cst.Call) else []
+    if file.code(target) in given and may_wrap(node.value, file):
         return None
     # A weight or a bias is a parameter that the module has, which FSDP217 reports.
     if isinstance(target, cst.Attribute) and target.attr.value in ("bias", "weight"):

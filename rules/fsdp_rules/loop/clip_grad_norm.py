@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_with
 from fsdp_rules.file.tree import Code
-from fsdp_rules.loop._clipping import OFFLOADED, clipping_of, may_be_own_method, takes_a_norm
+from fsdp_rules.loop._clipping import OFFLOADED, Clip, clip_of, clipping_of, may_be_own_method, takes_a_norm
 from fsdp_rules.model.asked_for import asked_for
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -76,20 +76,23 @@ def train(model, batches, optimizer):
             if node.attr.value == "clip_grad_norm_":
                 yield from self._value(node, file)
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-            if node.func.attr.value == "clip_grad_norm_":
-                yield from self._call(node, node.func.value, file)
+            if (clip := clip_of(node, file)) is not None:
+                yield from self._call(node, clip, file)
         elif isinstance(node, cst.Call):
             found = asked_for(node, "clip_grad_norm_", False, file)
             if found is not None:
                 yield found
 
-    def _call(self, call: cst.Call, receiver: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
+    def _call(self, call: cst.Call, clip: Clip, file: File) -> Iterator[Diagnosis]:
+        receiver = clip.model
         found = sharded(receiver, file)
         held = found.certainty
-        if found.is_excluded or not takes_a_norm(call, file):
+        if (found.is_excluded and not clip.by_class) or not takes_a_norm(clip.call, file):
             return
         name = file.code(receiver)
-        if may_be_own_method(found, file):
+        # The class is named where it is called, and its import is no longer needed.
+        claims = (call.func,) if clip.by_class else ()
+        if not clip.by_class and may_be_own_method(found, file):
             yield Diagnosis(
                 call,
                 Level.MANUAL,
@@ -98,7 +101,7 @@ def train(model, batches, optimizer):
             )
             return
         assumptions = [] if held is Certainty.YES else [f"assumes {name} is the sharded model"]
-        clipping = clipping_of(call, receiver, file)
+        clipping = clipping_of(clip.call, receiver, file)
         need = clipping.need
         assumptions += clipping.assumptions
         if need is not None and not file.settings.may_help:
@@ -107,6 +110,7 @@ def train(model, batches, optimizer):
                 Level.MANUAL,
                 f"needs fsdp_compat.clip_grad_norm_, which --helpers never forbids: {need.reason}",
                 need.cure,
+                claims=claims,
             )
             return
         if need is not None:
@@ -120,7 +124,10 @@ def train(model, batches, optimizer):
                 Level.REVIEW if assumptions else Level.SAFE,
                 sentence(f"fsdp_compat clips by {NORM}, since {need.reason}", *assumptions),
                 need.cure,
-                edits=(Replace(call, lambda code: call_with(helper, code(receiver), call, code, file)),),
+                edits=(
+                    Replace(call, lambda code: call_with(helper, code(receiver), call, code, file, clip.call.args)),
+                ),
+                claims=claims,
             )
             return
         if "low_precision" in file.project.flags:
@@ -129,7 +136,7 @@ def train(model, batches, optimizer):
         used = not isinstance(file.parent(call), cst.Expr)
 
         def build(code: Code) -> str:
-            text = call_with(native, f"{code(receiver)}.parameters()", call, code, file)
+            text = call_with(native, f"{code(receiver)}.parameters()", call, code, file, clip.call.args)
             return f"{text}.full_tensor()" if used else text
 
         yield Diagnosis(
@@ -138,6 +145,7 @@ def train(model, batches, optimizer):
             sentence(f"torch's clip_grad_norm_ clips by {NORM}, since all parameters share a mesh", *assumptions),
             BACKEND if OFFLOADED in assumptions else "",
             edits=(Replace(call, build),),
+            claims=claims,
         )
 
     def _value(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:

@@ -8,9 +8,11 @@ from functools import partial
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
-from fsdp_rules.loop._clipping import clipping_of, may_be_own_method, takes_a_norm
+from fsdp_rules.loop._clipping import clip_of, clipping_of, may_be_own_method, takes_a_norm
 from fsdp_rules.loop.clip_grad_norm import ClipGradNorm
+from fsdp_rules.loop.grad_scaler import GradScaler
 from fsdp_rules.model.backends import CPU_BACKEND_RULE, starts_of_nccl
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -19,6 +21,7 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import CLIPPING
 
 BOTH = "cpu:gloo,cuda:nccl"
+SCALER = "ShardedGradScaler"
 
 
 class CpuBackend(Rule):
@@ -26,7 +29,8 @@ class CpuBackend(Rule):
 
     FSDP1 copied the norm of offloaded gradients to the GPU before it reduced it. FSDP2 reduces it where the gradients
     are, so the process group needs a backend for the CPU, and `"cpu:gloo,cuda:nccl"` is torch's way to have both. The
-    call is changed where the same file clips a model that may be offloaded. GPU tensors are reduced by NCCL as before.
+    call is changed where the same file clips a model that may be offloaded, or scales gradients (`ShardedGradScaler`).
+    GPU tensors are reduced by NCCL as before.
     Collectives of Python objects, and barriers, run on gloo then.
 
     The call is kept, and the clipping takes a helper, where the project asks for a backend's name, gives other groups
@@ -66,27 +70,40 @@ def train(model, loss):
         if not isinstance(node, cst.Call):
             return
         texts = [text for text in starts_of_nccl(file) if node in file.ancestors(text)]
-        if texts and any(_needs_cpu_backend(call, file) for call in file.nodes(cst.Call)):
+        if texts and (_scales_offloaded(file) or any(_clips_offloaded(call, file) for call in file.nodes(cst.Call))):
             edits = tuple(Replace(text, partial(_both, text)) for text in texts)
             yield Diagnosis(
                 node,
                 Level.REVIEW,
-                "gloo reduces the norm of offloaded gradients, assumes nothing else starts this run's process group",
+                "gloo reduces numbers of offloaded gradients, assumes nothing else starts this run's process group",
                 "check that dist.get_backend_config() names gloo for the CPU in a run. Object collectives use it too.",
                 edits=edits,
             )
 
 
-def _needs_cpu_backend(call: cst.Call, file: File) -> bool:
-    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "clip_grad_norm_":
+def _clips_offloaded(call: cst.Call, file: File) -> bool:
+    clip = clip_of(call, file)
+    if clip is None or not file.settings.enabled(ClipGradNorm.id):
         return False
-    if not file.settings.enabled(ClipGradNorm.id) or file.suppressions.ignored(ClipGradNorm.id, call):
+    found = sharded(clip.model, file)
+    if file.suppressions.ignored(ClipGradNorm.id, call) or not takes_a_norm(clip.call, file):
         return False
-    receiver = call.func.value
-    found = sharded(receiver, file)
-    if found.is_excluded or may_be_own_method(found, file) or not takes_a_norm(call, file):
+    if not clip.by_class and (found.is_excluded or may_be_own_method(found, file)):
         return False
-    return clipping_of(call, receiver, file).adds_cpu_backend
+    return clipping_of(clip.call, clip.model, file).adds_cpu_backend
+
+
+def _scales_offloaded(file: File) -> bool:
+    """Whether the file has FSDP1's scaler, whose successor reduces what it finds in offloaded gradients."""
+    if "offload" not in file.project.flags or SCALER not in file.text or not file.settings.enabled(GradScaler.id):
+        return False
+    names = (name for kind in (cst.Name, cst.Attribute) for name in file.nodes(kind))
+    return any(
+        file.fsdp1(name) == SCALER
+        and is_read_whole(name, file.layout)
+        and not file.suppressions.ignored(GradScaler.id, name)
+        for name in names
+    )
 
 
 def _both(text: cst.SimpleString, code: Code) -> str:

@@ -12,7 +12,7 @@ from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.api import parameters
-from fsdp_rules.model.backends import reduces_no_cpu_tensors
+from fsdp_rules.model.backends import lacks_cpu_backend
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -26,8 +26,9 @@ class GradScaler(Rule):
     FSDP1 needed its own scaler to make all ranks skip a step when one of them found an infinite gradient. Gradients of
     FSDP2 are DTensors, for which `torch.amp.GradScaler` does that by itself, over the mesh of the parameters:
     `process_group` is removed. Positional factors become keywords, since the two classes have them in another order.
-    `fsdp_compat.ShardedGradScaler` is used where gradients are offloaded beside a process group for NCCL alone, and
-    where ranks outside of the model's mesh (model parallelism) have to skip a step too.
+    `fsdp_compat.ShardedGradScaler` is used where gradients are offloaded beside a process group for NCCL alone that
+    another file starts (one of the same file gets gloo for the CPU), and where ranks outside of the model's mesh (model
+    parallelism) have to skip a step too.
     """
 
     id = "FSDP204"
@@ -115,7 +116,7 @@ def _assumptions(file: File) -> list[str]:
 
 def _contradicted(file: File) -> str | None:
     """Why torch's scaler does not do in this project what FSDP1's does, as far as the project says."""
-    if "offload" in file.project.flags and reduces_no_cpu_tensors(file):
+    if "offload" in file.project.flags and lacks_cpu_backend(file):
         return "torch's reduces offloaded gradients, which this NCCL group cannot"
     if "subgroup" in file.project.flags:
         return "torch's asks the model's group alone, which may be a subgroup"

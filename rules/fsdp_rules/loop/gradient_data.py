@@ -25,6 +25,7 @@ from fsdp_rules.verdict.what_to_test import CLIPPING
 HARMLESS = frozenset(
     {"add_", "data_ptr", "detach_", "device", "div_", "dtype", "mul_", "record_stream", "requires_grad_", "zero_"}
 )
+CASTS = frozenset({"bfloat16", "clone", "contiguous", "detach", "double", "float", "half", "to"})
 #: Calls that take numbers out of gradients, and those under which a DTensor raises or that make others of them.
 NUMBERS = frozenset({"abs", "detach", "float", "item", "max", "mean", "norm", "numpy", "pow", "sum", "tolist"})
 PLAIN = frozenset({"Histogram", "_foreach_norm", "add_histogram", "allclose", "asarray", "numpy", "tolist"})
@@ -180,10 +181,20 @@ def _is_data(node: cst.Attribute, file: File) -> bool:
     """Whether the number in a gradient goes anywhere: not where it is cleared, scaled or compared with None."""
     parent = file.parent(node)
     if isinstance(parent, cst.Attribute):
-        return parent.attr.value not in HARMLESS
+        return parent.attr.value not in HARMLESS and not (parent.attr.value in CASTS and _is_put_back(node, file))
     return not isinstance(
         parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget | cst.Del | cst.If | cst.BooleanOperation
     )
+
+
+def _is_put_back(node: cst.Attribute, file: File) -> bool:
+    """Whether a statement as ``p.grad = p.grad.float()`` changes the dtype of ``node`` and nothing else."""
+    statement = file.statement(node)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    value = statement.value
+    cast = value.func.value if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) else None
+    return cast is node and file.code(statement.targets[0].target) == file.code(node)
 
 
 def _is_used_on(whole: cst.CSTNode, file: File) -> bool:

@@ -32,6 +32,21 @@ def reduces_no_cpu_tensors(file: File) -> bool:
     return "nccl_alone" in file.project.flags and "cpu_backend" not in file.project.flags
 
 
+def lacks_cpu_backend(file: File) -> bool:
+    """Whether nothing reduces tensors on the CPU here: NCCL alone is started, and not in this file.
+
+    Where this file starts it, and clips or scales gradients that may be offloaded, the start gets gloo for the CPU.
+    """
+    return reduces_no_cpu_tensors(file) and not starts_of_nccl(file)
+
+
+def gets_cpu_backend(file: File) -> bool:
+    """Whether the project's process group is started where gradients are clipped or scaled, and so gets gloo."""
+    if "chosen_backend" in file.project.flags or "own_group" in file.project.flags:
+        return False
+    return "nccl_beside_norms" in file.project.flags
+
+
 def starts_of_nccl(file: File) -> list[cst.SimpleString]:
     """The texts "nccl" in this file's calls of ``init_process_group``, which can name gloo for the CPU too.
 

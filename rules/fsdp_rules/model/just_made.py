@@ -38,22 +38,61 @@ def is_just_made(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bo
         above = [made for made in assignments_of(owner, file) if file.scope(made) == file.scope(node)]
         above = [made for made in above if file.span(made).line < file.span(place).line]
         if above:
-            return _is_plain(above[-1], place, file) and not _is_handed_over(owner, above[-1], place, file)
+            last = _assigning(above, place, file)
+            return (
+                bool(last)
+                and all(_is_plain(made, file) for made in last)
+                and not _is_handed_over(owner, last[0], place, file)
+            )
     return False
+
+
+def _assigning(above: list[cst.Assign], place: cst.CSTNode, file: File) -> list[cst.Assign]:
+    """The last of the assignments ``above`` on each way to ``place``; none where a way has none."""
+    around = set(file.ancestors(place))
+    last = above[-1]
+    outer: cst.CSTNode = last
+    for entry in file.ancestors(last):
+        if isinstance(entry, cst.BaseSuite | cst.Module) and entry in around:
+            break
+        if isinstance(entry, cst.BaseCompoundStatement):
+            outer = entry
+    if outer is last:
+        return [last]
+    return _of_arms(outer, set(above), file) if isinstance(outer, cst.If) else []
+
+
+def _of_arms(choice: cst.If, made: set[cst.Assign], file: File) -> list[cst.Assign]:
+    """The last of the assignments ``made`` in each arm of ``choice`` that ends; none where an arm has none."""
+    other = choice.orelse
+    if other is None:
+        return []
+    bodies = [choice.body, *([other.body] if isinstance(other, cst.Else) else [])]
+    found = _of_arms(other, made, file) if isinstance(other, cst.If) else []
+    if isinstance(other, cst.If) and not found:
+        return []
+    for body in bodies:
+        lines = [small for line in body.body if isinstance(line, cst.SimpleStatementLine) for small in line.body]
+        own = [line for line in lines if isinstance(line, cst.Assign) and line in made]
+        if not own and not any(isinstance(line, cst.Raise | cst.Return) for line in lines):
+            return []
+        inside = [one for one in made if body in set(file.ancestors(one))]
+        if len(inside) > len(own):
+            return []
+        found += own[-1:]
+    return found
 
 
 def _is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
     return any(Place("var", file.path, scope, text) in file.project.held for scope in scopes(file.scope(node)))
 
 
-def _is_plain(made: cst.Assign, place: cst.CSTNode, file: File) -> bool:
-    """Whether ``made``, which every way to ``place`` passes, assigns a new object that is not wrapped."""
-    around = set(file.ancestors(place))
-    blocks = (entry for entry in file.ancestors(made) if isinstance(entry, cst.BaseCompoundStatement | cst.Else))
+def _is_plain(made: cst.Assign, file: File) -> bool:
+    """Whether ``made`` assigns a new object that is not wrapped."""
     value = made.value
     while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
         value = value.func.value
-    if not isinstance(value, cst.Call) or not all(block in around for block in blocks) or may_wrap(value, file):
+    if not isinstance(value, cst.Call) or may_wrap(value, file):
         return False
     called = value.func.func if isinstance(value.func, cst.Call) else value.func
     name = dotted(called)

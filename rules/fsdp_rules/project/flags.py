@@ -80,6 +80,9 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
 }
 
 
+#: A start whose backend is a text in the call, and what reduces gradients: FSDP1's clipping method and its scaler.
+STARTS_NCCL = re.compile(rb"""init_process_group\(([^)]*\bbackend\s*=)?\s*["']nccl["']""")
+REDUCES = re.compile(rb"(?<!utils)\.clip_grad_norm_\(|\bShardedGradScaler\(")
 #: The start of a function, and what puts a rank into a text in its body.
 FUNCTION = re.compile(rb"^[ \t]*(?:async )?def (\w+)\(", re.MULTILINE)
 FORMS_RANK = re.compile(rb"\{[^{}\n]*rank[^{}\n]*\}|\b(str|format)\([^)\n]*rank|[\"'] % \(?[^)\n]*rank", re.IGNORECASE)
@@ -96,6 +99,8 @@ def flags_in(data: bytes) -> frozenset[str]:
         for name, pattern in FLAG_PATTERNS.items()
         if any(word in lowered for word in _NEEDED.get(name, (b"",))) and pattern.search(data)
     }
+    if "nccl_alone" in found and STARTS_NCCL.search(data) and REDUCES.search(data):
+        found.add("nccl_beside_norms")
     if b"rank" in lowered and FORMS_RANK.search(data):
         parts = FUNCTION.split(data)[1:]
         named = zip(parts[::2], parts[1::2], strict=True)

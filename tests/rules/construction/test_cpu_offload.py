@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.construction.helpers import is_native, wrapped
+from tests.rules.helpers import findings
 
 CHOSEN = "CPUOffloadPolicy() if {} else OffloadPolicy()"
 
@@ -38,3 +39,27 @@ def test_branches() -> None:
 @pytest.mark.parametrize("value", ["args.offload", "CPUOffload(*args.offload)"])
 def test_what_is_not_seen_is_left_to_the_helper(value: str) -> None:
     assert "fsdp_compat.shard(" in wrapped(f"cpu_offload={value}")
+
+
+@pytest.mark.parametrize(
+    ("use", "advised"),
+    [
+        ("def clip(model):\n    model.clip_grad_norm_(1.0)\n", False),
+        (
+            "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\nscaler = ShardedGradScaler()\n",
+            False,
+        ),
+        ("def clip(model):\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", True),
+        ("", True),
+    ],
+)
+def test_another_file_starts_the_group_and_clips(use: str, advised: bool) -> None:
+    start = (
+        f"import torch\nimport torch.distributed as dist\n\ndef start():\n    dist.init_process_group('nccl')\n\n{use}"
+    )
+    source = (
+        "from start import start\nfrom torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP\n\n"
+        "def build(net):\n    return FSDP(net, cpu_offload=CPUOffload(True))\n"
+    )
+    (found,) = (each for each in findings(source, start=start) if each.rule == "FSDP105")
+    assert ("start the process group" in found.advice) is advised

@@ -328,3 +328,45 @@ def test_helpers_always() -> None:
     before = "import fsdp_compat\n\ndef step(model):\n    model.clip_grad_norm_(1.0)\n"
     after = before.replace("model.clip_grad_norm_(1.0)", "fsdp_compat.clip_grad_norm_(model, 1.0)")
     check_rewrites(before, after, Settings(helpers="always"), w=WRAP)
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        ("FSDP.clip_grad_norm_(core, 1.0)", "torch.nn.utils.clip_grad_norm_(core.parameters(), 1.0)"),
+        (
+            "norm = FSDP.clip_grad_norm_(core, max_norm=limit)",
+            "norm = torch.nn.utils.clip_grad_norm_(core.parameters(), max_norm=limit).full_tensor()",
+        ),
+        (
+            "print(FSDP.clip_grad_norm_(core, 2.0, norm_type=2.0).item())",
+            "print(torch.nn.utils.clip_grad_norm_(core.parameters(), 2.0, norm_type=2.0).full_tensor().item())",
+        ),
+        (
+            "FSDP.clip_grad_norm_(max_norm=limit, self=core)",
+            "torch.nn.utils.clip_grad_norm_(core.parameters(), max_norm=limit)",
+        ),
+        (
+            "FSDP.clip_grad_norm_(core, limit, norm_type=kind)",
+            "fsdp_compat.clip_grad_norm_(core, limit, norm_type=kind)",
+        ),
+    ],
+)
+def test_the_class_called_with_the_model(call: str, after: str) -> None:
+    source = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        f"def step(core, limit, kind):\n    {call}\n"
+    )
+    main = f"{WRAP}\nfrom example import step\n\nmodel = wrap(net)\nstep(model, 1.0, 2.0)\n"
+    imports = "import fsdp_compat\nimport torch\n" if "fsdp_compat" in after else "import torch\n"
+    check_rewrites(source, f"{imports}\ndef step(core, limit, kind):\n    {after}\n", main=main)
+    assert [each.rule for each in findings(source, main=main) if each.level.value == "manual"] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["FSDP.clip_grad_norm_(core.parameters(), 1.0)", "clip = FSDP.clip_grad_norm_", "FSDP.clip_grad_norm_(*given)"],
+)
+def test_the_class_called_in_another_way(line: str) -> None:
+    source = f"{WRAP}\ndef step(core, given):\n    core = wrap(core)\n    {line}\n"
+    assert "FSDP901" in {each.rule for each in findings(source) if each.level.value == "manual"}

@@ -125,3 +125,25 @@ def test_the_helper_where_the_project_contradicts_what_torch_does(
 @pytest.mark.parametrize("group", ["", "'cpu:gloo,cuda:nccl'", "backend"])
 def test_torchs_scaler_where_the_group_may_reduce_on_the_cpu(group: str) -> None:
     assert levels(f"{HEAD}scaler = ShardedGradScaler()\n", wrap=WRAPS, start=GROUP.format(group)) == ["review"]
+
+
+START = "import torch.distributed as dist\n\ndef start():\n    dist.init_process_group('nccl')\n"
+
+
+@pytest.mark.parametrize("line", ["scaler = ShardedGradScaler()", "kinds = {'fp16': ShardedGradScaler}"])
+def test_torchs_scaler_where_the_same_file_starts_the_group(line: str) -> None:
+    others = {"wrap": WRAPS, "start": "from example import start\n"}
+    found = findings(f"{HEAD}{START}{line}\n", **others)
+    assert {"FSDP204", "FSDP232"} <= {each.rule for each in found}
+    check_rewrites(
+        f"{HEAD}{START}{line}\n",
+        "import torch\n\n"
+        + START.replace("'nccl'", "'cpu:gloo,cuda:nccl'")
+        + line.replace("ShardedGradScaler()", 'torch.amp.GradScaler("cuda")').replace(
+            "ShardedGradScaler", "torch.amp.GradScaler"
+        )
+        + "\n",
+        **others,
+    )
+    ignored = line + "  # fsdp-migrate: ignore[FSDP204]"
+    assert "FSDP232" not in {each.rule for each in findings(f"{HEAD}{START}{ignored}\n", **others)}

@@ -54,6 +54,7 @@ USES = {
     # No number of them is read.
     "return [w.grad is None for w in brain.parameters()]": None,
     "for w in brain.parameters():\n        w.grad.mul_(0.5)": None,
+    "for w in brain.parameters():\n        w.grad = w.grad.float()": None,
     "return [w.grad.dtype for w in brain.parameters()]": None,
     "for n, w in brain.named_parameters():\n        print(f'{n:>20} {w.requires_grad!s:>5}')": None,
     "return [w.to_local().norm().item() for w in brain.parameters()]": None,

@@ -62,11 +62,16 @@ USES = {
     "FSDP218": "self.core.requires_grad_(False)",
     "FSDP226": "self.core.reset_parameters()",
 }
+CHOICE = "if cfg.new:\n            self.core = {}\n        {}"
 PLAIN = {
     "its class": "self.core = Net(cfg)",
     "a factory": "self.core = kind(cfg)()",
     "a library": "self.core = ext.AutoModel.from_pretrained(cfg.path)",
     "methods behind it": "self.core = Net(cfg).to(cfg.device).eval()",
+    "either way": CHOICE.format("Net(cfg)", "else:\n            self.core = Net(cfg).eval()"),
+    "one way": CHOICE.format(
+        "Net(cfg)", "elif cfg.old:\n            self.core = kind(cfg)()\n        else:\n            raise E"
+    ),
     "methods of its own": "self.core = Net(cfg)\n        self.core.train()\n        print(self.core.inner)",
 }
 #: What may have wrapped it in between, or have made it as a wrapped one.
@@ -75,6 +80,10 @@ WRAPPED = {
     "a method": "self.core = Net(cfg)\n        self.shard()",
     "another package": "self.core = ext.prepare(Net(cfg))",
     "some ways": "if cfg.new:\n            self.core = Net(cfg)",
+    "one of two ways": CHOICE.format("Net(cfg)", "else:\n            self.core = make(cfg)"),
+    "two of three ways": CHOICE.format("Net(cfg)", "elif cfg.old:\n            self.core = Net(cfg)"),
+    "the other way": CHOICE.format("Net(cfg)", "else:\n            pass"),
+    "a loop": "self.core = Net(cfg)\n        for _ in range(2):\n            self.core = make(self.core)",
     "its maker": "self.core = make(cfg)",
     "a closure": "self.core = outer(cfg)()",
     "compiled": "self.core = make(cfg)\n        self.core = torch.compile(self.core)",
@@ -115,3 +124,14 @@ def test_a_part_of_it(made: str, speaks: bool) -> None:
 def test_another_method_uses_the_sharded_one() -> None:
     use = f"pass\n\n    def late(self):\n        {USES['FSDP229']}"
     assert "FSDP229" in rules("self.core = Net(cfg)", use)
+
+
+def test_the_other_arm_of_a_choice_is_another_way() -> None:
+    use = "if cfg.new:\n            self.core = Net(cfg)\n        else:\n            self.core.head = nn.Linear(3, 3)"
+    assert "FSDP229" in rules("self.shard()", use)
+
+
+@pytest.mark.parametrize(("value", "speaks"), [("FSDP(self.core.inner)", False), ("nn.Linear(3, 3)", True)])
+def test_a_part_that_is_wrapped_in_its_place(value: str, speaks: bool) -> None:
+    use = f"wrap_all(self)\n        self.core.inner = {value}"
+    assert ("FSDP229" in rules("self.core = Net(cfg)", use)) is speaks
