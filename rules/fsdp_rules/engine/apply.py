@@ -11,8 +11,8 @@ from typing import TypeVar, cast
 import libcst as cst
 
 from fsdp_rules.file.comments import PRAGMA, comments, is_removed, removed_line
-from fsdp_rules.file.ignore_comments import MEANT
 from fsdp_rules.file.tree import Layout
+from fsdp_rules.project.ignore_comments import MEANT
 from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement

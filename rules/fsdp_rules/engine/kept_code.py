@@ -68,7 +68,7 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
         diagnosis,
         level=Level.INFO,
         message=f"{UNCHANGED}{kept}",
-        advice=WITH_FSDP1 if kept == FOUR_BIT else "no change needed until that class is migrated (FSDP119)",
+        advice=WITH_FSDP1 if kept == FOUR_BIT else "no change needed until that wrap is migrated",
         edits=(),
         consumes=(),
     )
@@ -96,13 +96,13 @@ def _kept(diagnosis: Diagnosis, file: File) -> str | None:
     if diagnosis.edits and keeps_fsdp1(file.module, file):
         return FOUR_BIT
     if kept.alone and diagnosis.edits:
-        return "this project only wraps models with its own subclass of FSDP1's class"
+        return "all wraps of this project are of a subclass of FSDP1's class, or silenced by a comment"
     if file.path not in kept.paths:
         return None
     for node in _named(diagnosis.node, file):
         text = dotted(node)
         if text is not None and kept.holds(file.path, file.scope(node), text):
-            return f"{text} is of a subclass of FSDP1's class"
+            return f"{text} keeps FSDP1, by a subclass of its class or a comment on the wrap"
     return None
 
 
@@ -117,5 +117,7 @@ def _named(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:
     compound = isinstance(around[-1], cst.BaseCompoundStatement)
     for kind in (cst.Name, cst.Attribute):
         for entry in file.inside(around[-1], kind):
-            if not compound or file.span(entry).line == line:
+            around_it = file.parent(entry)
+            is_attribute = isinstance(around_it, cst.Attribute) and around_it.attr is entry
+            if not is_attribute and (not compound or file.span(entry).line == line):
                 yield entry

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import libcst as cst
 
-from fsdp_rules.file.ignore_comments import IgnoreComments, ignore_comments
 from fsdp_rules.file.tree import Layout
 from fsdp_rules.project.gates import gated_lines
+from fsdp_rules.project.ignore_comments import IgnoreComments, ignore_comments
 from fsdp_rules.project.project import Project
 
 

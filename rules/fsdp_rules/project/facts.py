@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fsdp_rules.project.aliases import Aliases, reads
 from fsdp_rules.project.flags import flags_in
 from fsdp_rules.project.gates import gated_lines, sharding_functions
+from fsdp_rules.project.ignore_comments import kept_wraps
 from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
@@ -109,7 +110,8 @@ def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) 
     module = module_name(path)
     aliases = _aliases(path, tree)
     wraps = Wraps(tree, aliases)
-    indexer = Indexer(path, aliases, wraps, gated)
+    kept = kept_wraps(tree, data.decode("utf-8", "replace")) if b"ignor" in data.lower() else frozenset()
+    indexer = Indexer(path, aliases, wraps, gated, kept)
     indexer.run(tree, subgroup_values(tree) if MAKES.search(data) else frozenset())
     nodes = [*walk(tree)]
     return FileFacts(

@@ -49,7 +49,7 @@ class Held(NamedTuple):
 
 
 def seeds(edges: Edges, kind: str) -> dict[Place, Held]:
-    """Where models become wrapped ones; ``kind``: "seed", or "kept" for those of the tree's own subclasses."""
+    """Where models become wrapped ones; ``kind``: "seed", or "kept" for those that stay FSDP1's."""
     return {place: Held(Certainty.YES, place) for place in sorted(edges) if place.kind == kind}
 
 

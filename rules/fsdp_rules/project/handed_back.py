@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import parameters_of
@@ -48,26 +48,14 @@ class HandedBack:
 
     def _walked(self, result: Place) -> dict[str, Sure]:
         into = self._sources()
-        found: dict[str, Sure] = {}
-        pending: list[tuple[Place, Sure]] = [(result, True)]
-        seen = set()
-        while pending:
-            place, sure = pending.pop()
-            if place in seen:
-                continue
-            seen.add(place)
+
+        def sources(place: Place) -> Iterator[tuple[Place, Sure]]:
             # What a part of the model is set to in the function is not among the arguments.
-            if not into.get(place) or (place.path, place.scope, place.name) in self._filled:
-                return {}
-            for flow in into[place]:
-                source = flow.source
-                if source.kind == "param" and source.name not in ("self", "cls") and source.scope == result.scope:
-                    found[source.name] = joint(found.get(source.name, True), joint(sure, flow.sure))
-                elif source.kind == "var" and source.scope == result.scope:
-                    pending.append((source, joint(sure, flow.sure)))
-                else:
-                    return {}
-        return found
+            if (place.path, place.scope, place.name) not in self._filled:
+                yield from ((flow.source, flow.sure) for flow in into.get(place, ()))
+
+        found = _arguments_in(result, sources)
+        return {} if found is None or found.keys() & {"self", "cls"} else found
 
     def _sources(self) -> dict[Place, list[Flow]]:
         if self._into is None:
@@ -98,13 +86,26 @@ def returning(held: Iterable[Place], back: Mapping[Place, Sequence[Place]]) -> f
 
 def _is_made(result: Place, back: Mapping[Place, Sequence[Place]]) -> bool:
     """Whether something but parameters of its function reaches ``result``."""
-    pending, seen = [result], {result}
+    return _arguments_in(result, lambda place: ((source, True) for source in back.get(place, ()))) is None
+
+
+def _arguments_in(result: Place, sources: Callable[[Place], Iterable[tuple[Place, Sure]]]) -> dict[str, Sure] | None:
+    """The parameters that reach ``result`` in its function, each with how sure that is; None where more than these do.
+
+    ``sources`` gives what flows into a place.
+    """
+    found: dict[str, Sure] = {}
+    pending: list[tuple[Place, Sure]] = [(result, True)]
+    seen = {result}
     while pending:
-        sources = back.get(pending.pop(), ())
-        own = [one for one in sources if one.scope == result.scope and one.kind in ("param", "var")]
-        if not sources or len(own) < len(sources):
-            return True
-        further = {one for one in own if one.kind == "var"} - seen
-        seen |= further
-        pending += further
-    return False
+        place, sure = pending.pop()
+        given = [*sources(place)]
+        if not given or any(one.scope != result.scope or one.kind not in ("param", "var") for one, _ in given):
+            return None
+        for source, own in given:
+            if source.kind == "param":
+                found[source.name] = joint(found.get(source.name, True), joint(sure, own))
+            elif source not in seen:
+                seen.add(source)
+                pending.append((source, joint(sure, own)))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
@@ -31,8 +31,10 @@ NAMESPACES = frozenset({"SimpleNamespace", "Namespace"})
 class Indexer(Calls):
     """Collects what :class:`fsdp_rules.project.facts.FileFacts` holds about one file."""
 
-    def __init__(self, path: str, aliases: Aliases, wraps: Wraps, gated: Mapping[int, bool]) -> None:
-        super().__init__(path, aliases, wraps, gated)
+    def __init__(
+        self, path: str, aliases: Aliases, wraps: Wraps, gated: Mapping[int, bool], kept: Set[int] = frozenset()
+    ) -> None:
+        super().__init__(path, aliases, wraps, gated, kept)
         self.functions: dict[str, tuple[str, ...]] = {}
         #: The name of the rest of the keywords of each function that takes one.
         self.keywords: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Models that keep FSDP1: those of a project's own subclass of its wrapper, which no rewrite can move."""
+"""Models that keep FSDP1: those of a project's own subclass of its wrapper, and those whose wrap a comment silences."""
 
 from __future__ import annotations
 

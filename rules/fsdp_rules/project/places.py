@@ -28,7 +28,7 @@ class Place(NamedTuple):
     - ``of``: what ``part`` ("parameters", "gradients") is taken of at ``name``, a line and a column; of this kind
       itself: what is taken there;
     - ``subgroup``: a process group of some of the ranks; ``ddp``: a model in torch's DistributedDataParallel;
-    - ``seed``: an ``FSDP(...)`` call; ``kept``: the same of a subclass of FSDP1's class.
+    - ``seed``: an ``FSDP(...)`` call; ``kept``: one that stays, of a subclass of FSDP1's class or under a comment.
     """
 
     kind: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, element_text, text_of
@@ -26,14 +26,20 @@ UNNAMED = "@"
 
 
 class Values:
-    """Collects the flows of one file; ``wraps`` says what stands above the line that wraps a name."""
+    """Collects the flows of one file; ``wraps`` says what stands above the line that wraps a name.
 
-    def __init__(self, path: str, aliases: Aliases, wraps: Wraps, gated: Mapping[int, bool]) -> None:
+    ``kept`` are the lines of wraps that a comment keeps.
+    """
+
+    def __init__(
+        self, path: str, aliases: Aliases, wraps: Wraps, gated: Mapping[int, bool], kept: Set[int] = frozenset()
+    ) -> None:
         self.path = path
         self.aliases = aliases
         self.wraps = wraps
         self.since = wraps.since()
         self.gated = gated
+        self.kept = kept
         self.flows: list[Flow] = []
         self.flags: set[str] = set()
         #: The lines on which models are wrapped, but for those in gates.
@@ -278,7 +284,7 @@ class Values:
 
     def seed(self, node: ast.expr) -> Place:
         """The place of the wrap at ``node``."""
-        return Place("seed", self.path, part=str(node.lineno))
+        return Place("kept" if node.lineno in self.kept else "seed", self.path, part=str(node.lineno))
 
     def _is_early(self, scope: str, text: str, line: int) -> bool:
         return line < self.since.get((scope, text), 0)

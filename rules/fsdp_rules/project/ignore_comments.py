@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 #: What people write for one, right or wrong.
 MEANT = re.compile(r"#\s*fsdp[-_]migrate\s*:?\s*ignor\w*.*", re.IGNORECASE)
+_WRAPS = "FSDP101"
 _RULES = r"[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*"
 _EXACT = re.compile(rf"#\s*fsdp-migrate:\s*ignore(?:\[\s*(?P<rules>{_RULES})\s*\])?(?=\s*(?:$|#|[:(,.;]|-(?!\w)))")
 
@@ -21,6 +23,20 @@ class IgnoreComments:
 
     silenced: Mapping[int, frozenset[str]] = field(default_factory=dict)
     wrong: Mapping[int, str] = field(default_factory=dict)
+
+
+def kept_wraps(tree: ast.Module, text: str) -> frozenset[int]:
+    """The lines of calls in statements whose comment silences the rule that rewrites wraps: these stay FSDP1's."""
+    if not MEANT.search(text):
+        return frozenset()
+    try:
+        silenced = ignore_comments(text).silenced
+    except tokenize.TokenError:
+        return frozenset()
+    lines = {line for line, rules in silenced.items() if not rules or _WRAPS in rules}
+    simple = (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
+    calls = ((node.lineno, call.lineno) for node in simple for call in ast.walk(node) if isinstance(call, ast.Call))
+    return frozenset(line for statement, line in calls if lines & {statement, line})
 
 
 def ignore_comments(text: str) -> IgnoreComments:
