@@ -65,6 +65,11 @@ class Engine(Protocol):
     ) -> Result:
         """What becomes of one file; ``prepared`` is what :meth:`agree` has parsed it to."""
 
+    def released(
+        self, project: Project, before: Mapping[str, bytes], after: Mapping[str, bytes]
+    ) -> tuple[Project, frozenset[str]]:
+        """``project`` as sources import ``after`` a rewrite, and the files that may drop imports of FSDP1's names."""
+
     def as_fsdp1(self, data: bytes) -> bytes:
         """The bytes of a file on ``fsdp_compat`` as the FSDP1 code that it stands for."""
 
@@ -134,6 +139,13 @@ class RulesEngine:
         from fsdp_rules.engine.rewrite import rewrite_source
 
         return rewrite_source(data, path, project, settings, prepared)
+
+    def released(
+        self, project: Project, before: Mapping[str, bytes], after: Mapping[str, bytes]
+    ) -> tuple[Project, frozenset[str]]:
+        from fsdp_rules.engine.released import released
+
+        return released(project, before, after)
 
     def as_fsdp1(self, data: bytes) -> bytes:
         from fsdp_rules.engine.from_shim import as_fsdp1

@@ -18,6 +18,7 @@ from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
 from fsdp_migrate.pipeline.releases import Done
+from fsdp_migrate.pipeline.rewriting import rewritten
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
@@ -237,7 +238,8 @@ def _analyse(
         project, prepared = agreement.reached(project, [file.candidate for file in parsed], others, rest)
         rewriter = Rewriter(engine, project, request.settings, request.selection, prepared)
         candidates = [file.candidate for file in parsed]
-        for file, result in zip(parsed, _map(rewriter, candidates, request, progress, "Rewriting"), strict=True):
+        run = partial(_map, request=request, progress=progress, phase="Rewriting")
+        for file, result in zip(parsed, rewritten(engine, rewriter, candidates, run), strict=True):
             file.result = result
     return reached, project
 

@@ -44,6 +44,9 @@ class WordEngine:
     def agree(self, project: list[str], files: object, settings_of: object, unread: object) -> SimpleNamespace:
         return SimpleNamespace(project=project, prepared={})
 
+    def released(self, project: list[str], before: object, after: object) -> tuple[list[str], frozenset[str]]:
+        return project, frozenset()
+
     def rewrite(
         self, data: bytes, path: str, project: list[str], settings: Settings, prepared: object = None
     ) -> Result:

@@ -34,6 +34,7 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
+NOT_ON_META = "assumes this model is not on the meta device, where its first forward would fail"
 #: Arguments on which the meaning of others depends.
 FIRST = ("process_group", "device_mesh")
 #: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
@@ -118,8 +119,7 @@ def build(model):
                 plan.helper.append("the model may be on the meta device, and its arguments come from another function")
             if "torchdistx" in file.text:
                 plan.helper.append("torchdistX defers the initialisation of this model")
-        elif "meta" in file.project.flags:
-            plan.assumptions.append("assumes this model is not on the meta device, where its first forward would fail")
+        given = len(plan.assumptions)
         early = [entry.name for entry in early_optimizers(call, file) if not entry.moves]
         plan.helper.extend(f"{name} is built before sharding and needs the new parameters" for name in early)
         verdicts: list[Diagnosis] = []
@@ -140,6 +140,8 @@ def build(model):
                 verdicts.append(_owned(verdict, rule))
                 about_helper = len(plan.helper) > helped and verdict.level is Level.REVIEW
                 passed.append(verdicts[-1] if about_helper else _passed(verdicts[-1], name, plan.assumptions[assumed:]))
+        if "meta" in file.project.flags and not plan.on_meta:
+            plan.assumptions.insert(given, NOT_ON_META)
         blocked = [verdict for verdict in verdicts if verdict.level is Level.MANUAL]
         if blocked:
             yield from (_claiming(verdict, call.func) for verdict in blocked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import cast
 
 import libcst as cst
@@ -50,7 +51,8 @@ class Adder:
         body = self._merge(list(module.body))
         body = self._insert(body)
         module = module.with_changes(body=body)
-        return cst.ensure_type(settle(visited(self.before, module, _Settle(), REMOVED)), cst.Module)
+        module = cst.ensure_type(settle(visited(self.before, module, _Settle(), REMOVED)), cst.Module)
+        return module if module.header or not self.emptied else _from_its_first_line(module)
 
     def _merge(self, body: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
         for position, line in enumerate(body):
@@ -209,6 +211,16 @@ def _has_top_level_torch(module: cst.Module) -> bool:
         )
         for entry in module.body
     )
+
+
+def _from_its_first_line(module: cst.Module) -> cst.Module:
+    """``module`` without the empty lines that were below imports which it began with."""
+    if not module.body:
+        return module
+    first = module.body[0]
+    leading: Sequence[cst.EmptyLine] = getattr(first, "leading_lines", ())
+    kept = [*dropwhile(lambda line: line.comment is None, leading)]
+    return module.with_changes(body=[first.with_changes(leading_lines=kept), *module.body[1:]])
 
 
 class _LazyFiller(StatementTransformer):

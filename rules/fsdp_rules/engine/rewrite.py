@@ -20,6 +20,7 @@ from fsdp_rules.engine.kept_code import left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.odd_names import odd_name
 from fsdp_rules.engine.registry import all_rules, speaker
+from fsdp_rules.engine.released import released_by
 from fsdp_rules.engine.relevance import is_relevant
 from fsdp_rules.engine.source_text import decode
 from fsdp_rules.engine.todos import new_todos, with_standing_todos
@@ -70,7 +71,8 @@ def rewrite_source(
         text = source.text
         tree = prepared.file.tree if prepared is not None else ast.parse(text)
         odd = odd_name(text)
-        if not is_relevant(text if odd is None else unicodedata.normalize("NFKC", text), path, project, settings.traps):
+        read = text if odd is None else unicodedata.normalize("NFKC", text)
+        if not released_by(path, project) and not is_relevant(read, path, project, settings.traps):
             return Unchanged()
         if odd is not None:
             return Failed("line {}: {} is {} to Python: write it so and run again".format(*odd))
@@ -101,7 +103,9 @@ def rewrite_source(
         module = apply_edits(file.layout, [*_outside(file, edits, dead), *map(remove, dead)], todos)
     wanted = [entry for entry in file.references.wanted_imports.values() if entry]
     # Where nothing else has changed, only FSDP1's own imports can be ones that go.
-    if not file.project.is_left_alone and (module is not file.module or wanted or FSDP_PACKAGE in text):
+    if not file.project.is_left_alone and (
+        module is not file.module or wanted or FSDP_PACKAGE in text or released_by(path, project)
+    ):
         module, said = tidy_imports(file, module, wanted)
         diagnoses += _imports(file, said)
     output = file.printer.code(module)

@@ -14,6 +14,7 @@ from fsdp_rules.engine.import_statements import (
     from_import,
     regenerated,
 )
+from fsdp_rules.engine.released import released_by
 from fsdp_rules.file.comments import lines_of_comments, removed_line
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import alias_text
@@ -135,7 +136,9 @@ class Cleaner(StatementTransformer):
         for alias in node.names:
             local = alias.evaluated_alias or alias.evaluated_name
             full = self.before.project.resolve(self.before.aliases.get(local, ""))
-            if canonical(full) is None or local not in self.used_before or not self._drop(local, False):
+            was_for_others = local in released_by(self.before.path, self.before.project)
+            used = local in self.used_before or was_for_others
+            if canonical(full) is None or not used or not self._drop(local, was_for_others):
                 kept.append(alias)
         if len(kept) == len(node.names):
             return line

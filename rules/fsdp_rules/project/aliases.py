@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.gates import statements
@@ -63,10 +64,11 @@ class Aliases:
 
     ``imported`` are the modules and names that the file imports, ``starred`` the modules that it star-imports,
     ``factories`` the names of its ``functools.partial(FSDP, ...)`` objects: what they are called with is sharded.
-    ``imports`` are the local name, target and line of every import: of several under one name FSDP1's is in ``names``.
+    ``given`` is what star imports of the tree's modules give. ``imports`` are the local name, target and line of every
+    import: of several under one name FSDP1's is in ``names``.
     """
 
-    def __init__(self, tree: ast.Module, module: str, is_package: bool) -> None:
+    def __init__(self, tree: ast.Module, module: str, is_package: bool, given: Mapping[str, str] | None = None) -> None:
         self.package = module if is_package else module.rpartition(".")[0]
         self.names: dict[str, str] = {}
         self.imports: list[tuple[str, str, int]] = []
@@ -81,6 +83,7 @@ class Aliases:
                     self.imported.add(alias.name)
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
+        self.names = {**(given or {}), **self.names}
         self._find_classes(tree)
         for node in statements(tree):
             if isinstance(node, ast.Assign) and self.is_factory(node.value):

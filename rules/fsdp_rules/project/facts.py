@@ -81,15 +81,18 @@ class FileFacts:
     source: bytes = b""
 
 
-def index_source(path: str, data: bytes) -> FileFacts | None:
-    """The facts of one file, or None when it does not parse (the rewrite of that file then says why)."""
+def index_source(path: str, data: bytes, given: Mapping[str, str] | None = None) -> FileFacts | None:
+    """The facts of one file, or None when it does not parse (the rewrite of that file then says why).
+
+    ``given`` are names of FSDP1 that the star imports of the file give it.
+    """
     try:
         tree = ast.parse(data)
         gated = gated_lines(tree, data.decode("utf-8", "replace")) if b"fsdp" in data.lower() else {}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     try:
-        return _index(path, tree, gated, data)
+        return _index(path, tree, gated, data, given)
     except RecursionError:
         return None
 
@@ -102,13 +105,15 @@ def aliases_in(path: str, text: str) -> dict[str, str]:
         return {}
 
 
-def _aliases(path: str, tree: ast.Module) -> Aliases:
-    return Aliases(tree, module_name(path), is_package=path.endswith("__init__.py"))
+def _aliases(path: str, tree: ast.Module, given: Mapping[str, str] | None = None) -> Aliases:
+    return Aliases(tree, module_name(path), path.endswith("__init__.py"), given)
 
 
-def _index(path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes) -> FileFacts:
+def _index(
+    path: str, tree: ast.Module, gated: Mapping[int, bool], data: bytes, given: Mapping[str, str] | None
+) -> FileFacts:
     module = module_name(path)
-    aliases = _aliases(path, tree)
+    aliases = _aliases(path, tree, given)
     wraps = Wraps(tree, aliases)
     kept = kept_wraps(tree, data.decode("utf-8", "replace")) if b"ignor" in data.lower() else frozenset()
     indexer = Indexer(path, aliases, wraps, gated, kept)

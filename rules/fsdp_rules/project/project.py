@@ -34,6 +34,7 @@ from fsdp_rules.project.origins import Nesting, Site, importing, model_makers, m
 from fsdp_rules.project.parts import Parts
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 from fsdp_rules.project.rank_texts import own_names
+from fsdp_rules.project.starred_names import with_starred
 from fsdp_rules.project.twins import Source, Twins, twins
 from fsdp_rules.project.unseen_calls import Unseen
 
@@ -60,7 +61,8 @@ class Project:
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
     ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
     each function's parameters, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies,
-    ``returning`` the functions that return a wrapped model of their own, or what has one, ``twins`` what FSDP2 has too.
+    ``returning`` the functions that return a wrapped model of their own, or what has one, ``twins`` what FSDP2 has too,
+    ``released`` the imports of FSDP1's names from other files of the tree that a rewrite has taken out.
     """
 
     flags: frozenset[str]
@@ -97,6 +99,7 @@ class Project:
     hosted: tuple[Hosted, ...] = ()
     returning: frozenset[tuple[str, str]] = field(default=frozenset())
     twins: Twins = field(default_factory=Twins)
+    released: frozenset[str] = frozenset()
 
     @classmethod
     def build(
@@ -107,11 +110,7 @@ class Project:
     ) -> Project:
         """Join the facts of all files. ``flags`` and ``batchnorm`` are what files say that no model reaches."""
         files = sorted(facts, key=lambda fact: fact.path)
-        names = Exports.build(
-            {file.module: dict(file.aliases) for file in files},
-            {file.module: tuple(sorted(file.starred)) for file in files if file.starred},
-            {file.module: file.public for file in files},
-        )
+        files, names = with_starred(files)
         functions = Functions(files, names)
         callbacks = Callbacks(functions, edges := joined(files, functions), waiting_calls(files, functions))
         callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.construction.helpers import is_native, wrapped
+from tests.rules.helpers import findings
 
 META = """
 import torch
@@ -77,3 +78,17 @@ def test_broadcast_of_each_unit() -> None:
 def test_deferred_initialisation() -> None:
     above = "from torchdistx import deferred_init\nmodel = deferred_init.deferred_init(Net)"
     assert "fsdp_compat.shard(" in wrapped("param_init_fn=args.init", above=above)
+
+
+def test_a_model_that_its_units_initialise_may_be_on_meta() -> None:
+    source = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def build(model, init):
+            return FSDP(model, param_init_fn=init)
+    """
+    other = 'import torch\n\n# For FSDP.\ndef empty(make):\n    with torch.device("meta"):\n        return make()\n'
+    said = [found.message for found in findings(source, other=other) if found.rule == "FSDP101"]
+    assert said and "meta" not in said[0]
+    plain = [found.message for found in findings(source.replace(", param_init_fn=init", ""), other=other)]
+    assert any("not on the meta device" in message for message in plain)

@@ -6,7 +6,7 @@ import pytest
 
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
-from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite, rewrite_tree
 
 SHIM = Settings(to="shim")
 
@@ -299,3 +299,60 @@ def test_an_import_in_a_function_is_no_name_of_the_module() -> None:
         return fully_shard(model)
     """
     check_rewrites(before, after, other="from example import FSDP\n")
+
+
+HOME = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+
+def build(model):
+    return FSDP(model)
+"""
+SAVES = """
+import {module}
+from {module} import {names}
+
+
+def save(model):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        return model.state_dict()
+
+
+def main(net):
+    return save({module}.build(net))
+"""
+
+
+@pytest.mark.parametrize("names", ["FSDP, StateDictType", "*"])
+@pytest.mark.parametrize("again", [False, True])
+def test_names_that_served_another_file_alone_are_gone_with_its_import(names: str, again: bool) -> None:
+    module = "again" if again else "home"
+    files = {"home.py": HOME, "saves.py": SAVES.format(module=module, names=names)}
+    if again:
+        files["again.py"] = f"from home import build, {'FSDP, StateDictType' if names == '*' else names}  # of fsdp\n"
+    results = rewrite_tree({path: text.encode() for path, text in files.items()})
+    texts = [one.source.decode() if isinstance(one, Changed) else files[path] for path, one in results.items()]
+    assert len(texts) == len(files)
+    assert not [text for text in texts if "StateDictType" in text or "FullyShardedDataParallel" in text]
+
+
+def test_a_name_that_one_of_two_files_still_imports_is_kept() -> None:
+    files = {
+        "home.py": HOME,
+        "saves.py": SAVES.format(module="home", names="FSDP, StateDictType"),
+        "kinds.py": "# of fsdp\nfrom home import StateDictType\n\n\ndef kind(name):\n    return StateDictType[name]\n",
+    }
+    home = rewrite_tree({path: text.encode() for path, text in files.items()})["home.py"]
+    assert isinstance(home, Changed)
+    assert b"StateDictType" in home.source
+    assert b"FullyShardedDataParallel" not in home.source
+
+
+def test_a_file_of_imports_that_are_gone_begins_with_its_code() -> None:
+    before = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef build(model):\n    return model\n"
+    )
+    result = rewrite(before)
+    assert isinstance(result, Changed)
+    assert result.source.decode() == "def build(model):\n    return model\n"

@@ -222,3 +222,24 @@ def test_a_module_whose_name_an_unknown_star_import_may_give() -> None:
     assert "def other():\n    dcp.save()" in output
     assert "import torch.distributed.checkpoint as dcp" not in output
     assert "dist_cp.load(" in output
+
+
+@pytest.mark.parametrize("passing", ["", "from home import *\n"])
+def test_what_a_star_import_of_the_tree_gives_is_fsdp1_s(passing: str) -> None:
+    home = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType\n"
+    train = (
+        f"from {'again' if passing else 'home'} import *\n{BUILD}{MORE.partition('def save')[2].join(['def save', ''])}"
+    )
+    others = {"home": home, **({"again": passing} if passing else {})}
+    output = _output(train, **others)
+    assert "fully_shard(model)" in output
+    assert "get_model_state_dict(model" in output
+    assert "FSDP" not in output
+
+
+def test_a_name_that_the_file_defines_is_none_of_its_star_imports() -> None:
+    home = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    train = (
+        "from home import *\n\n\ndef FSDP(model):\n    return model\n\n\ndef build(model):\n    return FSDP(model)\n"
+    )
+    assert not isinstance(rewrite(train, home=home), Changed)
