@@ -41,14 +41,18 @@ class State:
         return replace(self, entries=kept, left_out=(*self.left_out, *left_out))
 
     def renamed(self, rename: Callable[[Key], Key]) -> State:
-        """The same under other keys. Raises :class:`CannotConvert` where two become one."""
+        """The same under other keys. Raises :class:`CannotConvert` where two become one, of dictionaries too."""
         entries: Entries = {}
         before: dict[Key, Key] = {}
         for key, entry in self.entries.items():
             new = rename(key)
-            if new in entries:
-                raise CannotConvert(f"{spelled(before[new])} and {spelled(key)} would both be called {spelled(new)}")
-            entries[new], before[new] = entry, key
+            # Two dictionaries that become one would be mixed, whether or not they have a key in common.
+            for end in range(1, len(key) + 1) if len(new) == len(key) else (len(new),):
+                old = key[:end] if len(new) == len(key) else key
+                if before.setdefault(new[:end], old) != old:
+                    both = f"{spelled(before[new[:end]])} and {spelled(old)}"
+                    raise CannotConvert(f"{both} would both be called {spelled(new[:end])}")
+            entries[new] = entry
         return replace(self, entries=entries, sequences={rename(key): kind for key, kind in self.sequences.items()})
 
 

@@ -429,6 +429,21 @@ def test_a_number_and_its_text_are_two_keys(tmp_path: Path) -> None:
     assert _refused(source, tmp_path / "new", Target.DCP) == "of.3 and of.3 would both be called of.3"
 
 
+@pytest.mark.parametrize("number", [{"b": W + 1}, [W, W + 1], (W, 1), {"a": W}])
+def test_what_is_under_a_number_and_under_its_text_is_not_mixed(number: Any, tmp_path: Path) -> None:
+    state = {"of": {"0": {"a": W}, 0: number}}
+    source = _saved(tmp_path / "in.pt", state)
+    assert _refused(source, tmp_path / "new", Target.DCP) == "of.0 and of.0 would both be called of.0"
+    converted(source, tmp_path / "whole", Target.FULL)
+    assert repr(_read(tmp_path / "whole", Target.FULL)) == repr(state)
+
+
+def test_states_of_two_names_that_become_one_are_not_mixed(tmp_path: Path) -> None:
+    states = {"w": {"exp_avg": W}, "_fsdp_wrapped_module.w": {"exp_avg_sq": W}}
+    source = _saved(tmp_path / "in.pt", {"state": states, "param_groups": [{"params": [*states], "lr": 0.1}]})
+    assert "would both be called state.w" in _refused(source, tmp_path / "new", Target.FULL)
+
+
 @pytest.mark.parametrize("wanted", [[W, {"a": W + 1}], ({"w": W}, 3), W])
 def test_what_is_no_dictionary(wanted: Any, tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", wanted)
