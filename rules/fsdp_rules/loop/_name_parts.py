@@ -1,4 +1,4 @@
-"""Parts of parameter names that a program counts or looks for: FSDP1 put one more in where a unit begins."""
+"""Parts of names that a program counts or looks for: FSDP1 put one more in where a unit begins."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.loop._names import named_model
 from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_arguments import wrap_of
-from fsdp_rules.model.wrapping import is_own_name, model_of_parameter
+from fsdp_rules.model.wrapping import is_own_name
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -20,17 +22,30 @@ from fsdp_rules.verdict.finding import Level
 #: An index and what is inside of the module there, in a text or in a regular expression.
 ACROSS = re.compile(r"(\d|\\d[+*]?|\][+*]?)[)}]*\\?\.[A-Za-z_(\[]")
 MATCHING = frozenset({"findall", "fullmatch", "match", "search"})
+#: Of these, what matches at the beginning of a text alone, and a pattern that says what that is.
+ANCHORED = frozenset({"fullmatch", "match"})
+BEGINS = re.compile(r"[\^(?:]*[A-Za-z]")
+#: Functions that match a whole text with a pattern as of files, and what lets such a pattern begin with anything.
+GLOBS = frozenset({"fnmatch", "fnmatchcase"})
+OPEN = ("", "*", "?", "[")
+NEVER = "this matched no FSDP1 name, which has a prefix, and can match now"
+CURE = "to keep the numbers, treat these names as before. To get what was meant, keep the line"
 POLICIES = frozenset({"auto_wrap_policy", None})
 
 
 def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
     """The verdict about ``name.split(".")`` whose parts are counted, and about patterns that names are matched with."""
     func = node.func
+    if last_name(func) in GLOBS and len(node.args) == 2:
+        name, pattern = (argument.value for argument in node.args)
+        found = _of_model(name, file)
+        if found is not None and isinstance(pattern, cst.SimpleString) and pattern.raw_value[:1] not in OPEN:
+            yield _diagnosis(pattern, found, NEVER, CURE)
     if not isinstance(func, cst.Attribute):
         return
-    if func.attr.value in ("split", "partition") and _is_dot(node):
+    if func.attr.value in ("count", "partition", "split") and _is_dot(node):
         held = _of_model(func.value, file)
-        if held is not None and (func.attr.value == "partition" or _counts(node, file)):
+        if held is not None and (func.attr.value != "split" or _counts(node, file)):
             message = "the parts of FSDP1 names were others: a prefix before each unit was one of them"
             yield _diagnosis(node, held, message, "count the parts of names without prefixes here")
     elif func.attr.value in MATCHING:
@@ -38,7 +53,11 @@ def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
         pattern = next((one.value for one in texts if isinstance(one.value, cst.SimpleString)), None)
         for argument in node.args[-1:] if pattern is None else node.args:
             found = _of_model(argument.value, file)
-            if pattern is not None and found is not None and _is_across(pattern, found, file):
+            if pattern is None or found is None:
+                continue
+            if _is_anchored(func.attr.value, pattern):
+                yield _diagnosis(pattern, found, NEVER, CURE)
+            elif _is_across(pattern, found, file):
                 yield _across(pattern, found)
 
 
@@ -50,9 +69,15 @@ def about_text(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
         yield _across(text, held)
 
 
+def _is_anchored(method: str, pattern: cst.SimpleString) -> bool:
+    """Whether ``pattern`` matches at the beginning of a name alone, and says what the name begins with."""
+    text = pattern.raw_value
+    return (method in ANCHORED or text.startswith("^")) and BEGINS.match(text) is not None
+
+
 def _across(text: cst.SimpleString, model: tuple[cst.BaseExpression, Certainty]) -> Diagnosis:
     message = f"where a unit begins inside of {text.value}, FSDP1 names had a prefix, and did not match"
-    return _diagnosis(text, model, message, "to keep the numbers, treat these parameters as before")
+    return _diagnosis(text, model, message, CURE)
 
 
 def _diagnosis(node: cst.CSTNode, model: tuple[cst.BaseExpression, Certainty], message: str, advice: str) -> Diagnosis:
@@ -62,8 +87,8 @@ def _diagnosis(node: cst.CSTNode, model: tuple[cst.BaseExpression, Certainty], m
 
 
 def _of_model(name: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, Certainty] | None:
-    """The model, and how surely it is sharded, whose parameters ``name`` is a name of."""
-    model = model_of_parameter(name, file)
+    """The model, and how surely it is sharded, whose parameters or modules ``name`` is a name of."""
+    model = named_model(name, file)
     held = sharded(model, file).certainty if model is not None else Certainty.NO
     if model is None or held is Certainty.NO or is_summoned(name, file) or is_own_name(name, file):
         return None

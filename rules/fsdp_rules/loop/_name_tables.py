@@ -34,7 +34,7 @@ def about_table(node: cst.Comparison | cst.Call, file: File) -> Iterator[Diagnos
     if pair is None or is_summoned(node, file):
         return
     key, table = pair
-    held = _held(_model_of_name(key, file) if isinstance(key, cst.Name) else None, file)
+    held = _held(model_of_name(key, file) if isinstance(key, cst.Name) else None, file)
     if held is Certainty.NO:
         held, table = _held(_named_of(table, file, DEPTH), file), key
     if held is Certainty.NO or (table is not key and (_is_text(table) or _has_texts(table, file))):
@@ -73,10 +73,10 @@ def _looked_up(node: cst.Comparison | cst.Call, file: File) -> tuple[cst.BaseExp
     if not isinstance(node.comparisons[0].operator, cst.Equal | cst.NotEqual):
         return None
     sides = ((left, right), (right, left))
-    return next((one for one in sides if isinstance(one[0], cst.Name) and _model_of_name(one[0], file)), None)
+    return next((one for one in sides if isinstance(one[0], cst.Name) and model_of_name(one[0], file)), None)
 
 
-def _model_of_name(name: cst.Name, file: File) -> cst.BaseExpression | None:
+def model_of_name(name: cst.Name, file: File) -> cst.BaseExpression | None:
     """The model over whose named parameters or modules a loop runs that binds ``name`` to their names."""
     for ancestor in file.ancestors(name):
         clause = getattr(ancestor, "for_in", None) or (ancestor if isinstance(ancestor, cst.For) else None)

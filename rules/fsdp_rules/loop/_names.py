@@ -1,4 +1,4 @@
-"""Names of parameters that a program compares as a whole, or by their start: FSDP1 put a prefix in front of them."""
+"""Names that a program compares as a whole, or by their start: FSDP1 put a prefix in front of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._name_tables import model_of_name
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import is_own_name, model_of_parameter
@@ -16,9 +17,10 @@ from fsdp_rules.verdict.finding import Level
 
 
 def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
-    """The verdict about ``text``, where the name of a sharded model's parameter is compared with it."""
-    name = _compared(text, file)
-    model = model_of_parameter(name, file) if name is not None else None
+    """The verdict about ``text``, where the name of a sharded model's parameter or module is compared with it."""
+    # The model itself is called "" in both.
+    name = _compared(text, file) if text.raw_value else None
+    model = named_model(name, file) if name is not None else None
     held = sharded(model, file).certainty if model is not None else Certainty.NO
     # A module's own names are the same in both, and without use_orig_params FSDP233 is about them.
     if name is None or held is Certainty.NO or is_summoned(text, file) or is_own_name(name, file):
@@ -30,8 +32,14 @@ def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
         Level.MANUAL if sure else Level.REVIEW,
         f"{'' if sure else 'if this model is sharded, '}this was {before} for every FSDP1 name, which has a prefix, "
         f"and can now be {now}",
-        "to keep the numbers, treat these parameters as before. To get what was meant, keep the line",
+        "to keep the numbers, treat these names as before. To get what was meant, keep the line",
     )
+
+
+def named_model(name: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """The model whose parameters, buffers or modules ``name`` runs over the names of."""
+    model = model_of_parameter(name, file)
+    return model_of_name(name, file) if model is None and isinstance(name, cst.Name) else model
 
 
 def _is_negated(text: cst.SimpleString, file: File) -> bool:
@@ -69,7 +77,7 @@ def _compared(text: cst.SimpleString, file: File) -> cst.BaseExpression | None:
 
 
 def _looked_up(constant: cst.Assign | cst.AnnAssign, file: File) -> cst.BaseExpression | None:
-    """The name of a sharded model's parameter that is looked for in the container that ``constant`` names."""
+    """The name of something of a sharded model that is looked for in the container that ``constant`` names."""
     target = constant.target if isinstance(constant, cst.AnnAssign) else constant.targets[0].target
     text = file.code(target)
     looked_up: list[cst.BaseExpression] = []
@@ -81,4 +89,4 @@ def _looked_up(constant: cst.Assign | cst.AnnAssign, file: File) -> cst.BaseExpr
         func = call.func
         if isinstance(func, cst.Attribute) and func.attr.value == "get" and file.code(func.value) == text:
             looked_up += [argument.value for argument in call.args[:1]]
-    return next((name for name in looked_up if model_of_parameter(name, file) is not None), None)
+    return next((name for name in looked_up if named_model(name, file) is not None), None)
