@@ -100,3 +100,29 @@ def test_a_new_block_is_left_to_the_reader() -> None:
     """It fails where kernels step many tensors at once, unless fsdp_compat, which sees to that, was ever imported."""
     done = rewrite_tree(program("model.blocks.append(nn.Linear(6, 6))"))
     assert ["FSDP229" in one for one in done.manual()] == [True]
+
+
+MAKERS = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from common import CPU
+from parts import Scaled
+
+
+class Maker:
+    def __init__(self):
+        self.model = FSDP(Scaled(), device_id=CPU, use_orig_params=True)
+
+
+KINDS = {"scaled": Maker, "other": Maker}
+"""
+
+
+@pytest.mark.parametrize("made", ["KINDS['scaled']()", "KINDS.get('scaled')()", "Maker()"])
+def test_a_number_in_the_model_of_an_object_from_a_table(pool: Pool, tmp_path: Path, made: str) -> None:
+    line = f"maker = {made}\n    maker.model.scale = 3.0\n    model = maker.model"
+    main = MAIN.replace("    model = FSDP({net}, device_id=CPU, use_orig_params=True)\n", "").format(line=line)
+    files = tree(train=f"{HEAD}from makers import KINDS, Maker\n{main}", makers=MAKERS, parts=OWN)
+    done = rewrite_tree(files)
+    assert ["FSDP229" in one for one in done.manual()] == [True]
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    assert list(differ("losses", before, train_tree(pool, done.files, tmp_path / "after"))) != []

@@ -11,7 +11,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._names import named_model
 from fsdp_rules.model.flattened import flattened
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded_value
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_arguments import wrap_of
 from fsdp_rules.model.wrapping import is_own_name
@@ -37,10 +37,10 @@ def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
     """The verdict about ``name.split(".")`` whose parts are counted, and about patterns that names are matched with."""
     func = node.func
     if last_name(func) in GLOBS and len(node.args) == 2:
-        name, pattern = (argument.value for argument in node.args)
-        found = _of_model(name, file)
-        if found is not None and isinstance(pattern, cst.SimpleString) and pattern.raw_value[:1] not in OPEN:
-            yield _diagnosis(pattern, found, NEVER, CURE)
+        name, glob = (argument.value for argument in node.args)
+        named = _of_model(name, file)
+        if named is not None and isinstance(glob, cst.SimpleString) and glob.raw_value[:1] not in OPEN:
+            yield _diagnosis(glob, named, NEVER, CURE)
     if not isinstance(func, cst.Attribute):
         return
     if func.attr.value in ("count", "partition", "split") and _is_dot(node):
@@ -89,7 +89,7 @@ def _diagnosis(node: cst.CSTNode, model: tuple[cst.BaseExpression, Certainty], m
 def _of_model(name: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, Certainty] | None:
     """The model, and how surely it is sharded, whose parameters or modules ``name`` is a name of."""
     model = named_model(name, file)
-    held = sharded(model, file).certainty if model is not None else Certainty.NO
+    held = sharded_value(model, file) if model is not None else Certainty.NO
     if model is None or held is Certainty.NO or is_summoned(name, file) or is_own_name(name, file):
         return None
     return model, held

@@ -7,7 +7,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded_value
 from fsdp_rules.model.wrapping import model_of_parameter, model_of_parameters
 from fsdp_rules.project.project import Certainty
 
@@ -37,7 +37,7 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         return Certainty.NO if _may_be_sharded(given[0], file) else target
     if file.resolved(func) == FILLS and given:
         model = model_of_parameters(given[0], file)
-        return Certainty.NO if model is None else sharded(model, file).certainty
+        return Certainty.NO if model is None else sharded_value(model, file)
     if isinstance(func, cst.Attribute) and func.attr.value == "share_memory_":
         return sharded_parameter(_root(func.value), file)
     if last_name(func) in COUNTS or file.resolved(func) in ARRAYS:

@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded, sharded_owner
+from fsdp_rules.model.sharded import sharded_owner, sharded_value
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 
@@ -53,7 +53,7 @@ def reduced(call: cst.Call, file: File) -> Certainty:
     given = [argument.value for argument in call.args[:2]]
     if last_name(func) in OF_MANY | JOINS:
         models = [model for node in given if (model := model_of_parameters(node, file)) is not None]
-        return max((sharded(model, file).certainty for model in models), default=Certainty.NO)
+        return max((sharded_value(model, file) for model in models), default=Certainty.NO)
     return _parameter(given[0], file) if given else Certainty.NO
 
 

@@ -9,6 +9,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
+from fsdp_rules.model.given_by_call import is_made_by_table
+from fsdp_rules.model.just_made import is_followed
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.parts import Part
@@ -93,7 +95,8 @@ def build(model, classes):
         if new.part is Part.HOLDS:
             yield Diagnosis(place, Level.MANUAL, f"{condition}{OWN if own else PLAIN}", ADVICE)
         elif own and new.name and new.name not in OTHERS and file.project.parts.reads(new.name):
-            level = Level.MANUAL if held is Certainty.YES else Level.REVIEW
+            made = is_followed(file.code(new.owner), node, file) or is_made_by_table(new.owner, file)
+            level = Level.MANUAL if made or held is Certainty.YES else Level.REVIEW
             yield Diagnosis(place, level, f"{condition}{READ.format(name=new.name)}", BEFORE)
         elif own and _may_be_read(new, node, file):
             yield Diagnosis(place, Level.REVIEW, f"{condition}{ASSUMED.format(name=new.name or 'it')}", BEFORE)

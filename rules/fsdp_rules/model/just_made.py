@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.model.wrapping import assignments_of, may_wrap
-from fsdp_rules.project.places import Place, scopes
+from fsdp_rules.project.places import Place, module_name, scopes
 from fsdp_rules.project.project import Certainty
 
 #: Methods that give back the module that they are called on.
@@ -32,7 +32,7 @@ def is_just_made(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bo
         return False
     parts = text.split(".")
     for length in range(len(parts), 1 if parts[0] in ("self", "cls") else 0, -1):
-        if length < len(parts) and _is_followed(text, node, file):
+        if length < len(parts) and is_followed(text, node, file):
             return False
         owner = ".".join(parts[:length])
         above = [made for made in assignments_of(owner, file) if file.scope(made) == file.scope(node)]
@@ -83,7 +83,8 @@ def _of_arms(choice: cst.If, made: set[cst.Assign], file: File) -> list[cst.Assi
     return found
 
 
-def _is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
+def is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
+    """Whether a wrapped model is followed to what is called ``text`` at ``node``, and not just to such an attribute."""
     return any(Place("var", file.path, scope, text) in file.project.held for scope in scopes(file.scope(node)))
 
 
@@ -113,7 +114,9 @@ def _gives_wrapped(name: str, call: cst.Call, file: File) -> bool:
         return True
     if last in _defined(file.module, file):
         return False
-    return head not in file.aliases or MAY_WRAP.search(name) is not None
+    # What a table or an object of the project gives may be anything.
+    home = file.aliases.get(head, "").rpartition(".")[0].rpartition(".")[2]
+    return head not in file.aliases or home in _modules(file.module, file) or MAY_WRAP.search(name) is not None
 
 
 @once
@@ -121,6 +124,12 @@ def _makers(module: cst.Module, file: File) -> frozenset[str]:
     """The names of the functions that have one inside which returns a wrapped model."""
     returns = (place.scope for place in file.project.held if place.kind == "ret")
     return frozenset(name for scope in returns for name in scope.split(".")[:-1])
+
+
+@once
+def _modules(module: cst.Module, file: File) -> frozenset[str]:
+    """The last names of the modules of the project that may get a wrapped model."""
+    return frozenset(module_name(path).rpartition(".")[2] for path, _ in file.project.takes)
 
 
 @once

@@ -6,7 +6,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import element_text
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded, sharded_part
+from fsdp_rules.model.sharded import sharded_part, sharded_value
 from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 
@@ -24,7 +24,7 @@ def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
         node = node.value
     model = model_of_parameter(node, file)
     if model is not None:
-        return sharded(model, file).certainty
+        return sharded_value(model, file)
     if isinstance(node, cst.Attribute) and node.attr.value in NAMES and (held := sharded_part(node.value, file)):
         return held
     text = element_text(node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 
 import libcst as cst
@@ -11,13 +10,11 @@ import libcst as cst
 from fsdp_rules.file.expressions import element_text, last_name, named_member
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
 from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.project import INNER, Certainty
-
-#: Objects of other libraries that have methods of FSDP1's names, by what people call them.
-FOREIGN = re.compile(r"accelerat|fabric|engine|strategy|trainer|optim|scaler|plugin|utils?$|clip", re.IGNORECASE)
 
 
 class Why(enum.Enum):
@@ -96,6 +93,12 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign)
 
 
+def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``node``, a name or what a call gives, is a sharded model: for rules that edit nothing."""
+    held = sharded(node, file).certainty
+    return Certainty.MAYBE if held is Certainty.NO and is_given_by_call(node, file) else held
+
+
 def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> cst.BaseExpression | None:
     """What is surely a sharded model at ``at``: ``node``, or what it is a part of; None where neither is."""
     while sharded(node, file, at).certainty is not Certainty.YES:
@@ -113,6 +116,8 @@ def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
         # An object is a model by the name of its method alone: its attributes are those of any module.
         if found is Certainty.YES or not isinstance(node, cst.Name) or node.value not in ("self", "cls"):
             held = max(held, found)
+        if held is Certainty.NO and is_given_by_call(node, file):
+            held = Certainty.MAYBE
         if not isinstance(node, cst.Attribute | cst.Subscript):
             return held
         node = node.value
