@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.releases import Done, with_releases
-from fsdp_migrate.pipeline.work import contained
+from fsdp_migrate.pipeline.work import Candidate, contained
 from fsdp_migrate.tree.files import Source
-from fsdp_rules.project.own_keys import OwnKey, own_keys
+from fsdp_rules.project.own_keys import OwnKey, own_keys_of
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Failed, Result
 
@@ -22,9 +22,20 @@ _FSDP2 = re.compile(rb"""["']fsdp2["']""")
 Keys = Mapping[str, tuple[OwnKey, ...]]
 
 
-def keys_in(files: Iterable[tuple[str, bytes]]) -> Keys:
-    """What the Python ``files``, paths with their bytes, read."""
-    return {path: found for path, data in files if (found := own_keys(data))}
+def keys_in(files: Iterable[Candidate]) -> dict[str, tuple[OwnKey, ...]]:
+    """What the Python ``files`` read; notebooks are left out."""
+    return own_keys_of({file.path: file.data for file in files if not file.is_notebook})
+
+
+def with_options(marked: Iterable[Candidate], texts: Mapping[str, bytes]) -> list[str]:
+    """The files among ``texts`` that declare such a key of the project's, or hand it to a function that reads it."""
+    keys = own_keys_of({**{one.path: one.data for one in marked if not one.is_notebook}, **texts})
+    names = {one.names[-1] for found in keys.values() for one in found}
+    if not names:
+        return []
+    words = "|".join(sorted(re.escape(name).replace("_", "[_-]") for name in names))
+    declared = re.compile(rf"^[ \t]+(?:{words})[ \t]*:|--(?:{words})\b".encode(), re.MULTILINE)
+    return sorted(path for path, data in texts.items() if path in keys or declared.search(data))
 
 
 def has_older_verl(files: Iterable[tuple[str, bytes]]) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdp_migrate.pipeline.configuring import keys_in, with_options
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.work import Candidate
 from fsdp_migrate.tree.files import Source, read_regular
@@ -49,10 +51,10 @@ class Index:
         if not self._facts:
             return None
         project = self._engine.build(self._facts, self._flags, self._batchnorm)
-        if not self._engine.is_migrating(project):
-            return project
-        more = self._add([candidate for candidate in marked if candidate.path not in self.results])
-        return self._follow(None if more else project, rest)
+        if self._engine.is_migrating(project):
+            more = self._add([candidate for candidate in marked if candidate.path not in self.results])
+            project = self._follow(None if more else project, rest)
+        return replace(project, own=keys_in(self.candidates.values()))
 
     def _follow(self, project: Project | None, rest: Iterable[Source]) -> Project:
         """Index what a tree's models reach among ``rest``, round by round; ``project`` None is built of all facts."""
@@ -68,6 +70,7 @@ class Index:
         has_both = self._flags.union(*(fact.flags for fact in self._facts)) >= {"fsdp1", "fsdp2"}
         telling = {"ddp_wraps", "wraps_by_name"} if has_both else {"ddp_wraps"}
         others = [path for path in sorted(texts) if flags[path] & telling]
+        others += [path for path in with_options(self.candidates.values(), texts) if path not in others]
         self._add_found(others, texts, sources)
         self._batchnorm = neighbours.importing(path for path, found in flags.items() if "own_batchnorm" in found)
         if project is None or self._batchnorm or others or not self._flags <= project.flags:

@@ -109,7 +109,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
     files += reached
     texts = [(file.source.shown, file.candidate.data) for file in python if not file.candidate.is_notebook]
-    keys = keys_in(texts)
+    keys = project.own if project is not None else keys_in(file.candidate for file in python)
     for source, data in naming([one for one in rest if one.is_config], keys, read):
         files.append(_File(source, Candidate(source.shown, data, False), PENDING, data))
     if request.of == "shim":

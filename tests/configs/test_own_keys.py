@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.project.own_keys import own_keys
+from fsdp_rules.project.own_keys import own_keys_of
 from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.rules.helpers import rewrite_tree
 
@@ -89,6 +89,85 @@ def test_flags_of_scripts_and_options_of_other_files() -> None:
     }
 
 
+IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+BUILD = (
+    IMPORT + "\n\ndef build(model, ahead=False, *, late=True):\n    return FSDP(model, forward_prefetch=bool(ahead))\n"
+)
+TRAINER = (
+    IMPORT + "\n\nclass Trainer:\n    def __init__(self, model, ahead):\n        self.model = model\n"
+    "        self.ahead = ahead\n\n    def wrap(self):\n        return FSDP(self.model, forward_prefetch=self.ahead)\n"
+)
+PASSED = BUILD.replace("build(", "of(") + "\n\ndef build(m, ahead):\n    of(m, ahead)\n"
+FIELDS = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Parallel:
+    early: bool = False
+
+
+@dataclass
+class Data:
+    early: bool = False
+
+
+@dataclass
+class Settings:
+    shards: Parallel
+    data: Data
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "call"),
+    [
+        (BUILD, "build(model, cfg.early)"),
+        (BUILD, "net.build(model, ahead=cfg.early)"),
+        (BUILD, "functools.partial(build, ahead=cfg.early)(model)"),
+        (PASSED, "build(model, cfg.early)"),
+        (TRAINER, "Trainer(model, cfg.early)"),
+    ],
+)
+def test_a_parameter_is_followed_to_what_callers_give(source: str, call: str) -> None:
+    main = f"import functools\nimport net\nfrom net import *\n\n\ndef main(cfg, model):\n    return {call}\n"
+    found = said({"net.py": source, "main.py": main, "a.yaml": "early: true\n"})
+    assert found["a.yaml"] == ["main.py gives early to forward_prefetch, which FSDP2 does not have"]
+
+
+@pytest.mark.parametrize("call", ["build(model, True)", "build(model, late=cfg.early)", "other(model, cfg.early)"])
+def test_what_callers_give_to_something_else_is_nothing(call: str) -> None:
+    main = f"from net import build\n\n\ndef main(cfg, model, other):\n    return {call}\n"
+    assert said({"net.py": BUILD, "main.py": main, "a.yaml": "early: true\n"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [("cfg.shards.early", [7]), ("cfg.parallel.early", [7]), ("cfg.early", [7, 12]), ("cfg.model.early", [])],
+)
+def test_fields_of_the_class_that_is_read_are_a_note_in_a_file_without_the_word(given: str, lines: list[int]) -> None:
+    main = "import conf\nfrom net import build\n\nbuild(None, conf.Settings(), None, None, None)\n"
+    source = WRAP.format(before="pass", given=f"forward_prefetch={given}")
+    files = {"net.py": source, "conf.py": FIELDS, "main.py": main}
+    result = rewrite_tree({path: text.encode() for path, text in files.items()}).get("conf.py", Unchanged())
+    assert isinstance(result, Unchanged)
+    assert [one.line for one in result.findings if one.rule == "FSDP126"] == lines
+
+
+def test_a_field_that_its_own_class_gives_away() -> None:
+    source = (
+        "from dataclasses import dataclass\n" + IMPORT + "\n\n@dataclass\nclass Strategy:\n    early: bool = True\n\n"
+        "    def wrap(self, model):\n        return FSDP(model, forward_prefetch=self.early)\n"
+    )
+    assert said({"net.py": source}) == {"net.py": ["net.py gives early to forward_prefetch, which FSDP2 does not have"]}
+
+
+def test_functions_that_pass_a_parameter_to_each_other_end() -> None:
+    source = BUILD + "\n\ndef first(m, ahead):\n    second(m, ahead)\n    build(m, ahead)\n"
+    source += "\n\ndef second(m, ahead):\n    first(m, ahead)\n"
+    assert own_keys_of({"net.py": source.encode()}) == {}
+
+
 def test_a_note_is_silenced_where_it_is() -> None:
     files = {
         "net.py": WRAP.format(before="pass", given="forward_prefetch=cfg.ahead"),
@@ -101,4 +180,4 @@ def test_a_note_is_silenced_where_it_is() -> None:
     "data", [b"def (FSDP, limit_all_gathers", b"\x00limit_all_gathers FSDP", b"f(use_orig_params=c.x)"]
 )
 def test_what_does_not_parse_or_does_not_speak_of_it_reads_nothing(data: bytes) -> None:
-    assert own_keys(data) == ()
+    assert own_keys_of({"a.py": data}) == {}

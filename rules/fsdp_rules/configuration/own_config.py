@@ -16,8 +16,9 @@ class OwnConfig(ConfigRule):
     together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. Arguments of FSDP1
     that FSDP2 has nothing for (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get a note
     each, and so do keys and flags of any other name that the project's Python gives to such an argument: by attribute,
-    subscript, `get`, `getattr` or `OmegaConf.select`, in the call, in a dictionary, or through one name. Other keys
-    with FSDP in their name get one for each file. Nothing is said where the project's Python shards with FSDP2 alone.
+    subscript, `get`, `getattr` or `OmegaConf.select`, in the call, in a dictionary, through a name, an attribute of
+    `self`, or parameters of functions in any file. Other keys with FSDP in their name get one for each file. Nothing
+    is said where the project's Python shards with FSDP2 alone.
     """
 
     id = "FSDP542"

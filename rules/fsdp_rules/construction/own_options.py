@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.project.own_keys import own_keys
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -23,8 +22,8 @@ class OwnOptions(Rule):
 
     A program that reads `limit_all_gathers`, `use_orig_params`, prefetching or `sync_module_states` from its own
     arguments (`add_argument`, fields of a configuration class) keeps the option, which then means nothing. So does an
-    option of any other name that a file of the project gives to one of the first four. Files of settings get the same
-    note (FSDP542).
+    option of any other name that the project gives to one of the first four, also as a parameter of its functions.
+    Files of settings get the same note (FSDP542).
     """
 
     id = "FSDP126"
@@ -60,18 +59,25 @@ def build(model):
         if name is not None and name.strip("-").replace("-", "_").removeprefix("fsdp_") in _DEAD:
             told = f"{name} means nothing under FSDP2, which has no such argument"
             yield Diagnosis(node, Level.INFO, told, "remove the option together with the code that reads it")
-        elif name is not None and (place := _read(name.strip("-").replace("-", "_"), file)):
+        elif name is not None and (place := _read(name.strip("-").replace("-", "_"), _class(node, file), file)):
             told = f"{place[0]} gives {name} to {place[1]}, which FSDP2 does not have"
             yield Diagnosis(node, Level.INFO, told, "remove the option together with the code that reads it")
 
 
-def _read(name: str, file: File) -> tuple[str, str] | None:
-    """Where the option ``name`` is given to an argument that is gone, and to which; None where it is not."""
-    for path, data in {file.path: file.text.encode(), **file.project.sources}.items():
-        for one in own_keys(data):
-            if one.names == (name,):
+def _read(name: str, owner: str | None, file: File) -> tuple[str, str] | None:
+    """Where the option ``name``, a field of ``owner``, is given to an argument that is gone; None where it is not."""
+    for path, found in file.project.own.items():
+        for one in found:
+            if one.names[-1] == name and one.is_field_of(owner, file.text):
                 return path, one.argument
     return None
+
+
+def _class(node: cst.CSTNode, file: File) -> str | None:
+    """The class whose field ``node`` declares."""
+    if isinstance(node, cst.Call):
+        return None
+    return next((one.name.value for one in file.ancestors(node) if isinstance(one, cst.ClassDef)), None)
 
 
 def _option(node: cst.Call) -> str | None:

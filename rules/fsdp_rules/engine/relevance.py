@@ -36,6 +36,8 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return False
     if path in project.unseen:
         return True
+    if any(name in text for found in project.own.values() for one in found for name in one.spelled()):
+        return True
     if not _words().search(text):
         return False
     if project.touches(path) or project.wraps_what_comes_from(path):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fsdp_rules.project.walking import walk
+from fsdp_rules.project.walking import children, walk
 
 #: Arguments of FSDP1's constructor that are left out of its calls.
 GONE = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
@@ -37,31 +37,166 @@ class OwnKey:
         # What the file has above that is what the settings are called, as in `fsdp_cfg`.
         return len(path) <= len(self.names) or path[-shared - 1].lower() in self.holder.lower()
 
+    def spelled(self) -> tuple[str, str]:
+        """The key as a field and as an option of a parser."""
+        return self.names[-1], self.names[-1].replace("_", "-")
+
+    def is_field_of(self, owner: str | None, text: str) -> bool:
+        """Whether the class ``owner`` may be what has this key, by its name or by what ``text`` says of its fields.
+
+        None stands for no class: options of a parser are held by one name, whatever it is.
+        """
+        if len(self.names) == 1:
+            return self.holder == owner or not self.holder[:1].isupper()
+        above = self.names[-2]
+        alike = owner is not None and above.replace("_", "").lower() in owner.lower()
+        return alike or bool(owner and re.search(rf"\b{above}\s*:[^=\n]*\b{owner}\b", text))
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """The parameter ``name`` of ``function``, a class for its constructor, which is given to ``argument``.
+
+    ``position``: that of positional arguments of its callers; None where it takes none there.
+    """
+
+    function: str
+    name: str
+    position: int | None
+    argument: str
+
+
+def own_keys_of(files: Mapping[str, bytes]) -> dict[str, tuple[OwnKey, ...]]:
+    """The keys that Python ``files`` read for such arguments, by path, also through functions of other files."""
+    found: dict[str, list[OwnKey]] = {}
+    passed: list[_Passed] = []
+    for path, data in files.items():
+        keys, more = _of_file(data)
+        found.setdefault(path, []).extend(keys)
+        passed += more
+    known = set(passed)
+    while passed:
+        one = passed.pop()
+        word = one.function.encode()
+        for path, data in files.items():
+            for each in _of_callers(data, one) if word in data else ():
+                if isinstance(each, OwnKey):
+                    found[path].append(each)
+                elif each not in known:
+                    known.add(each)
+                    passed.append(each)
+    return {path: tuple(dict.fromkeys(keys)) for path, keys in found.items() if keys}
+
 
 @lru_cache(maxsize=512)
-def own_keys(data: bytes) -> tuple[OwnKey, ...]:
-    """The keys that the source ``data`` reads for such arguments; none where it does not parse."""
+def _of_file(data: bytes) -> tuple[tuple[OwnKey, ...], tuple[_Passed, ...]]:
     if not _ANY.search(data) or not _SPEAKS.search(data):
-        return ()
+        return (), ()
+    read = _parsed(data)
+    found = [each for argument, value in _given(read.tree) for each in read.given(value, argument)] if read else []
+    keys = tuple(dict.fromkeys(each for each in found if isinstance(each, OwnKey)))
+    return keys, tuple(dict.fromkeys(each for each in found if isinstance(each, _Passed)))
+
+
+@lru_cache(maxsize=512)
+def _of_callers(data: bytes, passed: _Passed) -> tuple[OwnKey | _Passed, ...]:
+    """What the source ``data`` gives to a parameter, wherever it calls the function."""
+    read = _parsed(data)
+    calls = [node for node in walk(read.tree) if isinstance(node, ast.Call)] if read else []
+    values = [value for call in calls if (value := _argument(call, passed)) is not None]
+    return tuple(dict.fromkeys(each for value in values for each in read.given(value, passed.argument))) if read else ()
+
+
+def _argument(call: ast.Call, passed: _Passed) -> ast.expr | None:
+    partial = _last(call.func) == "partial" and bool(call.args) and _last(call.args[0]) == passed.function
+    if not partial and _last(call.func) != passed.function:
+        return None
+    for keyword in call.keywords:
+        if keyword.arg == passed.name:
+            return keyword.value
+    place = passed.position
+    if partial or place is None or any(isinstance(one, ast.Starred) for one in call.args[: place + 1]):
+        return None
+    return call.args[place] if place < len(call.args) else None
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+@lru_cache(maxsize=64)
+def _parsed(data: bytes) -> _Read | None:
     try:
-        tree = ast.parse(data)
+        return _Read(ast.parse(data))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    return tuple(dict.fromkeys(_keys(tree)))
+        return None
 
 
-def _keys(tree: ast.Module) -> Iterator[OwnKey]:
-    assigned: dict[str, list[ast.expr]] = {}
-    for node in walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
+class _Read:
+    """One file, and what its expressions read."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self._above = {id(child): node for node in walk(tree) for child in children(node)}
+        self._assigned: dict[str, list[ast.expr]] = {}
+        for node in walk(tree):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
                 if isinstance(target, ast.Name):
-                    assigned.setdefault(target.id, []).append(node.value)
-    for argument, value in _given(tree):
-        several = assigned.get(value.id, []) if isinstance(value, ast.Name) else []
-        made = several[0] if len(several) == 1 else value
-        for holder, names in _read(made):
-            yield OwnKey(holder, names, argument)
+                    self._assigned.setdefault(target.id, []).append(node.value)  # type: ignore[attr-defined]
+
+    def given(self, value: ast.expr, argument: str, through: int = 2) -> Iterator[OwnKey | _Passed]:
+        """The keys, and the parameters around it, that ``value`` is made of, ``through`` so many names."""
+        chain = _chain(value)
+        if chain is None:
+            for child in children(value):
+                yield from self.given(child, argument, through) if isinstance(child, ast.expr) else ()
+        elif len(chain) == 1:
+            yield from self._of_name(value, chain[0], argument, through)
+        elif chain[0] == "self" and len(chain) == 2:
+            yield from self._of_attribute(value, chain[1], argument, through)
+        else:
+            names = chain[1:] if chain[0] == "self" else chain
+            if not names[-1].isupper():
+                yield OwnKey(names[0], tuple(names[1:]), argument)
+
+    def _of_name(self, node: ast.expr, name: str, argument: str, through: int) -> Iterator[OwnKey | _Passed]:
+        for function in self._functions(node):
+            taken = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+            if name in (*taken, *(one.arg for one in function.args.kwonlyargs)):
+                owner = self._class(function)
+                bound = int(owner is not None and taken[:1] in (["self"], ["cls"]))
+                position = taken.index(name) - bound if name in taken else None
+                called = owner.name if owner is not None and function.name == "__init__" else function.name
+                yield _Passed(called, name, position, argument)
+                return
+        several = self._assigned.get(name, [])
+        if len(several) == 1 and through:
+            yield from self.given(several[0], argument, through - 1)
+
+    def _of_attribute(self, node: ast.expr, name: str, argument: str, through: int) -> Iterator[OwnKey | _Passed]:
+        owner = self._class(node)
+        if owner is None:
+            return
+        if any(isinstance(n, ast.AnnAssign) and _last(n.target) == name for n in owner.body):
+            yield OwnKey(owner.name, (name,), argument)
+            return
+        made = [
+            one.value for one in walk(owner) if isinstance(one, ast.Assign) and _chain(one.targets[0]) == ["self", name]
+        ]
+        if len(made) == 1 and through:
+            yield from self.given(made[0], argument, through - 1)
+
+    def _around(self, node: ast.AST) -> Iterator[ast.AST]:
+        above = self._above.get(id(node))
+        while above is not None:
+            yield above
+            above = self._above.get(id(above))
+
+    def _functions(self, node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        return (one for one in self._around(node) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    def _class(self, node: ast.AST) -> ast.ClassDef | None:
+        return next((one for one in self._around(node) if isinstance(one, ast.ClassDef)), None)
 
 
 def _given(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -77,19 +212,6 @@ def _given(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             inner = node.targets[0].slice
             if isinstance(inner, ast.Constant) and inner.value in GONE:
                 yield inner.value, node.value
-
-
-def _read(node: ast.expr) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The settings that an expression reads: the name that holds them, and the keys below it."""
-    found = _chain(node)
-    if found is not None and len(found) > 1:
-        names = found[1:] if found[0] == "self" else found
-        if len(names) > 1 and not names[-1].isupper():
-            yield names[0], tuple(names[1:])
-        return
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            yield from _read(child)
 
 
 def _chain(node: ast.expr) -> list[str] | None:

@@ -31,6 +31,7 @@ from fsdp_rules.project.leaving import exits
 from fsdp_rules.project.lookup import Lookup
 from fsdp_rules.project.optimizer_origins import Optimizers
 from fsdp_rules.project.origins import Nesting, Site, importing, model_makers, model_origins, ways_to_wraps
+from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.project.parts import Parts
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 from fsdp_rules.project.rank_texts import own_names
@@ -47,7 +48,6 @@ class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is,
     ``parameters`` and ``gradients`` find the names that may hold parameters of such a model, and gradients of these,
     ``ddp`` those that may hold a model in torch's DistributedDataParallel (None: any may).
-
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
     an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
     the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind of
@@ -60,8 +60,8 @@ class Project:
     functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
     state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
     ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
-    each function's parameters, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies,
-    ``returning`` the functions that return a wrapped model of their own, or what has one, ``twins`` what FSDP2 has too,
+    parameters of functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``own``
+    keys of arguments that go, ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too,
     ``released`` the imports of FSDP1's names from other files of the tree that a rewrite has taken out.
     """
 
@@ -81,6 +81,7 @@ class Project:
     batchnorm: frozenset[str] = field(default=frozenset())
     own_batchnorm: frozenset[str] = field(default=frozenset())
     sources: dict[str, bytes] = field(default_factory=dict)
+    own: dict[str, tuple[OwnKey, ...]] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
     parameters: Lookup = field(default_factory=Lookup)
     gradients: Lookup = field(default_factory=Lookup)
