@@ -131,7 +131,8 @@ def test_a_run_is_repeatable_and_one_changed_bit_in_a_weight_is_found(pool: Pool
     changed = run(pool, program, program.source.replace(made[0], nudge), tmp_path, fsdp1=True)
     outcome = judge(program, before, changed)
     assert outcome.verdict is Verdict.DIFFERENT
-    assert "weight head.weight: up to" in outcome.detail or "loss" in outcome.detail
+    # Which weights still differ after the last step, this one or those that it reached, is the processor's rounding.
+    assert re.search(r"weight [\w.]+: up to|loss", outcome.detail)
 
 
 #: Where a program makes its model.
