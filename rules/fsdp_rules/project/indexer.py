@@ -76,7 +76,7 @@ class Indexer(Calls):
             case ast.Return(value=ast.expr() as value):
                 self._return(value, scope)
             case ast.For() | ast.AsyncFor():
-                self._assign(node.target, node.iter, scope, sure=False)
+                self._looped(node.target, node.iter, scope)
             case ast.Global() | ast.Nonlocal():
                 outer = "" if isinstance(node, ast.Global) else scope.rpartition(".")[0]
                 for name in node.names:
@@ -153,12 +153,27 @@ class Indexer(Calls):
     def _return(self, value: ast.expr, scope: str) -> None:
         if self.aliases.is_factory(value) or text_of(value) in self.aliases.factories:
             self.makers.add(scope)
+        self._given(value, scope)
+
+    def _given(self, value: ast.expr, scope: str, sure: bool = True) -> None:
+        """What the function returns or yields, part by part where it is a tuple."""
         if isinstance(value, ast.Tuple):
             for position, element in enumerate(value.elts):
-                self.value(element, Place("ret", self.path, scope, part=str(position)), scope)
+                self.value(element, Place("ret", self.path, scope, part=str(position)), scope, sure)
                 self.value(element, Place("ret", self.path, scope), scope, sure=False)
         else:
-            self.value(value, Place("ret", self.path, scope), scope)
+            self.value(value, Place("ret", self.path, scope), scope, sure)
+
+    def _looped(self, target: ast.expr, each: ast.expr, scope: str) -> None:
+        """What a loop over ``each`` gives to its ``target``: of pairs that a call gives one may be a model."""
+        self._assign(target, each, scope, sure=False)
+        called = self.aliases.dotted(each.func) if isinstance(each, ast.Call) else None
+        if called is None or not isinstance(target, ast.Tuple | ast.List) or not isinstance(each, ast.Call):
+            return
+        for callee in self.callees(called, each.func, scope):
+            for element in (one for one in target.elts[1:] if not _names_another(one)):
+                for place in self.targets(_last(element), scope):
+                    self.flow(Place("call", self.path, scope, callee), place, False)
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, sure: bool = True) -> None:
         if isinstance(target, ast.Name):
@@ -208,9 +223,9 @@ class Indexer(Calls):
             elif isinstance(child, ast.NamedExpr):
                 self._assign(child.target, child.value, scope)
             elif isinstance(child, ast.comprehension):
-                self._assign(child.target, child.iter, scope, sure=False)
+                self._looped(child.target, child.iter, scope)
             elif isinstance(child, ast.Yield | ast.YieldFrom) and child.value is not None:
-                self.value(child.value, Place("ret", self.path, scope), scope, sure=False)
+                self._given(child.value, scope, sure=False)
 
     def _call(self, node: ast.Call, scope: str) -> None:
         if isinstance(node.func, ast.Attribute) and is_super(node.func.value):

@@ -18,7 +18,10 @@ DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distribut
 #: Methods of a tensor that give its numbers.
 SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: Functions that give the elements of their arguments, or one of them.
-PASSING = frozenset({"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"})
+PASSING = frozenset(
+    {"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"}
+    | {"enumerate", "zip", "chain", "cycle", "islice"}
+)
 #: Methods of containers that give what is in them.
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
 #: What the name of a callee that has no dotted name starts with.
