@@ -268,6 +268,57 @@ ASKED = {
         factories=FACTORY,
     ),
 }
+TABLE = """
+from torch.distributed.fsdp import ShardingStrategy
+
+
+def strategy_of(choice: str) -> ShardingStrategy:
+    table = {{"full": ShardingStrategy.FULL_SHARD, "zero2": ShardingStrategy.SHARD_GRAD_OP}}
+    return {looked_up}
+"""
+MATCH = """
+from torch.distributed.fsdp import ShardingStrategy
+
+
+def strategy_of(choice):
+    match choice:
+        case "zero2":
+            return ShardingStrategy.SHARD_GRAD_OP
+        case _:
+            return ShardingStrategy.FULL_SHARD
+"""
+HALF = """
+import torch
+from torch.distributed.fsdp import MixedPrecision
+
+
+def precision_of(choice):
+    return {"full": None, "half": MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}[choice]
+"""
+TWO = '("full", "zero2")'
+PROGRAMS |= {
+    "a table in a function": program(
+        "from conf import strategy_of", STRATEGY, TWO, conf=TABLE.format(looked_up="table[choice]")
+    ),
+    "a table with a default": program(
+        "from conf import strategy_of",
+        STRATEGY,
+        '("zero2", "another")',
+        conf=TABLE.format(looked_up="table.get(choice, ShardingStrategy.FULL_SHARD)"),
+    ),
+    "cases": program("from conf import strategy_of", STRATEGY, TWO, conf=MATCH),
+    "a table of precisions in a function": program(
+        "from conf import precision_of",
+        WRAP.format(arguments="mixed_precision=precision_of(choice)"),
+        '("full", "half")',
+        conf=HALF,
+    ),
+    "any name, in capitals": program(
+        "from torch.distributed.fsdp import ShardingStrategy",
+        WRAP.format(arguments="sharding_strategy=getattr(ShardingStrategy, choice.upper())"),
+        '("full_shard", "SHARD_GRAD_OP")',
+    ),
+}
 #: What of FSDP1's configuration is left in none of the files.
 NAMES = ("ShardingStrategy", "MixedPrecision(", "auto_wrap_policy", "fsdp_compat", "FullyShardedDataParallel")
 

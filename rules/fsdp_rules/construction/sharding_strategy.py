@@ -10,7 +10,7 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.local_functions import by_name
 from fsdp_rules.construction._plan.own_names import BY_NAME, own_name
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.strategies import HYBRID, Strategies, follow, known_strategy
+from fsdp_rules.construction._plan.strategies import HYBRID, Strategies, follow, known_strategy, name_looked_up
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -104,12 +104,9 @@ def build(model):
 
     def _is_looked_up(self, value: cst.BaseExpression, choices: Strategies, plan: ShardPlan, file: File) -> bool:
         """Plan a look-up by name, for ``ShardingStrategy[name]`` and for a strategy that comes from elsewhere."""
-        found = file.value(value)
-        if isinstance(found, cst.Subscript) and file.fsdp1(found.value) == "ShardingStrategy":
-            index = found.slice[0].slice
-            if not isinstance(index, cst.Index) or not is_repeatable(index.value):
-                return False
-            plan.strategy = Strategies(value, name=index.value)
+        name = name_looked_up(file.value(value), file)
+        if name is not None:
+            plan.strategy = Strategies(value, name=name)
             plan.consume_value(value, file)
             return True
         if not is_repeatable(value):

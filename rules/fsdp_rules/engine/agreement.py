@@ -175,10 +175,16 @@ class _Agreement(Mapping[Slot, Contract]):
         if slot not in given and (is_dict or any(leaf.slot is None for leaf in own)):
             return ""
         is_strategy = self[slot].kind == "strategy"
-        if is_strategy and not (len(users) == 1 and _can_be_made(slot, self[slot], *next(iter(users)))):
+        is_run = slot.is_call and all(self._is_run(leaf, slot) for leaf in own)
+        if is_strategy and not (len(users) == 1 and _can_be_made(is_run, self[slot], *next(iter(users)))):
             return ""
         nodes = {entry.node for entry in taken if entry.slot == slot} | self._passed_on(slot)
         return self._unseen(slot, nodes)
+
+    def _is_run(self, leaf: Leaf, slot: Slot) -> bool:
+        """Whether ``leaf``, of the function of ``slot``, is made when that runs, not in a table of the module."""
+        file = self._file(slot.path)
+        return leaf.slot is not None or (file is not None and file.function(leaf.node) is not None)
 
     def _fed_by(self, slot: Slot) -> set[Slot]:
         """``slot`` and the slots that pass on what it gives."""
@@ -254,10 +260,10 @@ class _Agreement(Mapping[Slot, Contract]):
             return None
 
 
-def _can_be_made(slot: Slot, contract: Contract, device: str, mesh_given: bool) -> bool:
-    """Whether the definition can make the mesh of each strategy where it stands."""
+def _can_be_made(is_run: bool, contract: Contract, device: str, mesh_given: bool) -> bool:
+    """Whether the definition can make the mesh of each strategy; ``is_run``: it does so in a function."""
     if mesh_given:
         return "NO_SHARD" not in contract.strategies
     if contract.strategies <= {"FULL_SHARD", "SHARD_GRAD_OP"} and device in ("cuda", "unset"):
         return True
-    return slot.is_call and device != "unknown"
+    return is_run and device != "unknown"

@@ -109,3 +109,50 @@ def test_a_function_of_the_module_has_its_names_at_the_top() -> None:
     assert isinstance(result, Changed)
     top = result.source.decode().partition("def sharding_arguments(")[0]
     assert "from torch.distributed.device_mesh import init_device_mesh\n" in top
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "TABLE.get(name)",
+        "TABLE.get(name, other)",
+        "getattr(ShardingStrategy, name, None)",
+        "ShardingStrategy[name.replace('-', '_')]",
+        "pick(name)",
+    ],
+)
+def test_a_table_that_may_give_something_else_is_left_to_the_helper(strategy: str) -> None:
+    """Another key, another default, another spelling, or meshes that a table would make for all of its entries."""
+    source = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+TABLE = {{"a": ShardingStrategy.FULL_SHARD, "b": ShardingStrategy.SHARD_GRAD_OP}}
+
+def pick(name):
+    return {{"a": ShardingStrategy.FULL_SHARD, "b": ShardingStrategy.HYBRID_SHARD}}[name]
+
+def build(model, name, other):
+    return FSDP(model, sharding_strategy={strategy})
+"""
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert "fsdp_compat.shard(" in result.source.decode()
+
+
+@pytest.mark.parametrize(("device", "native"), [("torch.cuda.current_device()", True), ('torch.device("cpu")', False)])
+def test_a_table_of_a_module_makes_no_mesh_when_it_is_imported(device: str, native: bool) -> None:
+    source = f"""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+TABLE = {{"a": ShardingStrategy.FULL_SHARD, "b": ShardingStrategy.SHARD_GRAD_OP}}
+
+def pick(name):
+    return TABLE[name]
+
+def build(model, name):
+    return FSDP(model, sharding_strategy=pick(name), device_id={device})
+"""
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert ("fsdp_compat" not in result.source.decode()) == native

@@ -16,7 +16,7 @@ from fsdp_rules.construction._plan.plan import Precision
 from fsdp_rules.construction._plan.policy_test import policy_test
 from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
 from fsdp_rules.construction._plan.slots import given
-from fsdp_rules.construction._plan.strategies import NAMES, known_strategy
+from fsdp_rules.construction._plan.strategies import MESHED, NAMES, known_strategy
 from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Contract, Slot
@@ -55,7 +55,9 @@ def given_leaves(slot: Slot, file: File) -> tuple[Leaf, ...]:
 
 
 def _is_passed_in(leaf: Leaf, file: File) -> bool:
-    return leaf.eager or isinstance(file.parent(leaf.node), cst.Param)
+    """Whether a caller gives the value, or a dictionary that makes all of its values would make a mesh for each."""
+    makes_mesh = leaf.eager and known_strategy(leaf.node, file) in MESHED
+    return makes_mesh or isinstance(file.parent(leaf.node), cst.Param)
 
 
 def contract_of(slot: Slot, file: File) -> Contract | None:

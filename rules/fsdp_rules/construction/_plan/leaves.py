@@ -90,13 +90,18 @@ def _follow(
         return next(
             (text for arm in arms if (text := _follow(arm, file, found, carriers, eager=eager, depth=depth - 1))), ""
         )
-    if isinstance(value, cst.Subscript):
-        entries = _entries(value.value, file, carriers)
+    if (looked_up := _looked_up(value)) is not None:
+        table, others = looked_up
+        entries = _entries(table, file, carriers)
         if entries is None:
             found.append(Leaf(value, eager))
             return ""
         return next(
-            (text for entry in entries if (text := _follow(entry, file, found, carriers, eager=True, depth=depth - 1))),
+            (
+                text
+                for entry in (*entries, *others)
+                if (text := _follow(entry, file, found, carriers, eager=True, depth=depth - 1))
+            ),
             "",
         )
     if isinstance(value, cst.Name) and value.value not in ("None", "True", "False"):
@@ -143,13 +148,30 @@ def _is_whole(statement: cst.Assign, name: str) -> bool:
     return any(isinstance(target.target, cst.Name) and target.target.value == name for target in statement.targets)
 
 
+def _looked_up(value: cst.CSTNode) -> tuple[cst.BaseExpression, tuple[cst.BaseExpression, ...]] | None:
+    """The table of ``table[key]`` and of ``table.get(key, other)``, with what another key gives."""
+    if isinstance(value, cst.Subscript):
+        return value.value, ()
+    if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute) or value.func.attr.value != "get":
+        return None
+    plain = all(not argument.star and argument.keyword is None for argument in value.args)
+    return (value.func.value, (value.args[1].value,)) if plain and len(value.args) == 2 else None
+
+
+def _is_looked_up(use: cst.Name, file: File) -> bool:
+    parent = file.parent(use)
+    if isinstance(parent, cst.Attribute):
+        parent = file.parent(parent)
+    return parent is not None and (found := _looked_up(parent)) is not None and found[0] is use
+
+
 def _entries(table: cst.BaseExpression, file: File, carriers: list[cst.Name]) -> list[cst.BaseExpression] | None:
     """The values of a dictionary that is looked up, by its display or the one name that is assigned it."""
     if isinstance(table, cst.Name):
         binding = file.binding(table)
         if binding is None or binding.value is None or not isinstance(binding.value, cst.Dict):
             return None
-        if any(not isinstance(file.parent(use), cst.Subscript) for use in file.uses(table.value)):
+        if not all(_is_looked_up(use, file) for use in file.uses(table.value)):
             return None
         carriers.append(table)
         table = binding.value

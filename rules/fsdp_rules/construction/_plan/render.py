@@ -77,6 +77,7 @@ class _Renderer:
             or (plan.precision is not None and plan.precision.value is not None)
             or plan.device.set_current
             or plan.guarded
+            or plan.taken_out
             or self.meshes.needs_statements
         )
 

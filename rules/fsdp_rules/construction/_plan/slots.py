@@ -184,6 +184,10 @@ def _always_returns(body: cst.BaseSuite) -> bool:
     last = body.body[-1] if body.body else None
     if isinstance(last, cst.SimpleStatementLine):
         return isinstance(last.body[-1], cst.Return | cst.Raise)
+    if isinstance(last, cst.Match):
+        takes_all = last.cases and isinstance(last.cases[-1].pattern, cst.MatchAs) and last.cases[-1].guard is None
+        every = takes_all and cst.ensure_type(last.cases[-1].pattern, cst.MatchAs).pattern is None
+        return bool(every) and all(_always_returns(case.body) for case in last.cases)
     if isinstance(last, cst.If):
         other = last.orelse
         otherwise = _always_returns(other.body) if isinstance(other, cst.Else) else _of_elif(other)

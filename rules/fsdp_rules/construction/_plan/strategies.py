@@ -7,12 +7,18 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fsdp_rules.construction._plan.leaves import Leaf, is_imported, leaves, readers
-from fsdp_rules.file.expressions import brief, is_none
+from fsdp_rules.file.expressions import brief, calls_plainly, is_none, is_repeatable, last_name
 from fsdp_rules.file.file import File
 
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 ZERO2 = frozenset({"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"})
+#: Those that need a mesh of their own.
+MESHED = HYBRID | {"NO_SHARD"}
 NAMES = frozenset({"FULL_SHARD", "NO_SHARD", *HYBRID, *ZERO2})
+
+
+#: Methods of a text that only spell it in another way.
+SPELLING = frozenset({"lower", "strip", "upper"})
 
 
 @dataclass
@@ -46,7 +52,7 @@ class Strategies:
     @property
     def eager(self) -> bool:
         """Whether leaves that need a mesh are evaluated although others may be chosen."""
-        return any(leaf.eager and self.kinds.get(leaf.node) in HYBRID | {"NO_SHARD"} for leaf in self.leaves)
+        return any(leaf.eager and self.kinds.get(leaf.node) in MESHED for leaf in self.leaves)
 
 
 def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
@@ -66,7 +72,7 @@ def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
         choices.kinds[leaf.node] = known
     if found.unknown:
         return choices, f"sharding_strategy={brief(file.code(value))} is only known at run time"
-    if any(leaf.early and choices.kinds.get(leaf.node) in HYBRID | {"NO_SHARD"} for leaf in given):
+    if any(leaf.early and choices.kinds.get(leaf.node) in MESHED for leaf in given):
         return choices, f"{brief(file.code(value))} is made before a mesh can be: no process group exists there"
     other = next(readers(found, file), None)
     if other is not None:
@@ -81,6 +87,20 @@ def _is_early(node: cst.BaseExpression, value: cst.BaseExpression, file: File) -
     if file.function(node) is not file.function(value):
         return True
     return any(isinstance(entry, cst.Param) for entry in file.ancestors(node))
+
+
+def name_looked_up(value: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """The name in ``ShardingStrategy[name]`` and ``getattr(ShardingStrategy, name)``; None for everything else."""
+    name: cst.BaseExpression | None = None
+    if isinstance(value, cst.Subscript) and file.fsdp1(value.value) == "ShardingStrategy":
+        index = value.slice[0].slice
+        name = index.value if isinstance(index, cst.Index) else None
+    elif calls_plainly(value, ("getattr",), 2) and isinstance(value, cst.Call):
+        name = value.args[1].value if file.fsdp1(value.args[0].value) == "ShardingStrategy" else None
+    inner = name.func.value if isinstance(name, cst.Call) and isinstance(name.func, cst.Attribute) else name
+    if isinstance(name, cst.Call) and (name.args or inner is name or last_name(name) not in SPELLING):
+        return None
+    return name if inner is not None and is_repeatable(inner) else None
 
 
 def known_strategy(value: cst.BaseExpression, file: File) -> str | None:
