@@ -72,6 +72,9 @@ def entry_point() -> None:
         if sys.stderr is not None:
             click.echo("Error: standard output is closed, so that there is no place for an answer", err=True)
         sys.exit(FAILURE)
+    if sys.stdin is None:
+        # An empty one in its place, also for the commands that are started.
+        sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         # A message may hold characters of the user's source that this terminal cannot show.
         if hasattr(stream, "reconfigure"):

@@ -16,6 +16,7 @@ from fsdp_migrate.commands.options import (
     STATS,
     STDIN_FILENAME,
     VERBOSE,
+    Named,
     complete_files,
     rule_options,
     rule_settings,
@@ -88,14 +89,25 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option(
     "--output",
     metavar="FILE",
+    type=Named(),
     shell_complete=complete_files,
     help="Write the output to this file, and text to standard output.",
 )
 @click.option("--min-level", type=click.Choice(LEVELS), help="Lowest level that fails (default: safe).")
 @rule_options
-@click.option("--baseline", metavar="FILE", shell_complete=complete_files, help="Ignore the findings that are in FILE.")
 @click.option(
-    "--write-baseline", metavar="FILE", shell_complete=complete_files, help="Write all findings to FILE, and exit 0."
+    "--baseline",
+    metavar="FILE",
+    type=Named(),
+    shell_complete=complete_files,
+    help="Ignore the findings that are in FILE.",
+)
+@click.option(
+    "--write-baseline",
+    metavar="FILE",
+    type=Named(),
+    shell_complete=complete_files,
+    help="Write all findings to FILE, and exit 0.",
 )
 @click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")

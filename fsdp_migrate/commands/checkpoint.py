@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from fsdp_migrate.commands.options import Named
+
 _INSPECT_HELP = """Show what the checkpoints at or under PATH contain, and the code that loads them into FSDP2.
 
 PATH is a file of torch.save or safetensors, or a folder: of torch.distributed.checkpoint, of a file per rank, or one
@@ -73,7 +75,7 @@ def checkpoint() -> None:
 
 
 @checkpoint.command(help=_INSPECT_HELP, short_help="Show what a checkpoint contains and how it loads.")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=Named(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="For people, or programs.")
 @click.option("--all", "everything", is_flag=True, help="Show every tensor.")
 def inspect(path: Path, form: str, everything: bool) -> int:
@@ -105,19 +107,19 @@ def inspect(path: Path, form: str, everything: bool) -> int:
 
 
 @checkpoint.command(help=_CONVERT_HELP, short_help="Convert a checkpoint to another format.")
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
-@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=Named(path_type=Path))
+@click.argument("target", metavar="DST", type=Named(path_type=Path))
 @click.option("--to", type=click.Choice(["dcp", "safetensors", "full"]), required=True, help="The format of DST.")
 @click.option(
     "--template",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=Named(path_type=Path),
     help="Names and shapes of the parameters in flat parameters: a JSON, a state dict or safetensors.",
 )
 @click.option(
     "--groups",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=Named(path_type=Path),
     help="A JSON of the parameters' names in each param group, for an optimizer keyed by number.",
 )
 @click.option(

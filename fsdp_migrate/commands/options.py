@@ -25,6 +25,16 @@ def complete_files(context: click.Context, parameter: click.Parameter, incomplet
     return [CompletionItem(incomplete, type="file")]
 
 
+class Named(click.Path):
+    """A path that a user names: an empty one, as an unset variable of a shell gives it, is not the current folder."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """As :class:`click.Path` does it."""
+        if value == "":
+            self.fail("an empty name", parameter, context)
+        return super().convert(value, parameter, context)
+
+
 JOBS = click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Maximum number of processes (default: one per CPU)."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import JOBS, complete_files, writable
+from fsdp_migrate.commands.options import JOBS, Named, complete_files, writable
 
 if TYPE_CHECKING:
     from fsdp_migrate.check.ledger import FileState
@@ -47,7 +47,11 @@ Exit code:
     help="The output format.",
 )
 @click.option(
-    "--output", metavar="FILE", shell_complete=complete_files, help="Write to this file instead of standard output."
+    "--output",
+    metavar="FILE",
+    type=Named(),
+    shell_complete=complete_files,
+    help="Write to this file instead of standard output.",
 )
 @JOBS
 def status(paths: tuple[str, ...], by: str, since: str | None, form: str, output: str | None, jobs: int | None) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp_migrate.commands.options import complete_files
+from fsdp_migrate.commands.options import Named, complete_files
 
 if TYPE_CHECKING:
     from fsdp_migrate.verify.verdict import Verdict
@@ -84,8 +84,8 @@ def verify() -> None:
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What rewrite moves to.")
 @click.option("--before", metavar="CMD", help="How to start the run before.")
 @click.option("--after", metavar="CMD", help="How to start the run after.")
-@click.option("--before-dir", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--after-dir", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--before-dir", metavar="DIR", type=Named(path_type=Path, exists=True, file_okay=False))
+@click.option("--after-dir", metavar="DIR", type=Named(path_type=Path, exists=True, file_okay=False))
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
 @click.option("--repeat/--no-repeat", default=True, help="Run before twice, to measure noise (default: yes).")
 @click.option(
@@ -95,7 +95,7 @@ def verify() -> None:
     multiple=True,
     help="Write a report, .html, .json or .md; may be repeated.",
 )
-@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep copies, recordings and logs there.")
+@click.option("--keep", metavar="DIR", type=Named(path_type=Path), help="Keep copies, recordings and logs there.")
 @click.option(
     "--link",
     metavar="PATH",
@@ -159,7 +159,7 @@ def run(
 
 
 @verify.command(short_help="Run a training and record it in OUT.")
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=Named(path_type=Path))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
 @_recording_options
@@ -196,9 +196,9 @@ def record(
 
 
 @verify.command(short_help="Compare two recordings.")
-@click.argument("before", metavar="BEFORE", type=click.Path(path_type=Path))
-@click.argument("after", metavar="AFTER", type=click.Path(path_type=Path))
-@click.option("--again", metavar="DIR", type=click.Path(path_type=Path), help="A second recording of the same code.")
+@click.argument("before", metavar="BEFORE", type=Named(path_type=Path))
+@click.argument("after", metavar="AFTER", type=Named(path_type=Path))
+@click.option("--again", metavar="DIR", type=Named(path_type=Path), help="A second recording of the same code.")
 @click.option(
     "--report",
     metavar="FILE",

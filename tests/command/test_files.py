@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import subprocess
 import sys
@@ -178,6 +179,42 @@ def test_a_closed_standard_output_is_no_traceback() -> None:
     answer = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
     assert answer.stderr.startswith("Error: standard output is closed")
+
+
+@pytest.mark.parametrize(
+    "arguments", ["rewrite -", "check -", "rewrite --interactive train.py", "check train.py", "lsp", "status"]
+)
+def test_a_closed_standard_input_is_an_empty_one(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    command = f"{shlex.quote(sys.executable)} -m fsdp_migrate {arguments}"
+    run = functools.partial(subprocess.run, shell=True, capture_output=True, text=True, check=False, cwd=tmp_path)
+    closed, empty = run(f"{command} <&-"), run(f"{command} </dev/null")
+    assert "Traceback" not in closed.stderr
+    assert (closed.returncode, closed.stdout, closed.stderr) == (empty.returncode, empty.stdout, empty.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["checkpoint", "inspect", ""],
+        ["checkpoint", "convert", "", "new", "--to", "full"],
+        ["checkpoint", "convert", "in", "", "--to", "full"],
+        ["check", "--format", "json", "--output", "", "train.py"],
+        ["check", "--baseline", "", "train.py"],
+        ["check", "--write-baseline", "", "train.py"],
+        ["status", "--output", ""],
+        ["verify", "compare", "", "b"],
+        ["verify", "record", "", "python", "train.py"],
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, "train.py")
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert "an empty name" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 @pytest.mark.parametrize("arguments", [["check", "a"], ["check", "a.py"], ["rewrite", "a"], ["rewrite", "."]])

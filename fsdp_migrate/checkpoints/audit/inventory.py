@@ -85,6 +85,6 @@ def item_size(dtype: str) -> int | None:
     """Bytes per element, by the digits of torch's name; None for a dtype without any."""
     if dtype == "bool" or dtype.endswith("_x2"):
         return 1
-    digits = "".join(letter if letter.isdigit() else " " for letter in dtype).split()
+    digits = "".join(letter if letter in "0123456789" else " " for letter in dtype).split()
     known = dtype.rstrip("0123456789_efmnuz").rstrip("0123456789") in ("float", "bfloat", "int", "uint", "complex")
     return int(digits[0]) // 8 if known and digits and int(digits[0]) % 8 == 0 else None

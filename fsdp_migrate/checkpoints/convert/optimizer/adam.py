@@ -40,7 +40,8 @@ def _groups_without(state: State) -> list[Key]:
     for optimizer in traits.optimizers(state.entries):
         start = (*optimizer.prefix, "param_groups")
         for number in range(optimizer.groups):
-            names = {key[len(start) + 1] for key in state.entries if key[: len(start) + 1] == (*start, number)}
+            names = {key[-1] for key in state.entries if key[:-1] == (*start, number)}
+            names |= {key[-2] for key in state.entries if key[:-2] == (*start, number)}
             if {"betas", "weight_decay", "amsgrad"} <= names and _NAME not in names:
                 found.append((*start, number))
     return found

@@ -122,6 +122,8 @@ class _Optimizer:
                     names.setdefault(group, []).append(value)
                 case (int(group), *_):
                     ids.setdefault(group, [])
+        if sorted(ids) != list(range(len(ids))):
+            raise CannotConvert(f"{self._path}: the optimizer's param_groups are not a list, as torch's are")
         found = [_Group(tuple(ids[group]), tuple(names.get(group, ()))) for group in sorted(ids)]
         numbers = [number for group in found for number in group.ids]
         if not numbers or len(set(numbers)) < len(numbers):
@@ -169,12 +171,13 @@ class _Optimizer:
     def _states(self, entries: Entries) -> dict[str, Entries]:
         """Per name the states, under what they are called."""
         start, ids = (*self._prefix, "state"), self._ids()
+        numbers = {str(number): number for number in ids}
         found: dict[str, Entries] = {}
         for key, entry in entries.items():
             if key[: len(start)] != start or len(key) == len(start):
                 continue
-            number = int(key[len(start)]) if str(key[len(start)]).isdigit() else None
-            if number not in ids or len(key) == len(start) + 1:
+            number = numbers.get(str(key[len(start)]))
+            if number is None or len(key) == len(start) + 1:
                 raise CannotConvert(
                     f"{self._path}: {spelled(key)} is the state of a parameter that is not in its param groups"
                 )
