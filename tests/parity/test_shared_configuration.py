@@ -229,6 +229,35 @@ PROGRAMS |= {
                 return FSDP(net, forward_prefetch=False, **settings)
         """,
     ),
+    "a dictionary that the wrap itself asks for": program(
+        "from conf import arguments",
+        "model = FSDP(model, **arguments(choice))",
+        conf="""
+            from torch import device
+            from torch.distributed.fsdp import ShardingStrategy
+
+            def arguments(choice):
+                found = dict(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, device_id=device("cpu"))
+                if choice == "zero2":
+                    found["limit_all_gathers"] = True
+                return found
+        """,
+    ),
+    "NO_SHARD on a mesh": program(
+        "from building import build\nfrom torch.distributed.device_mesh import init_device_mesh",
+        "model = build(model, init_device_mesh('cpu', (2,), mesh_dim_names=('dp',)))",
+        building="""
+            import torch
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+            from torch.distributed.fsdp import ShardingStrategy
+
+            def build(model, mesh):
+                cpu = torch.device("cpu")
+                model = FSDP(model, device_mesh=mesh, device_id=cpu, sharding_strategy=ShardingStrategy.NO_SHARD)
+                return model
+        """,
+        choices="(0,)",
+    ),
     "a dictionary alone": program(
         "from conf import arguments",
         "settings = arguments(choice)\nmodel = FSDP(model, **settings)",

@@ -68,7 +68,26 @@ class Accumulates:
         with torch.enable_grad(), held():
             compute()
 """
+OWN = """
+def main():
+    rank = start()
+    model = FSDP(Net(), device_id=CPU, use_orig_params=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    torch.manual_seed(10 + rank)
+    for _ in range(3):
+        for micro in range(3):
+            quiet = getattr(model, "no_sync", nullcontext) if micro < 2 else nullcontext
+            with quiet():
+                loss = model(data()).square().mean() / 3
+                loss.backward()
+                note(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    finish(sys.argv[1])
+"""
+ASKING = {"train.py": TRAIN.partition("def step")[0].format(imports="") + OWN.lstrip() + "\n\nmain()\n"}
 FORMS = {
+    "asked for with a default": {**program("with nullcontext():"), **ASKING},
     "branches": program("if not last:\n    context = net.no_sync()\nelse:\n    context = nullcontext()\nwith context:"),
     "an expression, beside another": program(
         "quiet = nullcontext() if last else net.no_sync()\nwith torch.enable_grad(), quiet:"

@@ -10,7 +10,7 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.chosen_groups import chosen_groups, mesh_edits
 from fsdp_rules.construction._plan.leaves import leaves
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.strategies import HYBRID, follow
+from fsdp_rules.construction._plan.strategies import HYBRID, follow, known_strategy
 from fsdp_rules.file.expressions import bind, brief, elements, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
@@ -65,6 +65,12 @@ def build(model):
             yield from self._group(value, found, plan, file)
             return
         plan.mesh, plan.mesh_value = "given", value
+        strategy = plan.arguments.get("sharding_strategy", cst.Name("None"))
+        if known_strategy(file.value(strategy), file) == "NO_SHARD":
+            yield Diagnosis(
+                value, Level.REVIEW, f"assumes {brief(file.code(value), 30)} has one dimension, as in FSDP1"
+            )
+            return
         shape = self._shape(found)
         if shape is None or not self._is_made_here(found, file):
             plan.assumptions.append(

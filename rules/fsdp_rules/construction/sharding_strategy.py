@@ -123,8 +123,12 @@ def build(model):
             plan.mesh = "hybrid" if plan.mesh is None else "groups"
         if known == "NO_SHARD":
             plan.assumptions.append(ONE_BACKWARD)
-            if not is_none(plan.arguments.get("device_mesh", NONE)):
-                plan.helper.append("NO_SHARD on a custom mesh")
+            mesh = plan.arguments.get("device_mesh", NONE)
+            if plan.mesh == "given" and plan.mesh_value is mesh and is_repeatable(mesh):
+                # FSDP1 replicates over its one dimension; fully_shard takes a second one, to shard over.
+                plan.mesh, plan.mesh_value = "group", cst.Call(cst.Attribute(mesh, cst.Name("get_group")))
+            elif not is_none(mesh):
+                plan.helper.append("NO_SHARD on a mesh that is chosen at run time")
             plan.mesh = "replicated" if plan.mesh == "group" else "no_shard"
         yield Diagnosis(value, Level.SAFE, MEANING[known])
 

@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 import libcst as cst
 
 from fsdp_rules.file.comments import PRAGMA, comments, is_removed, removed_line
+from fsdp_rules.file.old_comments import telling_comments
 from fsdp_rules.file.tree import Layout
 from fsdp_rules.project.ignore_comments import MEANT
 from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
@@ -113,7 +114,7 @@ class _Editor(cst.CSTTransformer):
         except cst.ParserSyntaxError:
             new = cst.parse_expression(f"({text})", config=self.module.config_for_parsing)
         lost = self.lost[self.owners[original]]
-        lost.extend(_beyond(comments(original, self.layout), [*comments(new), *lost]))
+        lost.extend(_beyond(telling_comments(original, self.layout), [*comments(new), *lost]))
         old = cast("cst.BaseExpression", updated)
         if old.lpar and not new.lpar:
             return new.with_changes(lpar=old.lpar, rpar=old.rpar)
@@ -138,7 +139,7 @@ class _Editor(cst.CSTTransformer):
                 place = main if main < len(made) else 0
                 made[place] = _with_leading(made[place], _lines(mine), own=False)
             statements.extend(made)
-        lost = _kept(comments(original, self.layout), statements)
+        lost = _kept(telling_comments(original, self.layout), statements)
         own = [line for line in updated.leading_lines if line.comment is not None]
         lost = _beyond(lost, (line.comment.value for line in own if line.comment is not None))
         trailing = updated.trailing_whitespace
@@ -168,7 +169,7 @@ class _Editor(cst.CSTTransformer):
         bare = updated.with_changes(leading_lines=()) if leading else updated
         statements, main = self._statements(original, bare)
         kept = [line.comment.value for line in leading if line.comment is not None]
-        lost = _beyond(_kept(comments(original, self.layout), statements), kept)
+        lost = _beyond(_kept(telling_comments(original, self.layout), statements), kept)
         lines = [*leading, *_lines(lost)]
         todos = _lines(self.todos.get(original, []))
         if not statements:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 
+#: A line that is a whole condition, or gives one value, with what stands around that.
+WHOLE = re.compile(r"(?P<head>(?:el)?if |while |return |[\w.]+ = )(?P<value>.*?)(?P<end>:?)")
 #: More rounds than any statement has levels of brackets worth breaking.
 ROUNDS = 6
 
@@ -13,8 +16,9 @@ ROUNDS = 6
 def fitted(output: str, before: str, limit: int) -> str:
     """``output`` with each line that ``before`` lacks, and that is longer than ``limit``, broken at a bracket.
 
-    The content of the last outermost bracket moves to a line by itself. A line that has none is left as it is, and so
-    is everything where the result would not mean the same.
+    A condition, or a value with one, is put in parentheses, an operand to a line. Else the content of the last
+    outermost bracket moves to a line by itself. A line that has none is left as it is, and so is everything where the
+    result would not mean the same.
     """
     known = {line.strip() for line in before.splitlines()}
     text = output
@@ -43,12 +47,44 @@ def _broken(text: str, known: set[str], limit: int) -> str:
     }
     if not long:
         return text
-    for number, (opened, closed) in sorted(_brackets(text, long).items(), reverse=True):
+    brackets = _brackets(text, long)
+    for number in sorted(long, reverse=True):
         line = lines[number - 1]
         margin = line[: len(line) - len(line.lstrip())]
+        if parts := _operands(line.strip()):
+            lines[number - 1 : number] = [margin + part for part in parts]
+            continue
+        if number not in brackets:
+            continue
+        opened, closed = brackets[number]
         inside = line[opened + 1 : closed].strip()
         lines[number - 1 : number] = [line[: opened + 1], f"{margin}    {inside}", margin + line[closed:]]
     return newline.join(lines)
+
+
+def _operands(line: str) -> list[str]:
+    """``line`` in parentheses with a line for each operand, [] where it is no condition and has none."""
+    found = WHOLE.fullmatch(line)
+    if found is None or (found["end"] == ":") != found["head"].endswith(("if ", "while ")):
+        return []
+    value = found["value"]
+    try:
+        node = ast.parse(value, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    if not isinstance(node, ast.BoolOp | ast.IfExp) or not value.isascii():
+        return []
+    # What stands before an operand is the operator, which may follow brackets of the operand before.
+    nodes = node.values if isinstance(node, ast.BoolOp) else [node.body, node.test, node.orelse]
+    operators = ("and", "or") if isinstance(node, ast.BoolOp) else ("if", "else")
+    starts = [0, *(_operator(value, one.col_offset, operators) for one in nodes[1:])]
+    parts = [value[start:end].strip() for start, end in zip(starts, [*starts[1:], len(value)], strict=True)]
+    return [f"{found['head']}(", *(f"    {part}" for part in parts), f"){found['end']}"]
+
+
+def _operator(value: str, column: int, operators: tuple[str, ...]) -> int:
+    """Where the last of the ``operators`` above ``column`` begins."""
+    return max(value.rfind(f" {operator} ", 0, column + 1) for operator in operators) + 1
 
 
 def _is_new(line: str, known: set[str]) -> bool:

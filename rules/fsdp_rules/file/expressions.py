@@ -110,6 +110,14 @@ class Asked:
     has_default: bool
 
 
+def attribute_of(node: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+    """What ``node`` reads the attribute ``name`` of, ``x.name`` or ``getattr(x, "name", ...)``; None for others."""
+    if isinstance(node, cst.Attribute):
+        return node.value if node.attr.value == name else None
+    found = asked(node)
+    return found.subject if found is not None and found.function == "getattr" and found.name == name else None
+
+
 def asked(node: cst.CSTNode) -> Asked | None:
     """What ``node`` asks an object for by the text of a name, None where it is no such call."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name) or len(node.args) < 2:

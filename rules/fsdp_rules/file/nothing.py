@@ -22,14 +22,19 @@ class Chosen:
     otherwise: bool = False
 
 
-def chosen(node: cst.BaseExpression, file: File) -> tuple[Chosen, cst.CSTNode | None] | None:
-    """On what it hangs that ``node`` is entered, and what stands around that choice; None where it is another one."""
+def chosen(
+    node: cst.BaseExpression, file: File, called: bool | None = None
+) -> tuple[Chosen, cst.CSTNode | None] | None:
+    """On what it hangs that ``node`` is entered, and what stands around that choice; None where it is another one.
+
+    ``called`` says whether ``node`` makes the context, which a call does by default.
+    """
     parent = file.parent(node)
     if not isinstance(parent, cst.IfExp) or parent.test is node:
         return Chosen(node), parent
     otherwise = parent.orelse is node
     other = parent.body if otherwise else parent.orelse
-    if not is_nothing(other, file, called=isinstance(node, cst.Call)):
+    if not is_nothing(other, file, called=isinstance(node, cst.Call) if called is None else called):
         return None
     return Chosen(node, parent.test, otherwise), file.parent(parent)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable
+from fsdp_rules.file.expressions import attribute_of, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.negation import asserted, negated
 from fsdp_rules.file.nothing import Chosen, chosen, is_nothing
@@ -68,7 +68,8 @@ def stored(node: cst.BaseExpression, receiver: cst.BaseExpression, file: File) -
 
 def _stored_names(function: cst.FunctionDef, file: File) -> list[cst.CSTNode]:
     """What the statements of ``function`` assign ``no_sync`` to."""
-    uses = (entry for entry in file.inside(function, cst.Attribute) if entry.attr.value == "no_sync")
+    named = (*file.inside(function, cst.Attribute), *file.inside(function, cst.Call))
+    uses = (entry for entry in named if attribute_of(entry, "no_sync") is not None)
     statements = (file.statement(entry) for entry in uses)
     return [entry.targets[0].target for entry in statements if isinstance(entry, cst.Assign)]
 
@@ -80,8 +81,13 @@ def _assigned(statement: cst.Assign, flag: str, choice: Chosen) -> Edit:
 
 
 def _names(node: cst.BaseExpression) -> bool:
-    method = node.func if isinstance(node, cst.Call) else node
-    return isinstance(method, cst.Attribute) and method.attr.value == "no_sync"
+    return _receiver(node) is not None
+
+
+def _receiver(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The model whose ``no_sync`` is ``node``, or called by it."""
+    own = attribute_of(node, "no_sync")
+    return attribute_of(node.func, "no_sync") if own is None and isinstance(node, cst.Call) else own
 
 
 def _of(value: cst.BaseExpression, found: Entered, receiver: str, file: File) -> Chosen | None:
@@ -95,12 +101,13 @@ def _of(value: cst.BaseExpression, found: Entered, receiver: str, file: File) ->
         return Chosen(value)
     arms: Sequence[cst.BaseExpression] = (value.body, value.orelse) if isinstance(value, cst.IfExp) else (value,)
     for arm in arms:
-        method = arm.func if isinstance(arm, cst.Call) else arm
-        plain = not isinstance(arm, cst.Call) or not arm.args
-        if not _names(arm) or not isinstance(method, cst.Attribute) or isinstance(arm, cst.Call) is not called:
+        model = _receiver(arm)
+        calls = isinstance(arm, cst.Call) and attribute_of(arm, "no_sync") is None
+        if model is None or calls is not called:
             continue
-        choice = chosen(arm, file)
-        if plain and choice is not None and file.code(method.value) == receiver:
+        choice = chosen(arm, file, called)
+        plain = not isinstance(arm, cst.Call) or not calls or not arm.args
+        if plain and choice is not None and file.code(model) == receiver:
             return choice[0]
     return None
 

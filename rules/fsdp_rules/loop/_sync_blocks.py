@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import attribute_of
 from fsdp_rules.file.file import File
 
 NO_SYNC = "no_sync"
@@ -62,4 +63,5 @@ def around(block: cst.With, file: File, own: Sequence[cst.CSTNode] = ()) -> bool
 
 def count(node: cst.CSTNode, file: File, *attributes: str) -> int:
     """How many of ``attributes`` are named in ``node``."""
-    return sum(entry.attr.value in attributes for entry in file.inside(node, cst.Attribute))
+    named = (*file.inside(node, cst.Attribute), *file.inside(node, cst.Call))
+    return sum(attribute_of(entry, name) is not None for entry in named for name in attributes)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text, is_repeatable
+from fsdp_rules.file.expressions import attribute_of, element_text, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.nothing import Chosen, chosen
+from fsdp_rules.file.reaching import definitions
 from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._stored_sync import Pushed, pushed, stored, synchronised
 from fsdp_rules.loop._sync_blocks import NO_SYNC, SYNC_FLAG, around, count, nested, rebinds
 from fsdp_rules.model.asked_for import asked_for
@@ -42,8 +44,9 @@ class NoSync(Rule):
     FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, also after
     an exception. A condition on `no_sync()` becomes the value of the flag, also where a name holds the context until
     one block enters it. On an exit stack the flag is set, and a callback restores it. Where the context manager is
-    handed on, nested in another one, looked up by `getattr` with a default, or may be DDP's, the helper
-    `fsdp_compat.no_sync(model)` replaces it and restores the previous value. Under a test for DDP it is kept.
+    handed on, nested in another one, looked up by `getattr` with a default on a model that another function wraps, or
+    may be DDP's, the helper `fsdp_compat.no_sync(model)` replaces it and restores the previous value. Under a test for
+    DDP it is kept.
 
     Inside, FSDP2 accumulates in the dtype of the reduction, FSDP1 in the dtype of the computation: the same in fp32,
     more precise if only the reduction is fp32.
@@ -84,11 +87,29 @@ def train(model, batches):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """``X.no_sync``, called or not, and questions whether there is one."""
         if isinstance(node, cst.Call):
-            found = asked_for(node, "no_sync", "ddp" in file.project.flags, file)
-            return () if found is None else (found,)
+            return self._asked(node, file)
         if isinstance(node, cst.Attribute) and node.attr.value == "no_sync":
             return self._method(node, file)
         return ()
+
+    def _asked(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
+        """A question for the method: of a model that is sharded for certain, and of none but FSDP's, it is answered."""
+        receiver = attribute_of(node, "no_sync")
+        if receiver is not None and not file.settings.prefers_helpers:
+            held = sharded(receiver, file).certainty
+            parent = file.parent(node)
+            call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+            plain = held is Certainty.YES and not _may_be_ddp(receiver, held, file) and _is_wrapped_here(receiver, file)
+            edits = _native(node, call, receiver, file) if plain and (call is None or not call.args) else None
+            if edits is not None:
+                assumptions = _assumptions(file.code(receiver), held, False, file)
+                message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
+                level = Level.REVIEW if assumptions else Level.SAFE
+                yield Diagnosis(node, level, message, edits=tuple(edits))
+                return
+        found = asked_for(node, "no_sync", "ddp" in file.project.flags, file)
+        if found is not None:
+            yield found
 
     def _method(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         receiver = node.value
@@ -142,6 +163,13 @@ def train(model, batches):
         yield Diagnosis(node, level, message, _cure(name, may_be_ddp), edits=(edit,))
 
 
+def _is_wrapped_here(receiver: cst.BaseExpression, file: File) -> bool:
+    """Whether the function itself wraps ``receiver`` on every way: else a default may be for a model without one."""
+    reached = definitions(receiver, file) if isinstance(receiver, cst.Name) else None
+    made = [entry.value if isinstance(entry, cst.Assign) else None for entry in reached or ()]
+    return bool(made) and all(isinstance(value, cst.Call) and file.fsdp1(value.func) == FSDP for value in made)
+
+
 def _may_be_ddp(receiver: cst.BaseExpression, held: Certainty, file: File) -> bool:
     """Whether the model may be in torch's DistributedDataParallel, which some file of the project names."""
     if ("ddp" if held is not Certainty.YES else "ddp_wraps") not in file.project.flags:
@@ -170,7 +198,7 @@ def _assumptions(name: str, held: Certainty, may_be_ddp: bool, file: File) -> li
 
 
 def _native(
-    node: cst.Attribute, call: cst.Call | None, receiver: cst.BaseExpression, file: File
+    node: cst.Attribute | cst.Call, call: cst.Call | None, receiver: cst.BaseExpression, file: File
 ) -> Sequence[Edit] | None:
     """The edits that set a flag in the place of ``node``, None where none can be set."""
     item = _item(call, receiver, file) if call is not None else None

@@ -18,6 +18,18 @@ from tests.rules.helpers import rewrite
         ("text = 'no bracket in (this) line, but long'", "text = 'no bracket in (this) line, but long'"),
         ("# a comment of (more) than thirty characters", "# a comment of (more) than thirty characters"),
         ("if check(first, second, third, 4):\n    pass", "if check(\n    first, second, third, 4\n):\n    pass"),
+        (
+            "if first and second(third) or other:\n    pass",
+            "if (\n    first and second(third)\n    or other\n):\n    pass",
+        ),
+        (
+            "mesh = of(group) if group is not None else None",
+            "mesh = (\n    of(group)\n    if group is not None\n    else None\n)",
+        ),
+        (
+            "if (first and second) and third(of, this):\n    pass",
+            "if (\n    (first and second)\n    and third(of, this)\n):\n    pass",
+        ),
         ("value = table[first_key, second_key]", "value = table[\n    first_key, second_key\n]"),
     ],
 )

@@ -646,3 +646,29 @@ def test_a_kind_by_an_unknown_name_of_fsdp1_is_left_with_its_block() -> None:
         ("FSDP301", 6),
         ("FSDP902", 6),
     }
+
+
+KINDS = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+KINDS = {{"full": StateDictType.FULL_STATE_DICT, "parts": StateDictType.{other}}}
+
+def save(net, config):
+    model = FSDP(net)
+    with FSDP.state_dict_type(model, KINDS[config.kind]):
+        return model.state_dict()
+"""
+
+
+def test_a_kind_that_a_dictionary_gives_is_full_or_sharded() -> None:
+    result = rewrite(KINDS.format(other="SHARDED_STATE_DICT"))
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert "full_state_dict=KINDS[config.kind] is StateDictType.FULL_STATE_DICT" in text
+    assert "FSDP." not in text
+    assert not [found.message for found in result.findings if "KINDS" in found.message]
+
+
+def test_a_dictionary_with_local_states_is_left() -> None:
+    result = rewrite(KINDS.format(other="LOCAL_STATE_DICT"))
+    assert "manual" in {found.level.value for found in getattr(result, "findings", ())}

@@ -23,7 +23,13 @@ def spread_of(call: cst.Call, file: File) -> Leaf | None:
     """
     spread = [argument.value for argument in call.args if argument.star]
     others = {argument.keyword.value for argument in call.args if argument.keyword is not None} - {"module"}
-    if len(spread) != 1 or not isinstance(spread[0], cst.Name) or not others <= DROPPED:
+    if len(spread) != 1 or not others <= DROPPED:
+        return None
+    if isinstance(spread[0], cst.Call):
+        made_here = Leaf(spread[0], slot=slot_of(spread[0], file))
+        known = made_here.contract(file)
+        return made_here if known is not None and known.kind == "arguments" and known.converted else None
+    if not isinstance(spread[0], cst.Name):
         return None
     leaf, made = _made(spread[0], call, file)
     contract = leaf.contract(file) if leaf is not None else None
@@ -85,8 +91,11 @@ def _is_kept(use: cst.Name, contract: Contract, file: File) -> bool:
 
 def plan_spread(call: cst.Call, leaf: Leaf, contract: Contract, plan: ShardPlan, file: File) -> None:
     """Plan a call that takes its arguments from the dictionary ``leaf``."""
-    name = next(argument.value for argument in call.args if argument.star)
-    plan.spread = file.code(name)
+    given = next(argument.value for argument in call.args if argument.star)
+    plan.spread = file.code(given)
+    if not isinstance(given, cst.Name):
+        plan.spread = file.fresh(call, "given_kwargs", "sharding_kwargs", "shard_arguments")
+        plan.taken_out.append(f"{plan.spread} = {file.code(given)}")
     plan.take(leaf)
     if "auto_wrap_policy" in contract.keys:
         policy = _taken_out("auto_wrap_policy", ("auto_wrap_policy", "wrap_policy"), plan, file)

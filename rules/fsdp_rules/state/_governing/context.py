@@ -102,7 +102,9 @@ def read_context(call: cst.Call, file: File) -> Context | None:
     if isinstance(around, cst.Assign):
         consumes += [(around, target.target.value) for target in around.targets if isinstance(target.target, cst.Name)]
     if isinstance(full, Expression) and full.behind.endswith(Kind.FULL.value):
-        notes.append(f"assumes {file.code(full.node)} is {kind.value}")
+        known = entries(full.node, file)
+        sure = bool(known) and set(known) <= {Kind.FULL, Kind.SHARDED}
+        notes += [] if sure else [f"assumes {file.code(full.node)} is {kind.value}"]
     if isinstance(around, cst.IfExp):
         notes.append(f"the same is done if {file.code(around.test)} selects no context")
     return Context(kind, model, optim, call, arguments["module"], tuple(consumes), "; ".join(notes), full)
@@ -132,20 +134,29 @@ def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, S
         if arms == (Kind.SHARDED, Kind.FULL):
             plain = is_repeatable(value.test)
             return Kind.EITHER, Expression(value.test, "" if plain else ")", "not " if plain else "not (")
-    if not is_repeatable(node) and not _is_lookup(node, file):
+    if (not is_repeatable(node) and not _is_lookup(node, file)) or Kind.LOCAL in entries(node, file):
         return Kind.UNKNOWN, True
     return Kind.EITHER, Expression(node, f" is {_spelled(file)}.{Kind.FULL.value}")
 
 
+def entries(node: cst.BaseExpression, file: File) -> list[Kind]:
+    """The kinds of state in the dictionary that ``node`` looks one up in, where that is a display in the file."""
+    table = file.value(node.value) if isinstance(node, cst.Subscript) else node
+    values = [entry.value for entry in table.elements] if isinstance(table, cst.Dict) else []
+    return [_kind(value, file) for value in values]
+
+
 def _is_lookup(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` is ``StateDictType[name]`` or ``getattr(StateDictType, name)``."""
+    """Whether ``node`` is ``StateDictType[name]``, ``getattr(StateDictType, name)`` or an entry of a dictionary."""
     if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         parts: list[cst.BaseExpression] = [node.value, node.slice[0].slice.value]
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "getattr":
         parts = [argument.value for argument in node.args]
     else:
         return False
-    return len(parts) == 2 and file.fsdp1(parts[0]) == "StateDictType" and is_repeatable(parts[1])
+    if len(parts) != 2 or not is_repeatable(parts[1]):
+        return False
+    return file.fsdp1(parts[0]) == "StateDictType" or (isinstance(node, cst.Subscript) and is_repeatable(parts[0]))
 
 
 def _spelled(file: File) -> str:
