@@ -37,6 +37,8 @@ WRAPPERS = {"fsdp": FSDP}
 
     def advice(self, known: str) -> str:
         """What to do about it."""
+        if known.startswith(f"{FSDP}.") and known.endswith("state_dict_type"):
+            return "pass StateDictOptions to each call of get_model_state_dict and its like in place of this setting"
         if known.startswith(FSDP):
             return "call fully_shard(module, ...) where this value is used, or keep the file on fsdp_compat (--to shim)"
         return "replace it with the public FSDP2 API (FSDPModule.unshard, reshard, DTensor parameters), or remove it"

@@ -63,6 +63,16 @@ def switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
+def makes_switch(value: ast.expr) -> bool:
+    """Whether ``value`` is a partial or a lambda that gives FSDP1's context for a kind of state."""
+    if isinstance(value, ast.Lambda):
+        made = value.body.func if isinstance(value.body, ast.Call) else None
+    else:
+        taken = isinstance(value, ast.Call) and value.args and ast.unparse(value.func).endswith("partial")
+        made = value.args[0] if taken and isinstance(value, ast.Call) else None
+    return isinstance(made, ast.Attribute) and made.attr == "state_dict_type"
+
+
 def _settings(node: ast.AST) -> list[ast.expr]:
     """What ``node`` enters around a ``yield``, or for the rest of its function."""
     if isinstance(node, ast.With) and any(isinstance(inner, ast.Yield) for inner in walk(node)):

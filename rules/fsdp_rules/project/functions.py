@@ -200,7 +200,8 @@ class Functions:
             for owner in nearest(path, head, owners):
                 found += self._method(owner, name, set())
             if not owners:
-                found = self._of_instance(path, head, name)
+                # An object of a module, too, is called: what runs then is a method of its class.
+                found = self._of_instance(path, head, name) or self._of_instance(path, full, "__call__")
             return found
         return nearest(path, full, found)
 

@@ -10,7 +10,7 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.askers import asks_for_fsdp1
 from fsdp_rules.project.call_arguments import Calls
-from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, switches
+from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, makes_switch, switches
 from fsdp_rules.project.places import Place
 from fsdp_rules.project.texts import PARAMETERS, lambda_name
 from fsdp_rules.project.walking import children, walk
@@ -182,6 +182,8 @@ class Indexer(Calls):
                 self._asker(named, value)
             elif asked in self.askers:
                 self.askers[named] = self.askers[asked]
+            if makes_switch(value):
+                self.switchers.add(named)
         if isinstance(target, ast.Tuple | ast.List):
             parts = value.elts if isinstance(value, ast.Tuple | ast.List) else None
             for position, element in enumerate(target.elts):

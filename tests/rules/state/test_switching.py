@@ -131,3 +131,25 @@ def full_state(models):
 )
 def test_other_context_managers(tools: str) -> None:
     check_findings(USER, {("FSDP101", "safe"), ("FSDP110", "safe"), ("FSDP309", "review")}, None, tools=tools)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "functools.partial(FSDP.state_dict_type, state_dict_type=StateDictType.SHARDED_STATE_DICT)",
+        "lambda model: FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT)",
+    ],
+)
+def test_a_context_with_a_name_of_its_own_governs_what_it_is_entered_for(made: str) -> None:
+    """Without it the calls in the block would give full states, which nobody asked for."""
+    tools = f"import functools\n{IMPORTS}\nkept = {made}\n"
+    body = """
+def save(net):
+    model = FSDP(net)
+    with kept(model):
+        return model.state_dict()
+"""
+    apart = f"{IMPORTS}from tools import kept\n{body}"
+    together = f"{tools}{body}"
+    for said in (findings(apart, tools=tools), findings(together)):
+        assert {(one.rule, one.level) for one in said} >= {("FSDP301", "manual"), ("FSDP309", "manual")}

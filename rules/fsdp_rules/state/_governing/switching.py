@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.file import File
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.project.project import module_name
 from fsdp_rules.state._governing.nested import called
 
@@ -30,5 +30,8 @@ def is_switcher(function: cst.FunctionDef | None, file: File) -> bool:
 
 
 def _is_of_switcher(call: cst.Call, file: File) -> bool:
-    full = file.resolved(call.func)
-    return file.project.switches(full) if full is not None else is_switcher(called(call, file), file)
+    full, name = file.resolved(call.func), dotted(call.func)
+    if full is not None or name is None:
+        return full is not None and file.project.switches(full)
+    own = f"{module_name(file.path)}.{name}"
+    return is_switcher(called(call, file), file) or file.project.switches(own)
