@@ -53,8 +53,8 @@ class Index:
         project = self._engine.build(self._facts, self._flags, self._batchnorm)
         if self._engine.is_migrating(project):
             more = self._add([candidate for candidate in marked if candidate.path not in self.results])
-            project = self._follow(None if more else project, rest)
-        return replace(project, own=keys_in(self.candidates.values()))
+            return replace(self._follow(None if more else project, rest), own=keys_in(self.candidates.values()))
+        return project
 
     def _follow(self, project: Project | None, rest: Iterable[Source]) -> Project:
         """Index what a tree's models reach among ``rest``, round by round; ``project`` None is built of all facts."""

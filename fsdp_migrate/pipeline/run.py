@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.agreement import Agreement
-from fsdp_migrate.pipeline.configuring import configured, has_older_verl, keys_in, naming
+from fsdp_migrate.pipeline.configuring import configured, has_older_verl, naming
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow
@@ -109,7 +109,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
     files += reached
     texts = [(file.source.shown, file.candidate.data) for file in python if not file.candidate.is_notebook]
-    keys = project.own if project is not None else keys_in(file.candidate for file in python)
+    keys = project.own if project is not None and engine.is_migrating(project) else {}
     for source, data in naming([one for one in rest if one.is_config], keys, read):
         files.append(_File(source, Candidate(source.shown, data, False), PENDING, data))
     if request.of == "shim":
