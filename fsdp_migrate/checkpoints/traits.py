@@ -75,6 +75,26 @@ def ties(entries: Entries) -> list[tuple[Key, ...]]:
     return [tuple(keys) for keys in groups.values() if len(keys) > 1]
 
 
+def shared_moments(entries: Entries) -> list[Key]:
+    """The parameters of optimizers of which several states are one tensor, so that all but one are lost."""
+    found: dict[Key, None] = {}
+    for optimizer in optimizers(entries):
+        for keys in owners(entries, optimizer.prefix).values():
+            of = [key[:-1] for key in keys]
+            found.update(dict.fromkeys(one for one in of if of.count(one) > 1))
+    return list(found)
+
+
+def owners(entries: Entries, prefix: Key) -> dict[object, list[Key]]:
+    """The keys of the states of the optimizer under ``prefix`` by where their elements are."""
+    start = (*prefix, "state")
+    found: dict[object, list[Key]] = defaultdict(list)
+    for key, entry in tensors(entries):
+        if key[: len(start)] == start and entry.numel:
+            found[entry.chunks].append(key)
+    return found
+
+
 def missing(entry: TensorEntry) -> int:
     """How many elements no chunk holds; chunks that are nowhere hold none. Raises as :func:`coverage.union`."""
     boxes = [box(chunk) for chunk in entry.chunks if chunk.numel and _lies_somewhere(chunk)]

@@ -24,6 +24,11 @@ def by_rule(findings: list[Finding]) -> dict[str, int]:
     return dict(sorted(Counter(finding.rule for finding in findings).items()))
 
 
+def places(findings: list[Finding]) -> int:
+    """At how many places ``findings`` are: the same sentence about one line is one comment, and one place."""
+    return len({(each.path, each.line, each.rule, each.message) for each in findings})
+
+
 def by_level(findings: list[Finding]) -> dict[str, int]:
     """How many findings each level has; every level is named."""
     counts = Counter(finding.level for finding in findings)
@@ -92,7 +97,7 @@ def paragraph(result: RunResult) -> str:
     todos = list(map(added_todos, result.changed))
     only_todos = _todos(sum(todos), result.diff) if all(todos) else ""
     done = only_todos or f"{len(result.changed)} {'would be rewritten' if result.diff else 'rewritten'}"
-    manual, review = len(result.of_level(Level.MANUAL)), len(result.of_level(Level.REVIEW))
+    manual, review = places(result.of_level(Level.MANUAL)), len(result.of_level(Level.REVIEW))
     sentences = [f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with findings, {done}."]
     if review:
         sentences.append(f"{count(review, 'change')} to review: each rests on a stated assumption.")

@@ -125,3 +125,15 @@ def test_torch_is_not_imported_and_size_costs_nothing(tmp_path: Path, two_ranks:
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "63.3 GiB" in done.stdout
+
+
+def test_many_ties_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = {str(number): torch.ones(2) for number in range(7)}
+    state = {f"{copy}.{name}": weight for name, weight in weights.items() for copy in ("a", "b")}
+    torch.save(state, tmp_path / "model.pt")
+    assert main(["checkpoint", "inspect", str(tmp_path / "model.pt")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("  tied: ")]) == 5
+    assert "  and 2 more ties; --all shows them" in lines
+    assert main(["checkpoint", "inspect", "--all", str(tmp_path / "model.pt")]) == 0
+    assert capsys.readouterr().out.count("  tied: ") == 7

@@ -330,3 +330,12 @@ def test_no_name_of_a_file_is_a_command_for_a_runner(
                 assert "##[" not in line
                 assert not line.lstrip().startswith("::")
     assert "::set-output" not in [line.lstrip("#- ")[:12] for line in Path("report.md").read_text().splitlines()]
+
+
+def test_two_findings_that_are_one_comment_are_one_place() -> None:
+    same = [
+        Finding("FSDP207", "name", "a.py", 3, column, 3, column + 4, Level.MANUAL, "a name", "") for column in (4, 9)
+    ]
+    other = Finding("FSDP207", "name", "a.py", 5, 4, 5, 8, Level.MANUAL, "a name", "")
+    assert "2 places left to do by hand." in summary.paragraph(run(Unchanged((*same, other))))
+    assert "1 place left to do by hand." in summary.paragraph(run(Unchanged(tuple(same))))

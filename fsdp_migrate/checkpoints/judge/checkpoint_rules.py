@@ -15,6 +15,7 @@ NAMES = {
     "FSDP404": "fsdp1-folder",
     "FSDP405": "incomplete-checkpoint",
     "FSDP406": "pickle-runs-code",
+    "FSDP407": "shared-moments",
 }
 
 #: What each is about, as Markdown.
@@ -100,4 +101,13 @@ The level is `manual` for functions that run code or touch files, and `review` f
 pickled configuration or a whole model: loading them runs the code of that program.
 
 What to do: do not load the file, and ask its author. `torch.load(..., weights_only=True)` refuses such names.""",
+    "FSDP407": """\
+Optimizer states that are one tensor.
+
+On the CPU `FSDP.optim_state_dict` with `offload_to_cpu=True` and `use_orig_params=True` gives all states of a parameter
+the memory of the last one: `exp_avg` and `exp_avg_sq` are one tensor in the file, and what the others held is lost. It
+is no tie: each state has to be its own tensor, and none of them can be restored from the file.
+
+What to do: load the model alone and start the optimizer again, or use a checkpoint that was saved on GPUs or with
+`offload_to_cpu=False`.""",
 }

@@ -64,6 +64,8 @@ def _all(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _sharded(checkpoint)
     if by_id:
         yield _by_id(checkpoint)
+    if lost := traits.shared_moments(checkpoint.entries):
+        yield _lost_moments(checkpoint, len(lost))
     if checkpoint.found.kind is Kind.DCP and not (flat or by_id or checkpoint.problems):
         yield from _folder(checkpoint)
 
@@ -129,6 +131,17 @@ def _sharded(checkpoint: Checkpoint) -> _Said:
         f"ShardedTensor in {ranks} file{'s' * (ranks > 1)} of torch.save: they open only {many} with a "
         "process group, and FSDP2 models do not load them",
         _convert(checkpoint),
+        checkpoint.path,
+    )
+
+
+def _lost_moments(checkpoint: Checkpoint, count: int) -> _Said:
+    return _Said(
+        "FSDP407",
+        Level.MANUAL,
+        f"states of {count} parameter{'s' * (count > 1)} (exp_avg, exp_avg_sq) are one tensor, as FSDP1 saves them on "
+        "the CPU: all but one are lost",
+        "load the model alone and start the optimizer again, or use a checkpoint saved with offload_to_cpu=False",
         checkpoint.path,
     )
 

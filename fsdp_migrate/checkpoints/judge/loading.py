@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +90,7 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
             "dcp.load into optimizer.state_dict() of a fresh optimizer silently loads no state: load into "
             "get_optimizer_state_dict(model, optimizer)",
         )
-    if any(_shares_moments(checkpoint.entries, optimizer.prefix) for optimizer in found):
+    if traits.shared_moments(checkpoint.entries):
         yield Trap(
             "shared-moments",
             "two states of one parameter are the same tensor, as FSDP1 saves exp_avg and exp_avg_sq on the CPU: one of "
@@ -146,24 +146,8 @@ def _is_sharded(checkpoint: Checkpoint) -> bool:
 
 def _shares_states(entries: Entries, prefix: Key) -> bool:
     """Whether states of several parameters are one tensor, which optimizers change in place."""
-    owners = _owners(entries, prefix)
+    owners = traits.owners(entries, prefix)
     return any(len({key[:-1] for key in keys}) > 1 for keys in owners.values())
-
-
-def _shares_moments(entries: Entries, prefix: Key) -> bool:
-    """Whether several states of one parameter are one tensor."""
-    owners = _owners(entries, prefix)
-    return any(len({key[:-1] for key in keys}) < len(keys) for keys in owners.values())
-
-
-def _owners(entries: Entries, prefix: Key) -> Mapping[object, list[Key]]:
-    """The keys of an optimizer's states by where their elements are."""
-    start = (*prefix, "state")
-    owners: dict[object, list[Key]] = defaultdict(list)
-    for key, entry in tensors(entries):
-        if key[: len(start)] == start and entry.numel:
-            owners[entry.chunks].append(key)
-    return owners
 
 
 def _from_folder(checkpoint: Checkpoint) -> str:

@@ -21,6 +21,7 @@ from fsdp_migrate.report.summary import printable
 VERSION = 1
 #: The tensors that a table shows without ``--all``.
 MOST_ROWS = 20
+MOST_TIES = 5
 
 
 def render_json(checkpoints: Sequence[Checkpoint]) -> str:
@@ -80,8 +81,13 @@ def _shown(checkpoint: Checkpoint, everything: bool) -> RenderableType:
         parts.append(_table(found if everything else found[:MOST_ROWS]))
     if len(found) > MOST_ROWS and not everything:
         parts.append(Text(f"  and {len(found) - MOST_ROWS} more tensors; --all shows them"))
-    for keys in checkpoint.ties:
+    # Several states of one parameter that are one tensor are a finding of their own.
+    lost = set(traits.shared_moments(checkpoint.entries))
+    ties = [keys for keys in checkpoint.ties if not any(key[:-1] in lost for key in keys)]
+    for keys in ties if everything else ties[:MOST_TIES]:
         parts.append(Text(printable(f"  tied: {' = '.join(map(spelled, keys))}")))
+    if len(ties) > MOST_TIES and not everything:
+        parts.append(Text(f"  and {len(ties) - MOST_TIES} more ties; --all shows them"))
     for finding in judge(checkpoint):
         parts.append(Text(printable(f"  {finding.rule} {finding.level.value}: {finding.message}")))
         parts.append(Text(printable(f"      {finding.advice}")))
