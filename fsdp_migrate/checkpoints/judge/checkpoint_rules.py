@@ -105,8 +105,8 @@ What to do: do not load the file, and ask its author. `torch.load(..., weights_o
 Optimizer states that are one tensor.
 
 On the CPU `FSDP.optim_state_dict` with `offload_to_cpu=True` and `use_orig_params=True` gives all states of a parameter
-the memory of the last one: `exp_avg` and `exp_avg_sq` are one tensor in the file, and what the others held is lost. It
-is no tie: each state has to be its own tensor, and none of them can be restored from the file.
+the memory of the last one: `exp_avg` and `exp_avg_sq` are one tensor in the file, and what the others held is lost.
+These are not ties: each state has to be its own tensor, and the lost ones cannot be restored from the file.
 
 What to do: load the model alone and start the optimizer again, or use a checkpoint that was saved on GPUs or with
 `offload_to_cpu=False`.""",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.report.half_migrated import warning
-from fsdp_migrate.report.summary import count, printable
+from fsdp_migrate.report.summary import count, places, printable
 from fsdp_migrate.report.what_to_test import what_to_test
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -56,7 +56,7 @@ def checks(result: RunResult) -> list[Check]:
 def next_steps(result: RunResult) -> list[str]:
     """What to do, in this order, before anything is tested."""
     steps = [printable(said)] if (said := warning(result)) else []
-    manual, assumed = len(result.of_level(Level.MANUAL)), len(assumptions(result))
+    manual, assumed = places(result.of_level(Level.MANUAL)), len(assumptions(result))
     if result.errors:
         steps.append(
             f"Fix {count(len(result.errors), 'file')} that could not be processed (see the reason next to each)."

@@ -47,15 +47,24 @@ def assigned(node: cst.Assign | cst.AnnAssign | cst.AugAssign, file: File) -> Ne
     target = node.targets[0].target if isinstance(node, cst.Assign) else node.target
     if not isinstance(target, cst.Attribute | cst.Subscript) or node.value is None:
         return None
-    # The wrap of a part that is there, in its place, is none that the model did not have.
+    # The wrap of a part that is there, in its place, and the part itself, are none that the model did not have.
     given = [file.code(argument.value) for argument in node.value.args] if isinstance(node.value, cst.Call) else []
     if file.code(target) in given and may_wrap(node.value, file):
+        return None
+    if isinstance(node.value, cst.Call) and file.code(_moved(node.value)) == file.code(target):
         return None
     # A weight or a bias is a parameter that the module has, which FSDP217 reports.
     if isinstance(target, cst.Attribute) and target.attr.value in ("bias", "weight"):
         return None
     name = target.attr.value if isinstance(target, cst.Attribute) else ""
     return NewPart(target.value, part_of(node.value, file), name)
+
+
+def _moved(value: cst.BaseExpression) -> cst.BaseExpression:
+    """The module that ``value`` is, where methods that give back the same are called on it."""
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
+        value = value.func.value
+    return value
 
 
 def exchanged(call: cst.Call, file: File) -> NewPart | None:
@@ -80,8 +89,8 @@ def part_of(value: cst.BaseExpression, file: File) -> Part:
     made = file.value(value)
     if isinstance(made, cst.List | cst.Tuple):
         return max((part_of(element.value, file) for element in made.elements), default=Part.UNKNOWN)
-    while isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and made.func.attr.value in SAME:
-        made = file.value(made.func.value)
+    while (inner := _moved(made)) is not made:
+        made = file.value(inner)
     if not isinstance(made, cst.Call):
         return Part.UNKNOWN
     func = made.func

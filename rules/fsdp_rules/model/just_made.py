@@ -85,7 +85,8 @@ def _of_arms(choice: cst.If, made: set[cst.Assign], file: File) -> list[cst.Assi
 
 def is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
     """Whether a wrapped model is followed to what is called ``text`` at ``node``, and not just to such an attribute."""
-    return any(Place("var", file.path, scope, text) in file.project.held for scope in scopes(file.scope(node)))
+    found = (file.project.held.get(Place("var", file.path, scope, text)) for scope in scopes(file.scope(node)))
+    return any(held is not None and not held.by_name for held in found)
 
 
 def _is_plain(made: cst.Assign, file: File) -> bool:
@@ -112,7 +113,7 @@ def _gives_wrapped(name: str, call: cst.Call, file: File) -> bool:
         isinstance(call.func, cst.Call) and last in _makers(file.module, file)
     ):
         return True
-    if last in _defined(file.module, file):
+    if {last, file.aliases.get(head, head).rpartition(".")[2]} & _defined(file.module, file):
         return False
     # What a table or an object of the project gives may be anything.
     home = file.aliases.get(head, "").rpartition(".")[0].rpartition(".")[2]

@@ -24,6 +24,10 @@ class Net(nn.Module):
         super().__init__()
         self.inner = nn.Linear(3, 3)
 
+    @classmethod
+    def from_pretrained(cls, cfg):
+        return cls(cfg)
+
 def kind(cfg):
     return lambda: Net(cfg)
 """
@@ -41,6 +45,8 @@ def outer(cfg):
     def inner():
         return FSDP(Net(cfg))
     return inner
+
+TABLE = dict(own=make)
 
 class Holder:
     def __init__(self, cfg):
@@ -72,6 +78,7 @@ PLAIN = {
     "one way": CHOICE.format(
         "Net(cfg)", "elif cfg.old:\n            self.core = kind(cfg)()\n        else:\n            raise E"
     ),
+    "a constructor of its class": "self.core = Net.from_pretrained(cfg)",
     "methods of its own": "self.core = Net(cfg)\n        self.core.train()\n        print(self.core.inner)",
 }
 #: What may have wrapped it in between, or have made it as a wrapped one.
@@ -87,6 +94,7 @@ WRAPPED = {
     "its maker": "self.core = make(cfg)",
     "a closure": "self.core = outer(cfg)()",
     "compiled": "self.core = make(cfg)\n        self.core = torch.compile(self.core)",
+    "a table": "self.core = TABLE.get(cfg.kind)(cfg)",
     "a callback": "self.core = given(cfg)",
     "a stored callback": "self.maker = given\n        self.core = self.maker(cfg)",
 }
@@ -129,6 +137,13 @@ def test_another_method_uses_the_sharded_one() -> None:
 def test_the_other_arm_of_a_choice_is_another_way() -> None:
     use = "if cfg.new:\n            self.core = Net(cfg)\n        else:\n            self.core.head = nn.Linear(3, 3)"
     assert "FSDP229" in rules("self.shard()", use)
+
+
+@pytest.mark.parametrize(
+    "value", ["FSDP(self.core.inner)", "self.core.inner.to(cfg.device).eval()", "self.core.inner.float()"]
+)
+def test_a_part_that_stays_the_same(value: str) -> None:
+    assert "FSDP229" not in rules("self.core = Net(cfg)", f"wrap_all(self)\n        self.core.inner = {value}")
 
 
 @pytest.mark.parametrize(("value", "speaks"), [("FSDP(self.core.inner)", False), ("nn.Linear(3, 3)", True)])
