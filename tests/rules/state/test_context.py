@@ -672,3 +672,33 @@ def test_a_kind_that_a_dictionary_gives_is_full_or_sharded() -> None:
 def test_a_dictionary_with_local_states_is_left() -> None:
     result = rewrite(KINDS.format(other="LOCAL_STATE_DICT"))
     assert "manual" in {found.level.value for found in getattr(result, "findings", ())}
+
+
+@pytest.mark.parametrize(("base", "own"), [("", True), ("(torch.nn.Module)", False)])
+def test_an_object_that_has_a_state_of_its_own_is_no_model(base: str, own: bool) -> None:
+    source = f"""
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Average{base}:
+            def __init__(self, model):
+                self.kept = dict(model.named_parameters())
+
+            def state_dict(self):
+                return self.kept
+
+        class Trainer:
+            def __init__(self, net):
+                self.model = FSDP(net)
+                self.average = None
+                self.average = Average(self.model)
+
+            def save(self):
+                return {{"average": self.average.state_dict()}}
+
+        def wrap(other):
+            other.average = FSDP(other.average)
+    """
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert ("self.average.state_dict()" in result.source.decode()) == own
