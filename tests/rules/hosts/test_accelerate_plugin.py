@@ -96,7 +96,6 @@ def test_classes_of_a_policy_become_their_names() -> None:
         from layers import Block, Head as Top
 
         def build():
-            # for the optimizer
             return FullyShardedDataParallelPlugin(
                 # which units
                 auto_wrap_policy="transformer_based_wrap",
