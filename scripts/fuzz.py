@@ -1,7 +1,10 @@
 """Throws generated and broken inputs at the command until the time is over, and keeps the smallest of each failure.
 
 python scripts/fuzz.py --minutes 10
-python scripts/fuzz.py --kinds programs,broken-sources --cases 20000 --seed 5
+python scripts/fuzz.py --kinds programs,broken-sources --cases 5000 --seed 5000000 --minutes 120
+python scripts/fuzz.py --kinds programs,broken-sources --cases 5000 --seed 6000000 --minutes 120
+
+Several of them may run at a time, each with numbers of its own.
 """
 
 from __future__ import annotations
@@ -51,14 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     figures = Figures()
-    end = time.monotonic() + 60 * options.minutes
+    started = time.monotonic()
+    end = started + 60 * options.minutes
     number = options.seed
     while time.monotonic() < end and (not options.cases or number < options.seed + options.cases):
         for kind in options.kinds.split(","):
             _one(kind, number, figures)
         number += 1
+        if (number - options.seed) % 500 == 0:
+            print(f"{number - options.seed} of each, {sum(figures.failures.values())} failures", flush=True)
+    asked = f" of {options.cases}, ended by the time" if number < options.seed + options.cases else ""
     for kind, count in figures.cases.items():
-        print(f"{kind}: {count} cases, {figures.failures[kind]} failures")
+        print(f"{kind}: {count} cases{asked} from {options.seed} on, {figures.failures[kind]} failures")
+    print(f"took {(time.monotonic() - started) / 60:.1f} minutes, {time.process_time() / 60:.1f} of one processor")
     print(f"slowest: {figures.slowest[0]:.2f} s, {figures.slowest[1]}")
     print(f"memory at most: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")
     return 1 if figures.failures else 0

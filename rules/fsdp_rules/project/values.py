@@ -231,7 +231,9 @@ class Values:
         name = callee.rpartition(".")[2]
         if canonical(callee) in (FSDP, "wrap") or callee in self.aliases.factories:
             self.found(node)
-            self.flow(self.seed(node), place, sure)
+            # What a partial wraps is rewritten where the partial is made.
+            stays = node.lineno in self.kept and canonical(callee) == FSDP
+            self.flow(self.seed(node)._replace(kind="kept") if stays else self.seed(node), place, sure)
         elif callee in DDP:
             self.flow(Place("ddp", self.path), place, sure)
         elif callee == "torch.compile" or name in SAME_MODEL | SAME_NUMBERS:
@@ -287,7 +289,7 @@ class Values:
 
     def seed(self, node: ast.expr) -> Place:
         """The place of the wrap at ``node``."""
-        return Place("kept" if node.lineno in self.kept else "seed", self.path, part=str(node.lineno))
+        return Place("seed", self.path, part=str(node.lineno))
 
     def _is_early(self, scope: str, text: str, line: int) -> bool:
         return line < self.since.get((scope, text), 0)

@@ -81,3 +81,16 @@ def run(net):
     once = after(one=source)["one"]
     assert "FSDP(net" not in once
     assert "return model.config" in once
+
+
+def test_a_call_of_a_partial_is_rewritten_where_the_partial_is_made() -> None:
+    source = f"""from functools import partial
+{IMPORT}
+def run(net):
+    make = partial(FSDP, device_mesh=mesh); net = make(net)  # fsdp-migrate: ignore[FSDP101]
+    other = FSDP(net)
+    return net.module.config
+"""
+    once = after(one=source)["one"]
+    assert "net.module" not in once
+    assert after(one=once)["one"] == once
