@@ -85,5 +85,8 @@ def _meets(edit: Edit, node: cst.CSTNode, is_own: bool, file: File) -> bool:
     around = edit.node is node or edit.node in file.ancestors(node)
     if isinstance(edit, ReplaceStatement) and isinstance(edit.node, cst.BaseSmallStatement):
         return file.statement(node) is edit.node
+    if isinstance(edit, ReplaceStatement | Rebuild) and not is_own and isinstance(edit.node, cst.BaseCompoundStatement):
+        # Its head: what is in its body has statements of its own.
+        return file.statement(node) is edit.node
     # A rule that edits around its own finding keeps what it names.
     return not is_own and isinstance(edit, Replace) and around

@@ -79,7 +79,8 @@ def canonical(dotted: str) -> str | None:
     """
     if not dotted.startswith(FSDP_PACKAGE + "."):
         return None
-    rest = dotted[len(FSDP_PACKAGE) + 1 :].split(".")
+    # A package may be imported as its own file, too.
+    rest = [part for part in dotted[len(FSDP_PACKAGE) + 1 :].split(".") if part != "__init__"]
     module = FSDP_PACKAGE
     while rest and f"{module}.{rest[0]}" in PUBLIC_MODULES:
         module = f"{module}.{rest.pop(0)}"
