@@ -124,7 +124,7 @@ class _Editor(cst.CSTTransformer):
         return node in self.replaced or node in self.before or node in self.after
 
     def _line(
-        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine, held: cst.CSTNode | None = None
     ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
         todos = [text for small in original.body for text in self.todos.get(small, ())]
         if not any(self._touched(small) for small in original.body):
@@ -139,7 +139,7 @@ class _Editor(cst.CSTTransformer):
                 place = main if main < len(made) else 0
                 made[place] = _with_leading(made[place], _lines(mine), own=False)
             statements.extend(made)
-        lost = _kept(telling_comments(original, self.layout), statements)
+        lost = _kept(telling_comments(held or original, self.layout), statements)
         own = [line for line in updated.leading_lines if line.comment is not None]
         lost = _beyond(lost, (line.comment.value for line in own if line.comment is not None))
         trailing = updated.trailing_whitespace
@@ -160,7 +160,7 @@ class _Editor(cst.CSTTransformer):
             return updated
         end = original.trailing_whitespace
         line = cst.SimpleStatementLine(original.body, trailing_whitespace=end)
-        result = self._line(line, cst.SimpleStatementLine(updated.body, trailing_whitespace=end))
+        result = self._line(line, cst.SimpleStatementLine(updated.body, trailing_whitespace=end), original)
         body = list(result) if isinstance(result, cst.FlattenSentinel) else [result]
         return settle(cst.IndentedBlock(cast("Sequence[cst.BaseStatement]", body)))
 
