@@ -74,3 +74,43 @@ def test_the_map_has_the_steps_that_were_made(tmp_path: Path) -> None:
     steps = {name: {cell.x for cell in found.cells if cell.y == row} for row, name in enumerate(found.names)}
     assert steps["weight of model 0 (Linear)"] == {0, 1}
     assert steps["0.weight of model 1 (Sequential)"] == {0, 1, 2, 3}
+
+
+def resumed(out: Path, *, wrong: float = 1.0, lost: bool = False) -> Recording:
+    """A model learns, and another one that is made afterwards goes on from what it has learnt."""
+    torch.manual_seed(0)
+    data = torch.Generator().manual_seed(1)
+
+    def trained(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float) -> None:
+        for _ in range(3):
+            model(torch.randn(6, 3, generator=data)).square().mean().backward()
+            model.weight.grad.mul_(factor)  # type: ignore[union-attr, operator]
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with recorded(Orders(str(out), 4, stop=False)):
+        first = nn.Linear(3, 2)
+        trained(first, torch.optim.SGD(first.parameters(), lr=0.1), wrong)
+        second = nn.Linear(3, 2)
+        later = torch.optim.SGD(second.parameters(), lr=0.1)
+        if not lost:
+            second.load_state_dict(first.state_dict())
+        trained(second, later, 1.0)
+    return read(out)
+
+
+def test_a_model_that_is_made_after_others_have_stepped_is_found(tmp_path: Path) -> None:
+    before = resumed(tmp_path / "before")
+    assert sorted(before.optimizers[0].weights) == ["0:bias", "0:weight"]
+    assert {"1:bias", "1:weight"} <= set(before.optimizers[1].weights)
+    assert verdict_of(before, resumed(tmp_path / "again")).firsts == ()
+
+
+def test_its_first_weights_differ_when_it_is_made_not_before_all_steps(tmp_path: Path) -> None:
+    before = resumed(tmp_path / "before")
+    learnt = verdict_of(before, resumed(tmp_path / "learnt", wrong=1.5)).first
+    assert learnt is not None
+    assert (learnt.question, learnt.optimizer, learnt.step, learnt.event) == (Question.GRADIENTS, 0, 0, 0)
+    lost = verdict_of(before, resumed(tmp_path / "lost", lost=True)).first
+    assert lost is not None
+    assert (lost.question, lost.event) == (Question.INITIAL_WEIGHTS, 3)

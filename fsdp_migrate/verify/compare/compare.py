@@ -32,11 +32,14 @@ class Comparison:
         self.tally = Tally()
         self._allowance = allowance
         self._event = -1
+        self._begun: set[int] = set()
+        self._seen: set[str] = set()
         self._greatest: dict[tuple[Question, str, str], float] = {}
         for difference in (*environment_differences(before, after), *unit_differences(before, after, self.pairs)):
             self.tally.add(difference)
         self._start()
         for self._event, (first, second) in enumerate(zip(before.steps, after.steps, strict=False)):
+            self._found(first.optimizer)
             self._step(first, second)
 
     @property
@@ -45,17 +48,24 @@ class Comparison:
         return self.before.world == self.after.world
 
     def _start(self) -> None:
-        seen: set[str] = set()
-        for first, second in zip(self.before.optimizers, self.after.optimizers, strict=False):
-            fresh = {key: copies for key, copies in first.weights.items() if key not in seen}
-            seen |= fresh.keys()
-            self._parameters(Question.INITIAL_WEIGHTS, -1, 0, fresh, second.weights)
         for key in (*self.pairs.only_before, *self.pairs.only_after):
             here = key in self.pairs.only_before
             self._missing(Question.INITIAL_WEIGHTS, -1, key, "a parameter" if here else "None", here)
         if self.same_world:
             for rank, (one, two) in enumerate(zip(self.before.first_buffers, self.after.first_buffers, strict=True)):
                 self._named(Question.INITIAL_BUFFERS, -1, rank, one, two)
+
+    def _found(self, number: int) -> None:
+        """The models that the first step of an optimizer found, some of them made of what others have learnt."""
+        if number in self._begun or number >= min(len(self.before.optimizers), len(self.after.optimizers)):
+            return
+        self._begun.add(number)
+        first, second = self.before.optimizers[number], self.after.optimizers[number]
+        fresh = {key: copies for key, copies in first.weights.items() if key not in self._seen}
+        self._seen |= fresh.keys()
+        event, self._event = self._event, self._event or -1
+        self._parameters(Question.INITIAL_WEIGHTS, -1, 0, fresh, second.weights)
+        self._event = event
 
     def _missing(self, question: Question, step: int, key: str, text: str, here: bool) -> None:
         other = "a parameter" if text == "None" else "None"

@@ -88,7 +88,7 @@ def _least(rounding: Rounding, question: Question, event: int) -> float:
     if question is Question.LOCAL_GRADIENTS:
         # The run that was rounded has its rounding after the reduction.
         return max(rounding.most, rounding.digit)
-    if question in _FROM_GRADIENTS:
+    if question in _FROM_GRADIENTS or (question is Question.INITIAL_WEIGHTS and event > 0):
         return min(rounding.digit, _DIGITS["float32"])
     return rounding.digit if event > 0 and question in _FROM_THE_WEIGHTS else 0.0
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from .calls import Calls
 from .deep import Deep
 from .digest import Range
+from .finder import Finder
 from .guard import guarded
 from .leave import leave
 from .look import look
@@ -65,7 +66,7 @@ class Session:
         warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
         self._calls.replace()
         self._steps = Steps(self)
-        self._finder = nn.modules.module.register_module_forward_pre_hook(self._find_root)
+        self._finder = Finder(self._find_root)
         # It cannot be taken back, and must not keep the models, and the threads of their groups, that are over.
         off = weakref.WeakMethod(self._off)
         os.register_at_fork(after_in_child=lambda: (method := off()) and method())
@@ -189,7 +190,7 @@ class Session:
             trace.began = True
             self._begin(optimizer)
         if trace.step == 1:
-            self._finder.remove()
+            self._finder.stepped_once(optimizer)
         if not self._pending["unclipped"]:
             self._round()
         self._grads = {}
