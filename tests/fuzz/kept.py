@@ -16,6 +16,8 @@ from fsdp_rules.verdict.finding import Finding, Level
 
 _REWRITTEN = (Level.SAFE, Level.REVIEW)
 _STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+#: A line of a call with nothing but arguments that have no successor.
+_GONE = re.compile(r"((backward_prefetch|forward_prefetch|limit_all_gathers|use_orig_params)\s*=\s*[\w.]+\s*,?\s*)+")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -23,6 +25,7 @@ def hold(before: str, after: str, findings: tuple[Finding, ...], neutral: Mappin
     """Compare two sources with line feeds that Python takes; ``neutral`` as in ``source_properties.hold``."""
     touched = _Touched.of(before, findings)
     comments = _lost(_tokens(before, {tokenize.COMMENT}), _tokens(after, {tokenize.COMMENT}))
+    comments = _beyond_gone(before, comments)
     comments = [text for _, text in comments if not PRAGMA.match(text) and "fsdp-migrate" not in text]
     assert not comments, f"comments are lost: {comments}\n{after}"
     # One statement may take the place of another that says the same text twice.
@@ -106,6 +109,25 @@ def _lost(before: list[tuple[int, str]], after: list[tuple[int, str]]) -> list[t
         if left[text] < 0:
             lost.append((line, text))
     return lost
+
+
+def _beyond_gone(before: str, lost: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """``lost`` without the comments behind arguments that FSDP2 has in no form, or above one: those say nothing now."""
+    lines = before.split("\n")
+    about = [(line, text) for line, text in _tokens(before, {tokenize.COMMENT})]
+    gone = collections.Counter(
+        text
+        for line, text in about
+        if _GONE.fullmatch(
+            lines[line - 1].partition("#")[0].strip() or lines[line : line + 1][0].partition("#")[0].strip()
+        )
+    )
+    kept = []
+    for line, text in lost:
+        gone[text] -= 1
+        if gone[text] < 0:
+            kept.append((line, text))
+    return kept
 
 
 def _manual_is_kept(before: str, after: str, findings: Iterable[Finding]) -> None:

@@ -36,10 +36,13 @@ def _is_old(comment: cst.Comment, layout: Layout) -> bool:
     if item is not None and item not in items:
         return False
     place = items.index(item) if item is not None else -1
-    # What stands on a line of its own is about what follows it.
+    # What stands on a line of its own is about what follows it, and what stands behind a line about all of that.
     if isinstance(layout.parent(comment), cst.EmptyLine):
-        place += 1
-    return 0 <= place < len(items) and _name(items[place]) in DROPPED
+        about = items[place + 1 : place + 2]
+    else:
+        line = layout.span(comment).line
+        about = [one for one in items if layout.span(one).line <= line <= layout.span(one).end_line]
+    return bool(about) and all(_name(one) in DROPPED for one in about)
 
 
 def _name(item: cst.CSTNode) -> str:
