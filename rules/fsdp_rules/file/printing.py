@@ -10,6 +10,7 @@ from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.comments import comments
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
+from fsdp_rules.project.gates import NEWLINE
 from fsdp_rules.settings import LINE_LENGTH
 
 BRACKETS = (
@@ -25,9 +26,14 @@ BRACKETS = (
 )
 
 
+def line_of(number: int, file: File) -> str:
+    """The line with that number, from 1. A form feed ends no line for Python's parser, as it does for splitlines."""
+    return NEWLINE.split(file.text)[number - 1]
+
+
 def depth(call: cst.Call, file: File) -> int:
     """By how much the line of ``call`` is indented inside its own statement."""
-    line = file.text.splitlines()[file.span(call).line - 1]
+    line = line_of(file.span(call).line, file)
     return max(0, len(line) - len(line.lstrip()) - file.span(file.statement(call)).column)
 
 
@@ -48,7 +54,7 @@ def is_embedded(call: cst.Call, file: File) -> bool:
 def line_with(text: str, call: cst.Call, unwrapped: bool, file: File) -> int:
     """The length of the line of ``call`` with ``text`` in its place; ``unwrapped``: a block around it goes."""
     span = file.span(call)
-    line = file.text.splitlines()[span.line - 1]
+    line = line_of(span.line, file)
     rest = len(line) - span.end_column if span.end_line == span.line else 0
     return span.column - (4 if unwrapped else 0) + len(text) + rest
 

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import brief, elements
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.printing import line_of
 from fsdp_rules.fsdp1.names import FSDP, expand
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import wrapping_call
@@ -114,5 +115,5 @@ def _name(func: cst.BaseExpression, file: File) -> str:
     if text is not None:
         return expand(text, file.aliases)
     span = file.span(func)
-    line = file.text.splitlines()[span.line - 1]
+    line = line_of(span.line, file)
     return f"@{span.line}:{len(line[: span.column].encode())}"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 VERSION_TEST = re.compile(r"__version__|\bversion\b|fsdp_?version|fsdp_?2|is_torch_|torch_version", re.IGNORECASE)
 #: Where statements, or what holds statements, stand in a node, in the order of its fields.
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+NEWLINE = re.compile(r"\r\n?|\n")
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 FSDP1_CODE = re.compile(r"\b(FSDP|FullyShardedDataParallel)\(")
 FSDP2_CODE = re.compile(r"\b(fully_shard|FSDPModule|MixedPrecisionPolicy|apply_fsdp2)\b")
@@ -33,7 +34,8 @@ def gated_lines(tree: ast.Module, text: str, sharding: Collection[str] = ()) -> 
     ``sharding`` are names of functions that shard with FSDP2. What follows an ``if`` that leaves the block is its other
     branch where FSDP2 code stands in one of the two alone.
     """
-    lines = text.splitlines()
+    # A form feed ends no line for Python's parser.
+    lines = _without_parameters(tree, NEWLINE.split(text))
     found: dict[int, bool] = {}
     names = re.compile(r"\b(" + "|".join(map(re.escape, sorted(sharding))) + r")\b") if sharding else None
 
@@ -81,6 +83,19 @@ def _blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
             if block and isinstance(block[0], ast.stmt):
                 yield block
             pending.extend(block)
+
+
+def _without_parameters(tree: ast.Module, lines: list[str]) -> list[str]:
+    """``lines`` without the parameters that only have a name of FSDP2's."""
+    if not any(FSDP2_CODE.search(line) for line in lines):
+        return lines
+    lines = [*lines]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and FSDP2_CODE.fullmatch(node.arg) and node.lineno <= len(lines):
+            line = lines[node.lineno - 1].encode()
+            start, end = node.col_offset, node.col_offset + len(node.arg)
+            lines[node.lineno - 1] = (line[:start] + b" " * (end - start) + line[end:]).decode("utf-8", "replace")
+    return lines
 
 
 def _text(nodes: list[ast.stmt] | list[ast.expr], lines: list[str]) -> str:
