@@ -113,14 +113,11 @@ def _lost(before: list[tuple[int, str]], after: list[tuple[int, str]]) -> list[t
 
 def _beyond_gone(before: str, lost: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """``lost`` without the comments behind arguments that FSDP2 has in no form, or above one: those say nothing now."""
-    lines = before.split("\n")
-    about = [(line, text) for line, text in _tokens(before, {tokenize.COMMENT})]
+    code = [line.partition("#")[0].strip() for line in before.split("\n")]
     gone = collections.Counter(
         text
-        for line, text in about
-        if _GONE.fullmatch(
-            lines[line - 1].partition("#")[0].strip() or lines[line : line + 1][0].partition("#")[0].strip()
-        )
+        for line, text in _tokens(before, {tokenize.COMMENT})
+        if _GONE.fullmatch(next((one for one in code[line - 1 : line + 1] if one), ""))
     )
     kept = []
     for line, text in lost:
