@@ -26,7 +26,9 @@ OF_MODULES = frozenset({"apply", "load_state_dict", "state_dict"})
 #: Those whose own rules look for getattr and hasattr.
 ASKED = frozenset({"clip_grad_norm_", "module", "no_sync"})
 #: Those that a class gives unbound. FSDP1's static methods are rewritten through an instance as they are elsewhere.
-BOUND = OF_MODULES | {"clip_grad_norm_", "no_sync"}
+BOUND = OF_MODULES | {"clip_grad_norm_", "no_sync", "zero_grad"}
+#: What is called later gives the model, which no analysis of its names sees.
+WEAK = ("weakref.ref", "weakref.proxy")
 
 
 class IndirectAccess(Rule):
@@ -40,7 +42,7 @@ class IndirectAccess(Rule):
     id = "FSDP235"
     name = "indirect-access"
     words = (
-        r"\b(getattr|hasattr|attrgetter|methodcaller|reduce|__getattr__|__getattribute__)\b",
+        r"\b(getattr|hasattr|attrgetter|methodcaller|reduce|weakref|__getattr__|__getattribute__)\b",
         r"\bModule\.\w+\(",
         r"\b(type\([\w.]+\)|__class__)\.\w+\(",
     )
@@ -70,8 +72,10 @@ def run(net):
         """A call that takes one of FSDP1's names of what it is given."""
         if not isinstance(node, cst.Call):
             return
+        if file.resolved(node.func) in WEAK and node.args:
+            yield from _weak(node, file)
         for model, names in _taken(node, file):
-            found = next((name for name in names if name in CHANGED), None)
+            found = next((name for name in names if name in CHANGED | BOUND), None)
             held = Certainty.NO if found is None else _held(model, names[: names.index(found)], file)
             if held is Certainty.NO or is_not_sharded_yet(node, model, file):
                 continue
@@ -83,6 +87,17 @@ def run(net):
                 f"write {file.code(model)}.{found} as an attribute, and run this tool again",
             )
             return
+
+
+def _weak(call: cst.Call, file: File) -> Iterator[Diagnosis]:
+    model = call.args[0].value
+    if sharded(model, file).certainty is not Certainty.NO and not is_not_sharded_yet(call, model, file):
+        yield Diagnosis(
+            call,
+            Level.REVIEW,
+            f"assumes that nothing which FSDP2 lacks is read of {file.code(model)} through this reference",
+            "look for .module, state dicts, zero_grad and arithmetic on gradients where the reference is used",
+        )
 
 
 def _held(owner: cst.BaseExpression, names: list[str], file: File) -> Certainty:

@@ -29,12 +29,20 @@ def said(source: str, **others: str) -> list[tuple[int, str]]:
         "nn.Module.state_dict(model)",
         "type(model).load_state_dict(model, state)",
         "model.__class__.no_sync(model)",
+        "nn.Module.zero_grad(model)",
     ],
 )
 def test_a_name_as_a_text_is_left_to_a_person(expression: str) -> None:
     assert said(f"{IMPORTS}def use(model):\n    return {expression}\n", main=MAIN) == [(5, "manual")]
     assert said(f"{HEAD}{IMPORTS}def use(net):\n    model = FSDP(net)\n    return {expression}\n") == [(7, "manual")]
     assert said(f"{IMPORTS}def use(model):\n    return {expression}\n") == []
+
+
+@pytest.mark.parametrize("kept", ["weakref.ref(model)", "weakref.proxy(model)"])
+def test_what_a_weak_reference_gives_is_said_not_to_be_followed(kept: str) -> None:
+    source = f"import weakref\ndef use(model):\n    return {kept}\n"
+    assert said(source, main=MAIN) == [(3, "review")]
+    assert said(source) == []
 
 
 def test_a_function_with_a_name_of_its_own_is_seen() -> None:
