@@ -134,5 +134,5 @@ def test_noise_is_relative_to_the_greatest_that_a_tensor_has_had(recording: Reco
         two = replace(second, weights={**second.weights, key: (recorded(torch.tensor([number])),)})
         return replace(recording, optimizers=tuple(starts), steps=(one, two, *rest))
 
-    comparison = Comparison(ending(1e-4), ending(1e-4 * (1 + 1e-3)), lambda question, step: 1e-6)
+    comparison = Comparison(ending(1e-4), ending(1e-4 * (1 + 1e-3)), lambda question, event, subject: 1e-6)
     assert len(comparison.tally.of(Question.WEIGHTS)) == differ
