@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 
 from fsdp_rules.engine.todos import TODO
 from fsdp_rules.file.comments import PRAGMA
+from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.verdict.finding import Finding, Level
 
 _REWRITTEN = (Level.SAFE, Level.REVIEW)
 _STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 #: A line of a call with nothing but arguments that have no successor.
 _GONE = re.compile(r"((backward_prefetch|forward_prefetch|limit_all_gathers|use_orig_params)\s*=\s*[\w.]+\s*,?\s*)+")
+#: An argument of FSDP1's that is no code any more.
+_COMMENTED_OUT = re.compile(rf"#\s*({'|'.join(parameters('FullyShardedDataParallel'))})\s*=[^=].*,$")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -122,7 +125,7 @@ def _beyond_gone(before: str, lost: list[tuple[int, str]]) -> list[tuple[int, st
     kept = []
     for line, text in lost:
         gone[text] -= 1
-        if gone[text] < 0:
+        if gone[text] < 0 and not _COMMENTED_OUT.match(text):
             kept.append((line, text))
     return kept
 

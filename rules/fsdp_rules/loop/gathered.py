@@ -77,7 +77,9 @@ def train(net, batches):
         resharded: dict[tuple[cst.CSTNode, str], cst.CSTNode] = {}
         for place, part, clears in parameter_reads(file):
             model = part if clears else _whole(part, file)
-            if _only_counts(place) or _only_names(place, file) or not _is_gathered(place, model, clears, file):
+            if _only_counts(place) or _only_names(place, file) or _is_of_fsdp2(place, file):
+                continue
+            if not _is_gathered(place, model, clears, file):
                 continue
             optimizer = _optimizer_of(model, place, file) if clears and isinstance(place, cst.Call) else None
             if optimizer is not None and isinstance(place, cst.Call):
@@ -117,6 +119,11 @@ def train(net, batches):
         message = f"{file.code(model)} is resharded first: its root reads this change at once (FSDP1: one step later)"
         advice = "if the losses after an evaluation have to be FSDP1's, change the parameters before it"
         return Diagnosis(place, Level.REVIEW, message, advice, edits=edits)
+
+
+def _is_of_fsdp2(place: cst.CSTNode, file: File) -> bool:
+    """Whether the statement around ``place`` reads parameters as DTensors, which a run of this tool has written."""
+    return any(one.attr.value == "full_tensor" for one in file.inside(file.statement(place), cst.Attribute))
 
 
 def may_reshard_before(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:

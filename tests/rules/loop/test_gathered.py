@@ -177,3 +177,19 @@ def test_a_function_that_is_given_what_its_callers_shard_afterwards(below: str, 
         f"    net(batch)\n    fill(net)\n    {below}\n"
     )
     assert ("FSDP220" in [entry.rule for entry in findings(source)]) is reported
+
+
+@pytest.mark.parametrize(("read", "resharded"), [("p.full_tensor().clone()", False), ("p.clone()", True)])
+def test_what_reads_dtensors_is_code_of_fsdp2(read: str, resharded: bool) -> None:
+    """A first run has written it, where a second one finds a wrap that was left by hand."""
+    source = f"""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def run(net, x):
+    model = FSDP(net)
+    with torch.no_grad():
+        model(x)
+    return {{name: {read} for name, p in model.named_parameters()}}
+"""
+    assert ("FSDP220" in {found.rule for found in findings(source)}) == resharded
