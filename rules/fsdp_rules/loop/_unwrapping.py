@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.asked_modules import bound_in
 from fsdp_rules.model.guards import Guard, guard_of, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -92,7 +91,7 @@ def is_looped(node: cst.Attribute, file: File) -> bool:
         return _is_queued(node, subject, loop, file)
     names = {file.code(target.target) for target in statement.targets}
     return subject in names or any(
-        file.code(value) in names and subject in targets for value, targets in _bound_in(loop, file)
+        file.code(value) in names and subject in targets for value, targets in bound_in(loop, file)
     )
 
 
@@ -121,20 +120,12 @@ def reassigned(loop: cst.While, file: File) -> cst.BaseExpression | None:
         asked = call.args[0].value
         subject = asked.target if isinstance(asked, cst.NamedExpr) else asked
         text = file.code(subject)
-        bound = any(text in targets for value, targets in _bound_in(loop, file))
+        bound = any(text in targets for value, targets in bound_in(loop, file))
         inside = file.inside(loop, cst.Attribute)
         inner = any(file.code(one.value) == text and one.attr.value in INNER for one in inside)
         if bound and not inner and tested(loop.test, text, file) in (Guard.FSDP1, Guard.MIXED):
             return subject
     return None
-
-
-def _bound_in(loop: cst.While, file: File) -> Iterator[tuple[cst.BaseExpression, set[str]]]:
-    """The values that ``loop`` gives to names, with these."""
-    for entry in file.inside(loop.body, cst.Assign):
-        yield entry.value, {file.code(target.target) for target in entry.targets}
-    for named in file.inside(loop, cst.NamedExpr):
-        yield named.value, {file.code(named.target)}
 
 
 def _is_queued(node: cst.Attribute, subject: str, loop: cst.While, file: File) -> bool:
@@ -146,7 +137,7 @@ def _is_queued(node: cst.Attribute, subject: str, loop: cst.While, file: File) -
         and isinstance(value, cst.Call)
         and isinstance(value.func, cst.Attribute)
         and file.code(value.func.value) == file.code(queue)
-        for value, targets in _bound_in(loop, file)
+        for value, targets in bound_in(loop, file)
     )
 
 

@@ -75,16 +75,17 @@ def run(net):
         if file.resolved(node.func) in WEAK and node.args:
             yield from _weak(node, file)
         for model, names in _taken(node, file):
-            found = next((name for name in names if name in CHANGED | BOUND), None)
-            held = Certainty.NO if found is None else _held(model, names[: names.index(found)], file)
-            if held is Certainty.NO or is_not_sharded_yet(node, model, file):
+            place = next((place for place, name in enumerate(names) if name in CHANGED | BOUND), None)
+            held = Certainty.NO if place is None else _held(model, names[:place], file)
+            if place is None or held is Certainty.NO or is_not_sharded_yet(node, model, file):
                 continue
+            found, written = names[place], ".".join([file.code(model), *names[: place + 1]])
             unsure = "" if held is Certainty.YES else "if this model is sharded: "
             yield Diagnosis(
                 node,
                 Level.MANUAL,
                 f'{unsure}"{found}" is taken of the model by its name, where it means something else under FSDP2',
-                f"write {file.code(model)}.{found} as an attribute, and run this tool again",
+                f"write {written} as an attribute, and run this tool again",
             )
             return
 

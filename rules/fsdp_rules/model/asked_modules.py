@@ -72,7 +72,7 @@ def _takes_off(call: cst.Call, question: Asked, file: File) -> bool:
     """Whether ``call`` stands in a loop that gives the model another value, or in a function that calls itself."""
     subject = file.code(question.subject)
     for around in file.ancestors(call):
-        if isinstance(around, cst.While | cst.For) and subject in _bound(around, file):
+        if isinstance(around, cst.While | cst.For) and any(subject in names for _, names in bound_in(around, file)):
             return True
         if isinstance(around, cst.FunctionDef):
             name = around.name.value
@@ -80,11 +80,12 @@ def _takes_off(call: cst.Call, question: Asked, file: File) -> bool:
     return False
 
 
-def _bound(loop: cst.While | cst.For, file: File) -> Iterator[str]:
+def bound_in(loop: cst.While | cst.For, file: File) -> Iterator[tuple[cst.BaseExpression, set[str]]]:
+    """The values that ``loop`` gives to names, with these."""
     for entry in file.inside(loop.body, cst.Assign):
-        yield from (file.code(target.target) for target in entry.targets)
+        yield entry.value, {file.code(target.target) for target in entry.targets}
     for named in file.inside(loop, cst.NamedExpr):
-        yield file.code(named.target)
+        yield named.value, {file.code(named.target)}
 
 
 def _same_arms(branch: cst.If | cst.IfExp, inner: str, subject: str, file: File) -> bool:

@@ -55,6 +55,8 @@ def test_the_model_of_an_owner_is_seen() -> None:
     main = f"{HEAD}from example import use\nowner.net = FSDP(net)\nuse(owner)\n"
     assert said(source, main=main) == [(5, "manual")]
     assert said(source) == []
+    advice = [found.advice for found in findings(source, main=main) if found.rule == "FSDP235"]
+    assert advice == ["write owner.net.module as an attribute, and run this tool again"]
 
 
 @pytest.mark.parametrize(
