@@ -127,12 +127,20 @@ class Pool:
                 else:
                     failures[ranks[connection]] = answer
                     deadline = min(deadline, time.monotonic() + GRACE_AFTER_FAILURE)
+        failures |= self._leave([rank for rank in answers if self._workers])
         if failures:
             if not all(worker.process.is_alive() for worker in self._workers):
                 self._stop()
             told = "\n".join(f"--- rank {rank} of {world_size}\n{text}" for rank, text in sorted(failures.items()))
             raise WorkerError(f"{len(failures)} of {world_size} ranks failed\n{told}")
         return [pickle.loads(answers[rank]) for rank in range(world_size)]
+
+    def _leave(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Have the ``ranks`` that answered leave their groups, now that no other needs them; what failed there."""
+        for rank in ranks:
+            self._workers[rank].connection.send_bytes(b"leave")
+        left = {rank: self._receive(self._workers[rank].connection, rank) for rank in ranks}
+        return {rank: text for rank, (succeeded, text) in left.items() if not succeeded}
 
     def _receive(self, connection: Connection, rank: int) -> tuple[bool, Any]:
         try:

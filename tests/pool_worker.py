@@ -97,7 +97,7 @@ def _tail(path: Path, limit: int = 4000) -> str:
 
 
 def serve(connection: Connection, rank: int, stacks: str) -> None:
-    """Answer jobs from ``connection`` until it closes.
+    """Answer jobs from ``connection`` until it closes: what a job returned, and once all ranks have, its end.
 
     ``SIGUSR1`` and a crash write the stack to the file ``stacks``.
     """
@@ -113,19 +113,22 @@ def serve(connection: Connection, rank: int, stacks: str) -> None:
                 message = connection.recv_bytes()
             except EOFError:
                 return
-            connection.send_bytes(_answer(message, rank))
+            try:
+                with _state_restored():
+                    connection.send_bytes(pickle.dumps((True, pickle.dumps(_value(message, rank)))))
+                    # A rank that leaves its groups while another still connects to it makes gloo fail there.
+                    connection.recv_bytes()
+            except BaseException:
+                connection.send_bytes(pickle.dumps((False, traceback.format_exc())))
+            else:
+                connection.send_bytes(pickle.dumps((True, b"")))
 
 
-def _answer(message: bytes, rank: int) -> bytes:
-    try:
-        with _state_restored():
-            paths, world_size, payload = pickle.loads(message)
-            sys.path[:] = paths
-            _take_device(rank)
-            value = pickle.loads(payload)(rank, world_size)
-            return pickle.dumps((True, pickle.dumps(value)))
-    except BaseException:
-        return pickle.dumps((False, traceback.format_exc()))
+def _value(message: bytes, rank: int) -> Any:
+    paths, world_size, payload = pickle.loads(message)
+    sys.path[:] = paths
+    _take_device(rank)
+    return pickle.loads(payload)(rank, world_size)
 
 
 def _take_device(rank: int) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,24 @@ def norm_over_group(rank: int, world_size: int, groups: int) -> float:
     return total
 
 
+def end_when(rank: int, world_size: int, left: str) -> float:
+    """Rank 1 is slower; rank 0 writes to the file ``left`` when it leaves the group. Returns when the job ended."""
+    import torch.distributed as dist
+
+    leave = dist.destroy_process_group
+
+    def record() -> None:
+        Path(left).write_text(str(time.monotonic()))
+        dist.destroy_process_group = leave
+        leave()
+
+    if rank == 0:
+        dist.destroy_process_group = record
+    else:
+        time.sleep(0.2)
+    return time.monotonic()
+
+
 @contextlib.contextmanager
 def greeting() -> Iterator[None]:
     os.environ["GREETING"] = "hello"
@@ -85,6 +104,13 @@ def greeting() -> Iterator[None]:
 def test_returns_results_in_rank_order(pool: Pool) -> None:
     assert pool.run(total_of_ranks, 2, 10) == [(0, 21.0), (1, 21.0)]
     assert pool.run(total_of_ranks, 4, 0) == [(rank, 6.0) for rank in range(4)]
+
+
+def test_no_rank_leaves_before_all_are_done(pool: Pool, tmp_path: Path) -> None:
+    """As one did while another still connected to it for a group of the job's own: gloo failed there."""
+    left = tmp_path / "left"
+    _, done = pool.run(end_when, 2, str(left))
+    assert float(left.read_text()) >= done
 
 
 def test_raises_with_the_failing_ranks_traceback(pool: Pool) -> None:
