@@ -154,3 +154,23 @@ def is_read_elsewhere(node: cst.Attribute, gone: cst.CSTNode, file: File) -> boo
         and sharded(entry.value, file).certainty is Certainty.NO
         and guard_of(entry, file.code(entry.value), file) in (Guard.NONE, Guard.OTHER)
     )
+
+
+def is_only_binding(node: cst.CSTNode, subject: str, file: File) -> bool:
+    """Whether nothing but ``node`` and other unwrapping statements makes ``subject`` a name of their function.
+
+    Python raises UnboundLocalError there; without them the name would be the outer one, in all of the function.
+    """
+    function = file.function(node)
+    if function is None or any(
+        name.name.value == subject for entry in file.inside(function, cst.Nonlocal) for name in entry.names
+    ):
+        return False
+    inner = {f"{subject}.{name}" for name in INNER}
+    found = file.bindings.found.get((file.scope(node), subject), ())
+    return bool(found) and all(
+        entry.statement is node
+        or node in file.ancestors(entry.statement)
+        or (entry.value is not None and any(file.code(one) in inner for one in file.inside(entry.value, cst.Attribute)))
+        for entry in found
+    )

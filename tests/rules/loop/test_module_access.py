@@ -214,3 +214,34 @@ def test_ddp_in_another_program_does_not_matter_where_the_file_wraps_with_fsdp_a
     check_rewrites(before, after, other=ddp)
     both = before.replace("train(model)\n    ", "train(model)\n        train(DDP(net))\n    ", 1)
     assert "manual" in {found.level.value for found in findings(textwrap.dedent(both), None, other=ddp)}
+
+
+ASSIGNED_LATE = {
+    "conditional": ("if isinstance(net, FSDP):\n        net = net.module", True),
+    "twice": ("net = net.module if isinstance(net, FSDP) else net\n    net = net.module", True),
+    "loop": ("while isinstance(net, FSDP):\n        net = net.module", True),
+    "given first": ("net = pick()\n    if isinstance(net, FSDP):\n        net = net.module", False),
+    "global": ("global net\n    if isinstance(net, FSDP):\n        net = net.module", False),
+}
+
+
+@pytest.mark.parametrize("body", ASSIGNED_LATE)
+def test_a_name_that_only_its_unwrapping_makes_local(body: str) -> None:
+    """Python raises there before. Without the assignment the function would read the outer name, and run."""
+    text, is_left = ASSIGNED_LATE[body]
+    source = f"{WRAP}net = FSDP(build())\n\ndef score(x):\n    {text}\n    return net(x)\n"
+    assert ("manual" in levels(source)) == is_left
+
+
+def test_a_name_of_the_function_around_is_no_name_of_its_own() -> None:
+    source = f"""{WRAP}
+def outer(model):
+    net = FSDP(model)
+
+    def inner(x):
+        nonlocal net
+        if isinstance(net, FSDP):
+            net = net.module
+        return net(x)
+"""
+    assert "manual" not in levels(source)
