@@ -60,5 +60,9 @@ def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeo
 
 
 def _json(before: list[dict[str, Any]], after: list[dict[str, Any]], compare: bool) -> None:
+    from fsdp_migrate.verify.report import side_by_side
+
     plain = [[{n: v for n, v in model.items() if n != "text"} for model in side] for side in (before, after)]
-    click.echo(json.dumps({"before": plain[0], "after": plain[1]} if compare else {"models": plain[1]}, indent=2))
+    if compare:
+        one, two = ([side_by_side.with_costs(model) for model in side] for side in plain)
+    click.echo(json.dumps({"before": one, "after": two} if compare else {"models": plain[1]}, indent=2))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fsdp_migrate.verify.recording.read import read
-from fsdp_migrate.verify.report.side_by_side import lines, numbers
+from fsdp_migrate.verify.report.side_by_side import lines, numbers, with_costs
 from tests.pool import Pool
 from tests.verify import units
 
@@ -55,6 +55,12 @@ def test_the_table_has_each_unit_of_both_sides_and_totals(two: tuple[Path, Found
     # 11 x 7 numbers of 4 bytes, cut into 2: FSDP1 pads the flat parameter, FSDP2 the rows of each parameter.
     assert table[1] == ["before", "(root)", "308", "B", "156", "B", "4", "B", "1", "312", "B", "1", "312", "B"]
     assert table[2] == ["after", "(root)", "308", "B", "168", "B", "28", "B", "1", "336", "B", "1", "336", "B"]
+
+
+def test_json_counts_as_the_table_does(two: tuple[Path, Found]) -> None:
+    names = ("padding", "gathers_per_step", "gathered_bytes_per_step", "reductions_per_step", "reduced_bytes_per_step")
+    roots = [with_costs(two[1][side])["units"][0] for side in ("FSDP1", "FSDP2")]
+    assert [[root[name] for name in names] for root in roots] == [[4, 1, 312, 1, 312], [28, 1, 336, 1, 336]]
 
 
 def test_a_unit_or_model_of_one_side_is_in_the_table(two: tuple[Path, Found]) -> None:

@@ -51,6 +51,22 @@ def numbers(unit: dict[str, Any]) -> tuple[int, int, int, int, int, int, int]:
     )  # fmt: skip
 
 
+def with_costs(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as JSON shows it beside another one: each unit with what :func:`numbers` counts."""
+    return {**model, "units": [{**unit, **_costs(unit)} for unit in model["units"]]}
+
+
+def _costs(unit: dict[str, Any]) -> dict[str, int]:
+    _, _, padding, gathers, gathered, reductions, reduced = numbers(unit)
+    return {
+        "padding": padding,
+        "gathers_per_step": gathers,
+        "gathered_bytes_per_step": gathered,
+        "reductions_per_step": reductions,
+        "reduced_bytes_per_step": reduced,
+    }
+
+
 def _scaled(size: int, unit: dict[str, Any], padded: int) -> int:
     return size * padded // unit["nbytes"] if unit["nbytes"] else 0
 
