@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
+
+#: A line of a notebook's cell begins with a quotation mark.
+_IMPORT = re.compile(rb"^[ \t\"]*(?:import|from)[ \t]+fsdp_compat\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,17 @@ class RunResult:
     @property
     def changed(self) -> list[FileOutcome]:
         return [outcome for outcome in self.outcomes if isinstance(outcome.result, Changed)]
+
+    @property
+    def importing_helpers(self) -> list[FileOutcome]:
+        """The files that import ``fsdp_compat`` after the rewrite alone: where they train it has to be installed."""
+        return [
+            file
+            for file in self.changed
+            if isinstance(file.result, Changed)
+            and _IMPORT.search(file.result.source)
+            and not _IMPORT.search(file.before)
+        ]
 
     @property
     def errors(self) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.tree.torch_release import TorchRelease
@@ -107,7 +108,14 @@ def paragraph(result: RunResult) -> str:
         sentences.append(f"{count(len(result.errors), 'file')} could not be processed.")
     if result.changed and not only_todos:
         sentences.append(_written_for(result.torch))
+    if importing := result.importing_helpers:
+        sentences.append(f"Where it trains, fsdp-compat has to be installed: {new_imports(importing)}.")
     return " ".join(filter(None, [*sentences, _next(result, manual)]))
+
+
+def new_imports(files: Sequence[FileOutcome]) -> str:
+    """How many files a rewrite gave an import of the runtime helpers."""
+    return f"{count(len(files), 'file')} now {'imports' if len(files) == 1 else 'import'} fsdp_compat"
 
 
 def _written_for(torch: TorchRelease) -> str:

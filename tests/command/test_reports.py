@@ -14,7 +14,7 @@ from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult, exit_code
 from fsdp_migrate.report import summary
-from fsdp_migrate.report.rewrite import changes, guide
+from fsdp_migrate.report.rewrite import changes, guide, html_report
 from fsdp_migrate.report.rewrite import json_report as json_report
 from fsdp_migrate.report.rewrite import markdown_report as markdown
 from fsdp_migrate.report.rewrite import terminal_report as terminal
@@ -100,6 +100,26 @@ def test_a_rewrite_that_adds_comments_alone_says_so(before: bytes, after: bytes,
     assert "Written for torch" not in summary.paragraph(result) or "rewritten" in said
     first = next(text.lines(result))
     assert ("TODO" in first) == ("TODO" in said)
+
+
+@pytest.mark.parametrize("diff", [True, False])
+def test_a_new_dependency_is_named_in_every_report(diff: bool) -> None:
+    """The helpers are of another distribution, without which the output does not train."""
+    needs, has = b"    import fsdp_compat\n", b"from fsdp_compat import FSDP\n"
+    safe = (finding(Level.SAFE),)
+    result = run(
+        Changed(needs, safe), Changed(has, safe), Changed(b"# import fsdp_compat\nfsdp_compat = 1\n"), diff=diff
+    )
+    said = "fsdp-compat has to be installed: 2 files now import fsdp_compat. "
+    assert said in summary.paragraph(result)
+    step = "Install fsdp-compat where the code trains: 2 files now import fsdp_compat."
+    assert guide.next_steps(result) == [step]
+    assert step in markdown.render(result) and step in html_report.render(result)
+    assert json.loads(json_report.render(result))["new_imports_of_fsdp_compat"] == ["a.py", "b.py"]
+    notebook = Changed(b'{"cells": [{"source": [\n   "import fsdp_compat\\n"]}]}')
+    assert "1 file now imports fsdp_compat" in summary.paragraph(run(notebook))
+    already = dataclasses.replace(result.outcomes[1], before=has)
+    assert "fsdp-compat" not in summary.paragraph(dataclasses.replace(result, outcomes=(already,)))
 
 
 def test_plain_lines_hold_no_control_characters() -> None:

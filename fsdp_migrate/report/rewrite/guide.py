@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.report.half_migrated import warning
-from fsdp_migrate.report.summary import count, places, printable
+from fsdp_migrate.report.summary import count, new_imports, places, printable
 from fsdp_migrate.report.what_to_test import what_to_test
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -67,6 +67,8 @@ def next_steps(result: RunResult) -> list[str]:
             f"Change by hand the {place} not rewritten. Each has a reason and an advice, and a comment "
             "`TODO(fsdp-migrate ...)` in the code."
         )
+    if importing := result.importing_helpers:
+        steps.append(f"Install fsdp-compat where the code trains: {new_imports(importing)}.")
     if assumed:
         steps.append(
             f"Read the assumptions ({assumed}) and their places: where one is not true for your program, "

@@ -32,6 +32,7 @@ def render(result: RunResult) -> str:
             "errors": len(result.errors),
         },
         "torch": str(result.torch),
+        "new_imports_of_fsdp_compat": [file.path for file in result.importing_helpers],
         "between_fsdp1_and_fsdp2": warning(result),
         "assumptions": [
             {
