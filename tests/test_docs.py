@@ -15,6 +15,7 @@ from fsdp_rules.engine.registry import all_rules
 from tests.cli_words import called
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 GUIDES = (ROOT / "docs" / "adding-a-rule.md", ROOT / "CONTRIBUTING.md")
 
 
@@ -75,7 +76,7 @@ def test_guides_quote_files_as_they_are(guide: Path) -> None:
         assert text == (ROOT / path).read_text(encoding="utf-8"), path
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_on_pages_have_the_options_that_they_use(page: str) -> None:
     told = re.findall(
         r"^\$ fsdp-migrate (.+?)(?: --(?: .*)?)?$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE
@@ -99,6 +100,15 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
         headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE) if heading else []
         names = {re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in headings}
         assert not heading or heading in names, link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_rows_of_a_table_have_a_cell_for_each_column(page: str) -> None:
+    """A renderer leaves missing cells empty and drops those that are too many, without a warning."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        cells = {row: re.sub(r"`[^`]*`", "code", row).replace("\\|", "").count("|") for row in table.splitlines()}
+        assert len(set(cells.values())) == 1, cells
 
 
 def test_readme_fits_one_screen() -> None:

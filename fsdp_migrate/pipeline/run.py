@@ -14,7 +14,7 @@ from fsdp_migrate.pipeline.agreement import Agreement
 from fsdp_migrate.pipeline.configuring import configured, has_older_verl, naming
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.indexing import Index
-from fsdp_migrate.pipeline.moved_lines import follow
+from fsdp_migrate.pipeline.moved_lines import follow, follow_wraps
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
 from fsdp_migrate.pipeline.releases import Done
@@ -134,7 +134,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
             if choose is not None:
                 changed = _choose(changed, choose)
             _write(changed, progress)
-    outcomes = tuple(map(_outcome, files))
+    outcomes = tuple(map(_outcome, files)) if request.diff or refused else follow_wraps([*map(_outcome, files)])
     return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch)
 
 

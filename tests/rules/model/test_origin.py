@@ -50,3 +50,36 @@ def test_reports_print_it_and_json_has_it(tmp_path: Path, capsys: pytest.Capture
     assert main(["check", "--format", "json", str(tmp_path)]) == 1
     content = json.loads(capsys.readouterr().out)
     assert [found["wrapped"] for found in content["findings"] if found["rule"] == "FSDP211"] == ["line 4"]
+
+
+@pytest.mark.parametrize("diff", [True, False])
+def test_a_rewrite_names_the_lines_that_the_files_have_now(
+    diff: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines that are gone above the wraps, in the same file and in another one, which is written later."""
+    monkeypatch.chdir(tmp_path)
+    policy = "from torch.distributed.fsdp import MixedPrecision\n\nmixed = MixedPrecision(\n    None,\n    None,\n)\n"
+    for name in ("a", "z"):
+        Path(f"{name}.py").write_text(f"{WRAP}{policy}\nnet = FSDP(net, mixed_precision=mixed)\nx = deepcopy(net)\n")
+    Path("z.py").write_text("# z\n" + Path("z.py").read_text())
+    Path("m.py").write_text("from a import net\nfrom z import net as other\n\nx = deepcopy(net)\ny = deepcopy(other)\n")
+    for file in tmp_path.glob("*.py"):
+        file.write_text("from copy import deepcopy\n" + file.read_text())
+    assert main(["rewrite", ".", *(["--diff"] if diff else ["--report", "out.json"])]) == 1
+    output = capsys.readouterr()
+    said = output.err if diff else output.out
+    now = {file.name: file.read_text().splitlines() for file in tmp_path.glob("*.py")}
+    wraps = {
+        name: next(number for number, line in enumerate(lines, 1) if line.startswith(("net = FSDP(", "fully_shard(")))
+        for name, lines in now.items()
+        if name != "m.py"
+    }
+    assert all(
+        f"deepcopy of a sharded model raises an error (wrapped in {place})" in said
+        for place in (
+            f"line {wraps['a.py']}",
+            f"line {wraps['z.py']}",
+            f"a.py:{wraps['a.py']}",
+            f"z.py:{wraps['z.py']}",
+        )
+    )
