@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,14 @@ WRAPPERS = {"fsdp": FSDP, "text": "[bold]"}
 """
 
 
-def on_terminal(*arguments: str, cwd: Path, code: int, columns: int = 100) -> str:
-    """What a person sees, without the escape sequences."""
+def without_escapes(seen: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode(errors="replace")).replace("\r\n", "\n")
+
+
+def on_terminal(
+    *arguments: str, cwd: Path, code: int, columns: int = 100, watch: Callable[[str], None] = lambda seen: None
+) -> str:
+    """What a person sees, without the escape sequences; ``watch`` gets all of it so far, whenever there is more."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "fsdp_migrate", *arguments]
@@ -39,10 +46,11 @@ def on_terminal(*arguments: str, cwd: Path, code: int, columns: int = 100) -> st
         if not part:
             break
         seen += part
+        watch(without_escapes(seen))
     os.close(leader)
     assert process.wait() == code, seen.decode()
     assert b"\x1b[" in seen
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).replace("\r\n", "\n")
+    return without_escapes(seen)
 
 
 def test_progress_then_each_file_then_the_summary(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def watch() -> None:
         if full.startswith((ours, "/proc/", "/sys/", "/dev/")) or any(part in full for part in _NO_STATE):
             return
         with contextlib.suppress(OSError):
-            if since <= Path(full).stat().st_mtime < _began:
+            status = Path(full).stat()
+            # A pipe keeps nothing from one run to the next.
+            if stat.S_ISREG(status.st_mode) and since <= status.st_mtime < _began:
                 _found[full] = None
 
     sys.addaudithook(hook)
