@@ -23,10 +23,12 @@ from tests.verify.trainings import (
     fsdp1,
     fsdp2,
     grouped,
+    halved,
     last_digits,
     local_norm,
     numbers,
     redrawn,
+    reloaded,
     resumed,
     scaled,
     stale,
@@ -103,6 +105,8 @@ _REDUCED = (
     Training(shard=fsdp1(mixed_precision=MixedPrecision(None, BF16)), model=_used, sync=sync_last),
     Training(shard=fsdp2(mp_policy=MixedPrecisionPolicy(None, BF16)), model=_used, sync=sync_last),
 )
+_ORIGINAL = fsdp1(use_orig_params=True)
+_RELOADED = Training(model=_used, optimizer=reloaded())
 _SINGLE = [Training(shard, lambda: Decoder(Single), batch=numbers, deep=1) for shard in (fsdp1(), fsdp2())]
 _SHARED_LOW = [
     Training(shard, lambda: Decoder(Layer), batch=numbers, deep=1)
@@ -168,6 +172,10 @@ PAIRS = (
          "other-setting"),
     Pair("other-setting", PLAIN, Training(optimizer=lambda model: adamw(model, 0.02)), "other-setting"),
     Pair("other-setting", PLAIN, Training(optimizer=lambda model: Drifting(model.parameters(), lr=0.01)), None),
+    Pair("shared-moments", Training(_ORIGINAL, _used, optimizer=reloaded()), _RELOADED, "shared-moments"),
+    Pair("shared-moments", Training(_ORIGINAL, _used, optimizer=reloaded(offload=False)), _RELOADED, EQUAL),
+    Pair("shared-moments", Training(_ORIGINAL, _used, optimizer=reloaded(offload=False, change=halved)), _RELOADED,
+         None),
     Pair("missing-unit", PLAIN, Training(shard=fsdp2(units=())), "missing-unit"),
     Pair("missing-unit", Training(shard=fsdp1(Block, nn.Tanh), model=_used), Training(model=_used),
          EQUAL),

@@ -11,9 +11,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    StateDictType,
+    fully_shard,
+)
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -107,6 +117,41 @@ def resumed(model: nn.Module, lr: float = 0.01) -> Optimizer:
 
 def fresh(model: nn.Module) -> Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
+
+
+def reloaded(
+    offload: bool = True, change: Callable[[Any], None] = nothing, **options: Any
+) -> Callable[[nn.Module], Optimizer]:
+    """Two steps lie behind it, and its state has been saved whole and loaded again; ``change`` what was saved."""
+
+    def build(model: nn.Module) -> Optimizer:
+        optimizer = torch.optim.AdamW(model.parameters(), **options)
+        for factor in (0.5, 2.0):
+            for param in model.parameters():
+                param.grad = param.detach().clone() * factor
+            optimizer.step()
+            optimizer.zero_grad()
+        again = torch.optim.AdamW(model.parameters(), **options)
+        if isinstance(model, FSDP):
+            config = FullOptimStateDictConfig(offload_to_cpu=offload, rank0_only=False)
+            whole = FullStateDictConfig(offload_to_cpu=offload, rank0_only=False)
+            with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, whole, config):
+                saved = FSDP.optim_state_dict(model, optimizer)
+                change(saved["state"])
+                again.load_state_dict(FSDP.optim_state_dict_to_load(model, again, saved))
+        else:
+            kind = StateDictOptions(full_state_dict=True)
+            saved = get_optimizer_state_dict(model, optimizer, options=kind)
+            change(saved["state"])
+            set_optimizer_state_dict(model, again, saved, options=kind)
+        return again
+
+    return build
+
+
+def halved(states: Any) -> None:
+    for state in states.values():
+        state["exp_avg"].mul_(0.5)
 
 
 def without_biases(lr: float) -> Callable[[nn.Module], Optimizer]:

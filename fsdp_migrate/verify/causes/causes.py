@@ -13,7 +13,7 @@ from fsdp_migrate.verify.causes.gradients import (
     OtherDivisor,
     SharedInput,
 )
-from fsdp_migrate.verify.causes.optimizer import NotResumed, OtherGroups, OtherSetting, StaleOptimizer
+from fsdp_migrate.verify.causes.optimizer import NotResumed, OtherGroups, OtherSetting, SharedMoments, StaleOptimizer
 from fsdp_migrate.verify.causes.precision import BufferDtype, InputDtype, OtherReduceDtype, ParamDtype
 from fsdp_migrate.verify.causes.structure import MissingUnit, OtherMesh, OtherReshard, Untied
 from fsdp_migrate.verify.causes.weights import InitialisedLater, NotLoaded, ReplicasApart
@@ -45,6 +45,7 @@ CAUSES: tuple[Cause, ...] = (
     OrderOfNorm(),
     OtherGroups(),
     OtherSetting(),
+    SharedMoments(),
     MissingUnit(),
     OtherReshard(),
     OtherMesh(),
