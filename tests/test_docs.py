@@ -102,6 +102,14 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
         assert not heading or heading in names, link
 
 
+def test_numerics_names_every_rule_that_speaks_of_other_numbers() -> None:
+    words = r"other numbers|numbers differ|other ones|last digit|by some 1e-3|of zeros|gradient[^.]* in another order"
+    page = (ROOT / "docs/numerics.md").read_text(encoding="utf-8")
+    speaking = {rule.id for rule in all_rules() if re.search(words, " ".join((rule.__doc__ or "").split()))}
+    assert {"FSDP122", "FSDP213", "FSDP228"} <= speaking
+    assert {rule for rule in speaking if f"(rules/{rule}.md)" not in page} == set()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_rows_of_a_table_have_a_cell_for_each_column(page: str) -> None:
     """A renderer leaves missing cells empty and drops those that are too many, without a warning."""

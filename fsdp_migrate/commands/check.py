@@ -214,11 +214,11 @@ def _show(result: CheckResult, form: str, target: Path | None, verbosity: str) -
         except OSError as error:
             raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
         form, text = "text", plain.render(result, verbosity)
-    if form == "text" and verbosity not in ("quiet", "stats") and sys.stdout.isatty():
+    if form == "text" and sys.stdout.isatty():
         from rich.console import Console
 
         from fsdp_migrate.report.check import terminal
 
-        terminal.show(result, Console(), verbosity == "verbose")
+        terminal.show(result, Console(), verbosity)
         return
     click.echo(text, nl=False)

@@ -185,7 +185,7 @@ def _show(result: RunResult, verbosity: str, stream: TextIO) -> None:
         raise click.ClickException(summary.refusal(result))
     if result.diff:
         _show_diff(result)
-    if stream.isatty() and verbosity not in ("quiet", "stats"):
+    if stream.isatty():
         from rich.console import Console
 
         if result.diff and result.changed and sys.stdout.isatty():
@@ -193,7 +193,7 @@ def _show(result: RunResult, verbosity: str, stream: TextIO) -> None:
 
         from fsdp_migrate.report.rewrite import terminal_report as terminal
 
-        terminal.show(result, Console(file=stream), verbosity == "verbose")
+        terminal.show(result, Console(file=stream), verbosity)
         return
     for line in text.error_lines(result):
         click.echo(line, err=True)

@@ -111,5 +111,7 @@ def explanation(page: Page) -> Iterator[str]:
 def _no_rule(wanted: str, known: Sequence[Page]) -> str:
     near = difflib.get_close_matches(wanted.upper(), [page.id for page in known], n=3, cutoff=0.5)
     names = difflib.get_close_matches(wanted.lower(), [page.name for page in known], n=2, cutoff=0.5)
-    hint = f"; the nearest are {', '.join(near + names)}" if near or names else "; fsdp-migrate rules lists them"
+    found = near + names
+    verb = "is" if len(found) == 1 else "are"
+    hint = f"; the nearest {verb} {', '.join(found)}" if found else "; fsdp-migrate rules lists them"
     return f"there is no rule {wanted}{hint}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -230,7 +231,7 @@ def test_the_example_workflows_are_ones_to_their_hosts(environment: None, name: 
 
 
 def test_the_comment_holds_the_patch(environment: None, tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(SOURCE)
+    (tmp_path / "a.py").write_text(f'"""{"~" * 9}\n\n{"~" * 12}\n@all <b>\n"""\n{SOURCE}')
     steps = yaml.safe_load((ROOT / "docs/workflows/comment.yml").read_text())["jobs"]["fsdp-migrate"]["steps"]
     (script,) = [step["run"] for step in steps if step.get("name") == "Write the comment"]
     path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
@@ -239,3 +240,6 @@ def test_the_comment_holds_the_patch(environment: None, tmp_path: Path) -> None:
     comment = (tmp_path / "comment.md").read_text()
     assert "+++ b/a.py" in comment
     assert comment.startswith("1 file read, 1 with findings, 1 would be rewritten.")
+    fences = [token for token in MarkdownIt("commonmark").parse(comment) if token.type == "fence"]
+    assert [token.content.strip() for token in fences] == [(tmp_path / "fsdp2.patch").read_text().strip()]
+    assert "@all" in fences[0].content

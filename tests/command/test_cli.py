@@ -129,6 +129,7 @@ def test_markdown_report(tmp_path: Path) -> None:
         (["rewrite", "--ignore", "TOR101", "."], "there is no rule TOR101"),
         (["rewrite", "--frobnicate", "."], "No such option"),
         (["rules", "FSDP9010"], "there is no rule FSDP9010; the nearest are FSDP901"),
+        (["rules", "102x"], "there is no rule 102x; the nearest is FSDP102"),
         (["frobnicate"], "No such command"),
     ],
 )

@@ -117,6 +117,18 @@ def test_findings_fit_the_terminal_file_by_file(columns: int, tmp_path: Path) ->
     assert listed.count("FSDP110 safe") == 2
 
 
+@pytest.mark.parametrize("option", ["--quiet", "--stats"])
+@pytest.mark.parametrize("command", [["check"], ["rewrite", "--diff"]])
+def test_a_summary_alone_fits_the_terminal_too(command: list[str], option: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    seen = on_terminal(*command, option, "train.py", cwd=tmp_path, code=1, columns=60)
+    said = seen[seen.rindex("1 file" if "rewrite" in command else "1 source") :].splitlines()
+    assert len(said) > 1 and max(map(len, said)) <= 60
+    assert said[-1].startswith("Next: fsdp-migrate rewrite")
+    assert ("1  FSDP901  manual  unknown-fsdp1-use" in seen) is (option == "--stats")
+    assert "4:21" not in seen
+
+
 @pytest.mark.parametrize(
     ("path", "width", "shown"),
     [

@@ -6,13 +6,29 @@ from rich.console import Console
 from rich.text import Text
 
 from fsdp_migrate.check.checked import CheckResult
+from fsdp_migrate.report import stats
 from fsdp_migrate.report.by_file import Entry, closing, grouped, parts
 from fsdp_migrate.report.check.text import left_out, paragraph, shown
 from fsdp_rules.verdict.finding import Level
 
 
-def show(result: CheckResult, console: Console, verbose: bool = False) -> None:
-    """Print the findings of each file, what was left out, and the summary; if ``verbose``, every finding by itself."""
+def show(result: CheckResult, console: Console, verbosity: str = "") -> None:
+    """Print the findings of each file, what was left out, and the summary.
+
+    ``verbose``: every finding by itself. ``stats``: a line per rule instead of findings. ``quiet``: none.
+    """
+    if verbosity in ("quiet", "stats"):
+        for line in stats.lines(told.finding for told in result.told) if verbosity == "stats" else ():
+            console.print(Text(line), soft_wrap=True)
+    else:
+        _show_findings(result, console, verbosity == "verbose")
+    for said in left_out(result):
+        console.print(Text(said, style="bold red"))
+    for text, is_whole in closing(paragraph(result)):
+        console.print(text, soft_wrap=is_whole)
+
+
+def _show_findings(result: CheckResult, console: Console, verbose: bool) -> None:
     entries, rest = (list(result.told), []) if verbose else shown(result)
     files = grouped(Entry(told.finding, told.source, not told.in_checkpoint) for told in entries)
     safe: dict[str, list[str]] = {}
@@ -25,7 +41,3 @@ def show(result: CheckResult, console: Console, verbose: bool = False) -> None:
         console.print()
     for more in rest:
         console.print(Text(more, style="dim"))
-    for said in left_out(result):
-        console.print(Text(said, style="bold red"))
-    for text, is_whole in closing(paragraph(result)):
-        console.print(text, soft_wrap=is_whole)

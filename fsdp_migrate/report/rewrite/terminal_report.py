@@ -14,7 +14,7 @@ from fsdp_migrate.pipeline.lines import source_line
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.report.by_file import Entry, closing, parts
 from fsdp_migrate.report.half_migrated import warning
-from fsdp_migrate.report.rewrite.text_report import error_lines
+from fsdp_migrate.report.rewrite.text_report import error_lines, lines
 from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import done_to, paragraph, printable
 from fsdp_rules.verdict.finding import Level
@@ -23,10 +23,20 @@ from fsdp_rules.verdict.result import Changed
 _DIFF_STYLES = ((b"+++", "bold"), (b"---", "bold"), (b"@@", "cyan"), (b"+", "green"), (b"-", "red"))
 
 
-def show(result: RunResult, console: Console, verbose: bool = False) -> None:
-    """Print the whole report; if ``verbose``, every finding by itself, also those of level ``safe``."""
-    for part in _parts(result, console, verbose):
-        console.print(part)
+def show(result: RunResult, console: Console, verbosity: str = "") -> None:
+    """Print the whole report.
+
+    ``verbose``: every finding by itself, also those of level ``safe``. ``stats``: a line per rule instead of findings.
+    ``quiet``: none.
+    """
+    if verbosity in ("quiet", "stats"):
+        for line in error_lines(result):
+            console.print(Text(line, style="bold red"))
+        for line in [*lines(result, verbosity)][:-1]:
+            console.print(Text(line))
+    else:
+        for part in _parts(result, console, verbosity == "verbose"):
+            console.print(part)
     for text, is_whole in closing(paragraph(result)):
         console.print(text, soft_wrap=is_whole)
 
