@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fsdp_rules.fsdp1.api import entries
+from fsdp_rules.fsdp1.methods import METHODS
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import UNCHECKED
@@ -39,6 +41,11 @@ WRAPPERS = {"fsdp": FSDP}
         """What to do about it."""
         if known.startswith(f"{FSDP}.") and known.endswith("state_dict_type"):
             return "pass StateDictOptions to each call of get_model_state_dict and its like in place of this setting"
-        if known.startswith(FSDP):
+        _, _, member = known.partition(".")
+        if known.startswith(f"{FSDP}.") and member in METHODS:
+            return f"call {member} on the model itself where this value is used, and run this tool again"
+        if any(entry.kind == "method" and entry.name == member for entry in entries()):
+            return f"call FSDP.{member}(...) itself where this value is used, and run this tool again"
+        if known == FSDP:
             return "call fully_shard(module, ...) where this value is used, or keep the file on fsdp_compat (--to shim)"
         return "replace it with the public FSDP2 API (FSDPModule.unshard, reshard, DTensor parameters), or remove it"

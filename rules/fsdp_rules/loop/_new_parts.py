@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.file.attribute_names import name_pattern
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.wrapping import may_wrap
@@ -35,11 +36,15 @@ SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", 
 
 @dataclass(frozen=True)
 class NewPart:
-    """``owner`` gets something of the kind ``part``, as its attribute ``name`` where it has one."""
+    """``owner`` gets something of the kind ``part``, as its attribute ``name`` where it has one.
+
+    ``pattern``: a regular expression for the names that it can get, where the name is no literal.
+    """
 
     owner: cst.BaseExpression
     part: Part
     name: str = ""
+    pattern: str = ""
 
 
 def assigned(node: cst.Assign | cst.AnnAssign | cst.AugAssign, file: File) -> NewPart | None:
@@ -81,7 +86,8 @@ def exchanged(call: cst.Call, file: File) -> NewPart | None:
         return NewPart(given[0], Part.HOLDS)
     if name != "setattr" or len(given) != 3 or "weight" in file.code(given[1]):
         return None
-    return NewPart(given[0], part_of(given[2], file), _text(given[1]))
+    pattern = "" if isinstance(given[1], cst.SimpleString) else name_pattern(given[1], file)
+    return NewPart(given[0], part_of(given[2], file), _text(given[1]), pattern)
 
 
 def part_of(value: cst.BaseExpression, file: File) -> Part:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._module_counts import METHODS as WHOLE
+from fsdp_rules.loop._module_counts import about_modules
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import INNER, Certainty
@@ -23,12 +25,13 @@ class Children(Rule):
 
     FSDP1's wrapper has one child, the model inside, and a model that `fully_shard` sharded has its own children: an
     index, a loop or a name means something else. A function that gives each child to itself gets to the same modules,
-    and `model.module.children()` is `model.children()`. It is the same under `fsdp_compat`.
+    and `model.module.children()` is `model.children()`. `modules()` and `named_modules()` have no wrapper for each unit
+    any more, so that a count of them, or a place among them, is another. It is the same under `fsdp_compat`.
     """
 
     id = "FSDP231"
     name = "children"
-    words = (r"\b(named_)?children\(", r"\._modules\b")
+    words = (r"\b(named_)?children\(", r"\._modules\b", r"\b(named_)?modules\(")
     what_to_test = EFFECT
     visits = (cst.Attribute,)
     shim = True
@@ -50,7 +53,11 @@ def run(net):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """What names the children of a model that is sharded where it is."""
-        if not isinstance(node, cst.Attribute) or node.attr.value not in (*METHODS, "_modules"):
+        if not isinstance(node, cst.Attribute):
+            return
+        if node.attr.value in WHOLE:
+            yield from about_modules(node, file)
+        if node.attr.value not in (*METHODS, "_modules"):
             return
         call = file.parent(node)
         is_call = isinstance(call, cst.Call) and call.func is node

@@ -9,6 +9,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import asked, elements
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.api import entries
+from fsdp_rules.fsdp1.methods import METHODS
+from fsdp_rules.loop._names_at_run_time import about_runtime_name
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -27,6 +29,8 @@ OF_MODULES = frozenset({"apply", "load_state_dict", "state_dict"})
 ASKED = frozenset({"clip_grad_norm_", "module", "no_sync"})
 #: Those that a class gives unbound. FSDP1's static methods are rewritten through an instance as they are elsewhere.
 BOUND = OF_MODULES | {"clip_grad_norm_", "no_sync", "zero_grad"}
+#: The methods and the property of an FSDP1 model that are not the same in FSDP2.
+NAMED = ("module", *sorted((CHANGED | BOUND) & METHODS, key=lambda name: (name not in BOUND, name)))
 #: What is called later gives the model, which no analysis of its names sees.
 WEAK = ("weakref.ref", "weakref.proxy")
 
@@ -36,13 +40,15 @@ class IndirectAccess(Rule):
 
     A name of FSDP1's wrapper that is a text (`getattr`, `operator.attrgetter`, `operator.methodcaller`,
     `functools.reduce(getattr, ...)`), or a method that is called on a class and given the model
-    (`nn.Module.state_dict(model)`), is not rewritten: write it as `model.name`, and this tool rewrites that.
+    (`nn.Module.state_dict(model)`), is not rewritten: write it as `model.name`, and this tool rewrites that. A name
+    that is only known at run time (`getattr(model, name)`) is reported, unless no value that it can have is one of
+    them.
     """
 
     id = "FSDP235"
     name = "indirect-access"
     words = (
-        r"\b(getattr|hasattr|attrgetter|methodcaller|reduce|weakref|__getattr__|__getattribute__)\b",
+        r"\b(getattr|hasattr|delattr|attrgetter|methodcaller|reduce|weakref|__getattr__|__getattribute__)\b",
         r"\bModule\.\w+\(",
         r"\b(type\([\w.]+\)|__class__)\.\w+\(",
     )
@@ -74,6 +80,7 @@ def run(net):
             return
         if file.resolved(node.func) in WEAK and node.args:
             yield from _weak(node, file)
+        yield from about_runtime_name(node, NAMED, file)
         for model, names in _taken(node, file):
             place = next((place for place, name in enumerate(names) if name in CHANGED | BOUND), None)
             held = Certainty.NO if place is None else _held(model, names[:place], file)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.attribute_names import ANY
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
@@ -94,12 +95,28 @@ def build(model, classes):
         condition = "" if held is Certainty.YES else "if this model is sharded: "
         if new.part is Part.HOLDS:
             yield Diagnosis(place, Level.MANUAL, f"{condition}{OWN if own else PLAIN}", ADVICE)
+        elif own and new.pattern:
+            yield from _named_by_text(new, place, held, condition, file)
         elif own and new.name and new.name not in OTHERS and file.project.parts.reads(new.name):
             made = is_followed(file.code(new.owner), node, file) or is_made_by_table(new.owner, file)
             level = Level.MANUAL if made or held is Certainty.YES else Level.REVIEW
             yield Diagnosis(place, level, f"{condition}{READ.format(name=new.name)}", BEFORE)
         elif own and _may_be_read(new, node, file):
             yield Diagnosis(place, Level.REVIEW, f"{condition}{ASSUMED.format(name=new.name or 'it')}", BEFORE)
+
+
+def _named_by_text(
+    new: NewPart, place: cst.CSTNode, held: Certainty, condition: str, file: File
+) -> Iterator[Diagnosis]:
+    """The verdict about ``setattr`` with a name that is no literal: one that the model reads, or that may be one."""
+    read = file.project.parts.read_like(new.pattern)
+    if read is None:
+        return
+    if ANY not in new.pattern:
+        level = Level.MANUAL if held is Certainty.YES else Level.REVIEW
+        yield Diagnosis(place, level, f"{condition}{READ.format(name=read)}", BEFORE)
+    elif held is Certainty.YES:
+        yield Diagnosis(place, Level.REVIEW, ASSUMED.format(name="an attribute of this name"), BEFORE)
 
 
 def _target(node: cst.Assign | cst.AnnAssign | cst.AugAssign) -> cst.BaseExpression:

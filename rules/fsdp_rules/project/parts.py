@@ -207,8 +207,16 @@ class Parts:
 
     def reads(self, attribute: str) -> bool:
         """Whether some module of the project reads an attribute of its own of this name."""
-        return any(
-            attribute in one.reads and self._instance(one, 6) in (Part.PLAIN, Part.HOLDS)
+        return self.read_like(re.escape(attribute)) is not None
+
+    def read_like(self, pattern: str) -> str | None:
+        """The first attribute by name whose whole name fits ``pattern``, and that a module of the project reads."""
+        fits = re.compile(pattern).fullmatch
+        found = {
+            name
             for all_of in self.classes.values()
             for one in all_of
-        )
+            for name in filter(fits, one.reads)
+            if self._instance(one, 6) in (Part.PLAIN, Part.HOLDS)
+        }
+        return min(found, default=None)
