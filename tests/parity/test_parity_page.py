@@ -9,6 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from fsdp_rules.settings import Settings
+from tests.parity.harness import HELPER, rewritten
+from tests.parity.programs import programs
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,3 +40,10 @@ def test_what_differs_is_counted_and_named(script: ModuleType) -> None:
     assert "and 1 differ.**" in page
     assert f"| {first} | different | loss \\| of step 2 |" in page
     assert f"| {second} | left to a human |" in page
+
+
+def test_no_program_that_was_native_becomes_a_helper(script: ModuleType) -> None:
+    data = json.loads(script.DATA.read_text(encoding="utf-8"))["programs"]
+    native = [program for program in programs() if data[program.name]["form"] == "native"]
+    assert len(native) > 80
+    assert [one.name for one in native if HELPER.search(rewritten(one.source, Settings()))] == []

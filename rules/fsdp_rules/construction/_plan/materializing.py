@@ -58,15 +58,16 @@ def functions(plan: ShardPlan, file: File) -> list[Edit]:
 
 def _with_function(file: File) -> str:
     head = f"def {own_name(BY_INIT, file)}(unit, init_module):"
-    return _text([head], SUMMARIES[BY_INIT], ["            init_module(module)"], file)
+    initialise = ["        for module in modules:", "            init_module(module)"]
+    return _text([head], SUMMARIES[BY_INIT], initialise, file)
 
 
 def _with_reset(file: File) -> str:
     head = [f"@{file.ref('torch.no_grad', everywhere=True)}()", f"def {own_name(BY_RESET, file)}(unit, device):"]
     reset = [
-        "            if [*module.parameters(False), *module.buffers(False)]:",
-        "                module.to_empty(device=device, recurse=False)",
-        "                module.reset_parameters()",
+        "        for module in (m for m in modules if [*m.parameters(False), *m.buffers(False)]):",
+        "            module.to_empty(device=device, recurse=False)",
+        "            module.reset_parameters()",
     ]
     return _text(head, SUMMARIES[BY_RESET], reset, file)
 
@@ -87,7 +88,6 @@ def _text(head: list[str], summary: str, initialise: list[str], file: File) -> s
             "    for module in modules:",
             f"        modules += [m for m in module.children() if m not in modules and not isinstance(m, {sharded})]",
             f"    if any(tensor.is_meta for tensor in {chain}(unit.parameters(), unit.buffers())):",
-            "        for module in modules:",
             *initialise,
             *([f"    return {held}"] if broadcasts else []),
         ]
