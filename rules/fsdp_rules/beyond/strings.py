@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.class_tests import name_test
+from fsdp_rules.file.class_tests import name_test, subject_of_name
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.type_places import in_annotation
 from fsdp_rules.fsdp1.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODULES, canonical
@@ -21,6 +22,12 @@ STARTS = (FSDP_PACKAGE, FSDP)
 #: Calls that put something else in the place of a name of a module.
 PATCHES = re.compile(r"(^|\.)(patch|patch\.object|setattr|object)$")
 IMPORTERS = frozenset({"importlib.import_module", "__import__"})
+#: What is asked of a text, with another.
+ASKS = frozenset(
+    {"count", "endswith", "find", "findall", "fnmatch", "fullmatch", "index", "match", "search", "startswith"}
+)
+#: What holds the name of a class, and not a choice of a configuration.
+NAMED = re.compile(r"name|class|cls|type|repr|str\(", re.IGNORECASE)
 
 
 class NamesInStrings(Rule):
@@ -28,7 +35,9 @@ class NamesInStrings(Rule):
 
     `importlib.import_module("torch.distributed.fsdp")`, `getattr(module, "FullyShardedDataParallel")` and class paths
     in configuration reach FSDP1 without an import. This tool cannot see how they are used, so they are listed. With
-    `--to shim` paths become those of `fsdp_compat`, which has all of FSDP1's names.
+    `--to shim` paths become those of `fsdp_compat`, which has all of FSDP1's names. A text that is searched for the
+    class's name, such as a profiler's event or a printed model, no longer has it: FSDP2's classes are called FSDP and
+    the model's own name.
     """
 
     id = "FSDP904"
@@ -52,6 +61,13 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
             text = node.evaluated_value
             if isinstance(text, str) and text.startswith(STARTS) and not _is_about_something_else(node, file):
                 yield from self._string(node, text, file)
+            if isinstance(text, str) and FSDP in text and _is_searched(node, file):
+                yield Diagnosis(
+                    node,
+                    Level.REVIEW,
+                    f"assumes that no name of a sharded module's class is meant, which is no longer {FSDP}",
+                    "search for FSDPModule by isinstance, or for the model's own class, whose name FSDP2's contains",
+                )
             elif isinstance(text, str) and file.settings.to != "shim" and (moved := _patched(node, text, file)):
                 yield Diagnosis(
                     node,
@@ -120,6 +136,22 @@ def _patched(node: cst.SimpleString, text: str, file: File) -> str | None:
         text = f"{module}.{text}" if module is not None else ""
     known = canonical(file.project.resolve(text)) if "." in text else None
     return known if known in FSDP1_NAMES else None
+
+
+def _is_searched(node: cst.SimpleString, file: File) -> bool:
+    """Whether the string is looked for in another text, or compared with one that may be the name of a class."""
+    parent = file.parent(node)
+    if isinstance(parent, cst.Arg):
+        call = file.parent(parent)
+        return isinstance(call, cst.Call) and last_name(call.func) in ASKS
+    if isinstance(parent, cst.Element):
+        parent = file.parent(file.parent(parent) or parent)
+    test = file.parent(parent) if isinstance(parent, cst.ComparisonTarget) else parent
+    if not isinstance(test, cst.Comparison) or name_test(test) is not None or len(test.comparisons) != 1:
+        return False
+    other = test.left if isinstance(parent, cst.ComparisonTarget) else test.comparisons[0].comparator
+    is_within = isinstance(test.comparisons[0].operator, cst.In | cst.NotIn) and test.left is node
+    return subject_of_name(file.value(other)) is None and (is_within or NAMED.search(file.code(other)) is not None)
 
 
 def _is_about_something_else(node: cst.SimpleString, file: File) -> bool:

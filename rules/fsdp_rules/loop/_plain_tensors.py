@@ -19,6 +19,11 @@ COUNTS = frozenset({"Histogram", "add_histogram"})
 ARRAYS = frozenset({"numpy.array", "numpy.asarray", "numpy.histogram"})
 #: Functions that compare tensors, which have to be of one kind; ``allclose`` takes no DTensors at all.
 COMPARES = frozenset({"torch.allclose", "torch.equal", "torch.testing.assert_close"})
+#: Functions of torch that make a plain tensor of several elements, and methods that change one in place by another.
+MAKES = frozenset(
+    f"torch.{name}" for name in ("empty", "eye", "full", "normal", "ones", "rand", "randint", "randn", "zeros")
+)
+CHANGES = frozenset({"add_", "addcdiv_", "addcmul_", "div_", "lerp_", "mul_", "sub_"})
 #: What fills many tensors at once, which has no form for DTensors.
 FILLS = "torch._foreach_copy_"
 
@@ -35,6 +40,8 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         if target is Certainty.MAYBE and not isinstance(_root(func.value), cst.Name):
             return Certainty.NO
         return Certainty.NO if _may_be_sharded(given[0], file) else target
+    if isinstance(func, cst.Attribute) and func.attr.value in CHANGES and any(_is_made(one, file) for one in given):
+        return sharded_parameter(func.value, file)
     if file.resolved(func) == FILLS and given:
         model = model_of_parameters(given[0], file)
         return Certainty.NO if model is None else sharded_value(model, file)
@@ -49,6 +56,23 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         other = given[0] if held[1] > held[0] else given[1]
         return Certainty.NO if _may_be_sharded(other, file) else max(held)
     return Certainty.NO
+
+
+def added_plain(node: cst.AugAssign, file: File) -> Certainty:
+    """How sure it is that ``node``, ``p += torch.randn(p.shape)``, adds a plain tensor to a sharded parameter."""
+    return sharded_parameter(node.target, file) if _is_made(node.value, file) else Certainty.NO
+
+
+def _is_made(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a plain tensor that torch makes, or is computed from one."""
+    node = file.value(node)
+    if isinstance(node, cst.BinaryOperation):
+        return _is_made(node.left, file) or _is_made(node.right, file)
+    if not isinstance(node, cst.Call):
+        return False
+    if file.resolved(node.func) in MAKES:
+        return True
+    return isinstance(node.func, cst.Attribute) and file.resolved(node.func) is None and _is_made(node.func.value, file)
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:

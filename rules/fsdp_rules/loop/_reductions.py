@@ -22,10 +22,12 @@ JOINS = frozenset({"cat", "concat", "hstack", "parameters_to_vector", "vector_to
 #: What a parameter may go through before.
 PASSED = frozenset(
     {
-        *("abs", "clone", "contiguous", "cpu", "data", "detach", "double", "flatten", "float", "pow", "ravel"),
-        *("reshape", "square", "to", "view"),
+        *("abs", "clone", "contiguous", "cpu", "data", "detach", "double", "flatten", "float", "pow"),
+        *("ravel", "reshape", "sqrt", "square", "to", "view"),
     }
 )
+#: What torch's optimizers call the tensors that they keep for each parameter.
+STATES = frozenset({"exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "square_avg"})
 COLLECTIVES = re.compile(r"^(all_gather|all_reduce|broadcast|reduce)")
 PLAIN = frozenset({"float", "int", "item", "print", "str"})
 REPORTS = re.compile(r"(^|_)(debug|info|log|note|print|report|scalar|warn|warning|write|summary)(s|$|_)", re.IGNORECASE)
@@ -70,7 +72,17 @@ def _parameter(node: cst.BaseExpression, file: File) -> Certainty:
             break
     if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias"):
         return Certainty.NO if sharded_owner(node.value, file) is None else Certainty.YES
-    return sharded_parameter(node, file)
+    return max(sharded_parameter(node, file), _optimizer_state(node, file))
+
+
+def _optimizer_state(node: cst.BaseExpression, file: File) -> Certainty:
+    """Whether ``node`` is a tensor that an optimizer keeps for a parameter, which is sharded as that is."""
+    if not isinstance(node, cst.Subscript) or "fsdp1" not in file.project.flags:
+        return Certainty.NO
+    index = node.slice[0].slice
+    key = index.value if isinstance(index, cst.Index) else None
+    is_kept = isinstance(key, cst.SimpleString) and key.evaluated_value in STATES
+    return Certainty.MAYBE if is_kept and file.project.touches(file.path) else Certainty.NO
 
 
 def is_only_reported(call: cst.Call, file: File) -> bool:

@@ -1,4 +1,4 @@
-"""Rule for ``children``, ``named_children`` and ``_modules`` of a wrapped model."""
+"""Rule for ``children``, ``named_children`` and the tables (``_modules``) of a wrapped model."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
 METHODS = ("children", "named_children")
+#: A module's own tables, and what FSDP1's wrapper has in its own.
+TABLES = {"_modules": "the model alone", "_parameters": "empty", "_buffers": "empty"}
 
 
 class Children(Rule):
     """children() and named_children() of a sharded model.
 
     FSDP1's wrapper has one child, the model inside, and a model that `fully_shard` sharded has its own children: an
-    index, a loop or a name means something else. A function that gives each child to itself gets to the same modules,
-    and `model.module.children()` is `model.children()`. `modules()` and `named_modules()` have no wrapper for each unit
-    any more, so that a count of them, or a place among them, is another. It is the same under `fsdp_compat`.
+    index, a loop or a name means something else, and its own `_parameters` and `_buffers` are empty. A function that
+    gives each child to itself gets to the same modules, and `model.module.children()` is `model.children()`.
+    `modules()` and `named_modules()` have no wrapper for each unit any more, so that a count of them, or a place among
+    them, is another. It is the same under `fsdp_compat`.
     """
 
     id = "FSDP231"
     name = "children"
-    words = (r"\b(named_)?children\(", r"\._modules\b", r"\b(named_)?modules\(")
+    words = (r"\b(named_)?children\(", r"\._(modules|parameters|buffers)\b", r"\b(named_)?modules\(")
     what_to_test = EFFECT
     visits = (cst.Attribute,)
     shim = True
@@ -57,11 +60,11 @@ def run(net):
             return
         if node.attr.value in WHOLE:
             yield from about_modules(node, file)
-        if node.attr.value not in (*METHODS, "_modules"):
+        if node.attr.value not in (*METHODS, *TABLES):
             return
         call = file.parent(node)
         is_call = isinstance(call, cst.Call) and call.func is node
-        if is_call is (node.attr.value == "_modules") or _is_recursive(node, file):
+        if is_call is (node.attr.value in TABLES) or _is_recursive(node, file):
             return
         if file.code(node.value).endswith(INNER):
             return
@@ -70,11 +73,14 @@ def run(net):
             return
         said = f"{node.attr.value}{'()' if is_call else ''}"
         text = file.code(node.value)
+        before = TABLES.get(node.attr.value, "the model alone")
         cure = f"use [{text}] for FSDP1's one child, remove the comment where the model's own are meant"
+        if before == "empty":
+            cure = "remove the comment where the model's own are meant, and the code where it had nothing to do"
         if held is Certainty.YES:
-            message = f"{said} was the model alone under FSDP1, and is now what the model contains"
+            message = f"{said} was {before} under FSDP1, and is now what the model contains"
             yield Diagnosis(node, Level.MANUAL, message, cure)
-        else:
+        elif before != "empty":
             # What is taken out of a wrapper has the model's own children under both.
             message = f"assumes {text} was no wrapper under FSDP1, whose {said} was the model alone"
             yield Diagnosis(node, Level.REVIEW, message, f"use [{text}] if it was one")

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.loop._plain_tensors import plain_tensor
+from fsdp_rules.loop._plain_tensors import added_plain, plain_tensor
 from fsdp_rules.model.parameters import NAMES, sharded_parameter
 from fsdp_rules.model.sharded import sharded_owner, sharded_part
 from fsdp_rules.model.summoned import is_summoned
@@ -42,11 +42,12 @@ class ParameterData(Rule):
         r"\.(data|weight|bias)\s*=[^=]",
         r"\bsetattr\(",
         r"\.(numpy|tolist|copy_|share_memory_)\(|_foreach_copy_",
+        r"\btorch\.(empty|eye|full|normal|ones|rand|randint|randn|zeros)\(",
         r"\b(allclose|equal|assert_close)\(",
         r"\b(Histogram|add_histogram|array|asarray|histogram)\(",
     )
     what_to_test = EFFECT
-    visits = (cst.AssignTarget, cst.Call)
+    visits = (cst.AssignTarget, cst.AugAssign, cst.Call)
     shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -71,7 +72,11 @@ def decay(model, rate):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """What runs over the parameters of a wrapped model, below where it is wrapped."""
         if isinstance(node, cst.Call):
-            yield from _read(node, file)
+            yield from _read(node, plain_tensor(node, file), f"{file.code(node.func)}()", file)
+        elif isinstance(node, cst.AugAssign):
+            yield from _read(
+                node, added_plain(node, file), f"{file.code(node.target)} {file.code(node.operator).strip()}", file
+            )
         assigned = _assigned(node)
         if assigned is None or is_summoned(node, file):
             return
@@ -105,14 +110,13 @@ def _assigned(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
     return (owner, attribute) if attribute in {"data", *NAMES} else None
 
 
-def _read(call: cst.Call, file: File) -> Iterable[Diagnosis]:
-    """The verdict about a ``call`` that takes a parameter for a plain tensor."""
-    held = plain_tensor(call, file)
-    if held is Certainty.NO or is_summoned(call, file) or (held is Certainty.MAYBE and _shards_itself(call, file)):
+def _read(node: cst.CSTNode, held: Certainty, name: str, file: File) -> Iterable[Diagnosis]:
+    """The verdict about ``node``, called ``name``, which takes a parameter for a plain tensor as surely as ``held``."""
+    if held is Certainty.NO or is_summoned(node, file) or (held is Certainty.MAYBE and _shards_itself(node, file)):
         return
-    raises = f"{file.code(call.func)}() fails where a sharded FSDP2 parameter meets plain tensors"
+    raises = f"{name} fails where a sharded FSDP2 parameter meets plain tensors"
     yield Diagnosis(
-        call,
+        node,
         Level.MANUAL,
         raises if held is Certainty.YES else f"if this model is sharded here, {raises}",
         "use parameter.to_local(), this rank's shard as under FSDP1, or parameter.full_tensor() on all ranks",

@@ -25,7 +25,8 @@ def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
     model = model_of_parameter(node, file)
     if model is not None:
         return sharded_value(model, file)
-    if isinstance(node, cst.Attribute) and node.attr.value in NAMES and (held := sharded_part(node.value, file)):
+    owned = file.value(node)
+    if isinstance(owned, cst.Attribute) and owned.attr.value in NAMES and (held := sharded_part(owned.value, file)):
         return held
     text = element_text(node)
     return Certainty.NO if text is None else file.project.parameters.find(file.path, file.scope(node), text).certainty

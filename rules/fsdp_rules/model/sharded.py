@@ -102,10 +102,21 @@ def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:
 def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> cst.BaseExpression | None:
     """What is surely a sharded model at ``at``: ``node``, or what it is a part of; None where neither is."""
     while sharded(node, file, at).certainty is not Certainty.YES:
-        if not isinstance(node, cst.Attribute | cst.Subscript):
+        outer = _whole(node, file)
+        if outer is None:
             return None
-        node = node.value
+        node = outer
     return node
+
+
+def _whole(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """What ``node`` is a part of: an attribute, an element, or what ``get_submodule`` gives."""
+    if isinstance(node, cst.Attribute | cst.Subscript):
+        return node.value
+    made = file.value(node)
+    if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and made.func.attr.value == "get_submodule":
+        return made.func.value
+    return None
 
 
 def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
@@ -118,9 +129,10 @@ def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
             held = max(held, found)
         if held is Certainty.NO and is_given_by_call(node, file):
             held = Certainty.MAYBE
-        if not isinstance(node, cst.Attribute | cst.Subscript):
+        outer = _whole(node, file)
+        if outer is None:
             return held
-        node = node.value
+        node = outer
 
 
 def _followed(node: cst.BaseExpression, text: str, file: File) -> Certainty:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_partial
+from fsdp_rules.file.expressions import calls_plainly, is_partial
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
@@ -121,9 +121,12 @@ def _by_target(module: cst.Module, file: File) -> dict[str, list[cst.Assign]]:
 
 
 def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:
-    """The model over whose parameters the name ``node`` runs, through loops, comprehensions and lists; else None."""
+    """The model whose parameter ``node`` is: a name that runs over them, or one of them by itself; else None.
+
+    Loops, comprehensions, lists, ``next(...)``, an element and ``get_parameter`` are followed.
+    """
     if not isinstance(node, cst.Name):
-        return None
+        return _model_of_one(node, file)
     for ancestor in file.ancestors(node):
         if isinstance(ancestor, cst.For) and _binds(ancestor.target, node.value):
             return model_of_parameters(ancestor.iter, file)
@@ -131,7 +134,18 @@ def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | No
             if _binds(clause.target, node.value):
                 return model_of_parameters(clause.iter, file)
         if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
-            return None
+            break
+    return _model_of_one(file.value(node), file)
+
+
+def _model_of_one(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:
+    """The model whose parameter ``next(...)``, an element, ``get_parameter`` or an attribute of a module gives."""
+    if isinstance(node, cst.Subscript):
+        return model_of_parameters(node.value, file)
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return node.func.value if node.func.attr.value == "get_parameter" else None
+    if isinstance(node, cst.Call) and calls_plainly(node, ("next",), 1):
+        return model_of_parameters(node.args[0].value, file)
     return None
 
 

@@ -15,6 +15,8 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
+#: Functions that call ``state_dict()`` of what their dictionary holds.
+TAKES = frozenset(f"torch.distributed.checkpoint.{name}" for name in ("async_save", "load", "save"))
 OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizers?)$", re.IGNORECASE)
 
 
@@ -52,9 +54,21 @@ def main(net, rank):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """One verdict for each state that FSDP1 does not transform afterwards."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or not is_raw_state(node, file):
+        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
             return
-        if not _uses_wrapped(file) and not any(map(canonical, file.aliases.values())):
+        taken = _taken_whole(node, file)
+        if (taken is None and not is_raw_state(node, file)) or not (
+            _uses_wrapped(file) or any(map(canonical, file.aliases.values()))
+        ):
+            return
+        if taken is not None:
+            text = file.code(taken)
+            yield Diagnosis(
+                taken,
+                Level.INFO,
+                f"{text}.state_dict() is what this takes, and FSDP1's files of it do not load into FSDP2",
+                f"use get_optimizer_state_dict(model, {text}), which returns a state by name for any number of ranks",
+            )
             return
         yield Diagnosis(
             node,
@@ -62,6 +76,16 @@ def main(net, rank):
             f"{file.code(node)} is this rank's part of the state, and FSDP1's parts do not load into FSDP2",
             "use get_optimizer_state_dict(model, optimizer), which returns a state by name for any number of ranks",
         )
+
+
+def _taken_whole(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """The optimizer that a function of torch.distributed.checkpoint gets by itself: it calls its ``state_dict()``."""
+    if file.resolved(call.func) not in TAKES or not call.args:
+        return None
+    state = file.value(call.args[0].value)
+    values = [entry.value for entry in state.elements] if isinstance(state, cst.Dict) else []
+    named = (one for one in values if isinstance(one, cst.Name | cst.Attribute))
+    return next((one for one in named if OPTIMIZER.search(last_name(one))), None)
 
 
 def _uses_wrapped(file: File) -> bool:

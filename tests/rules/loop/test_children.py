@@ -22,6 +22,8 @@ def said(source: str, settings: Settings | None = None, **others: str) -> list[t
         "    return [name for name, child in model.named_children()]\n",
         "    return next(model.children())\n",
         "    return model._modules\n",
+        "    return [name for name, parameter in model._parameters.items()]\n",
+        "    return model._buffers\n",
     ],
 )
 @pytest.mark.parametrize("to", ["native", "shim"])

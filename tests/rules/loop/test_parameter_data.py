@@ -57,3 +57,26 @@ def test_a_function_that_shards_with_fsdp2_itself() -> None:
     main = f"{HEAD}class A:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
     assert [certainty for _, _, certainty in found(body, main=main)] == ["if"]
     assert found(f"{body}    fully_shard(self.model)\n", main=main) == []
+
+
+NOISE = {
+    "p.add_(torch.randn(p.shape), alpha=0.1)": True,
+    "p += 0.1 * torch.randn(p.size(), device=p.device)": True,
+    "noise = torch.rand(p.shape).to(p.device)\n        p.data.sub_(noise)": True,
+    "p.lerp_(torch.zeros(p.shape), 0.5)": True,
+    "p.add_(torch.zeros_like(p))": False,
+    "p.mul_(torch.tensor(0.9))": False,
+    "p.mul_(rate)": False,
+    "x = torch.randn(4)\n        x.add_(torch.randn(4))": False,
+    "p.full_tensor().add_(torch.randn(p.shape))": False,
+}
+
+
+@pytest.mark.parametrize(("line", "raises"), NOISE.items())
+def test_a_plain_tensor_that_meets_a_parameter(line: str, raises: bool) -> None:
+    body = f"    for p in model.parameters():\n        {line}\n"
+    expected = [(8 + line.count("\n"), "manual", "sure")] if raises else []
+    assert found(f"import torch\n{HEAD}def jitter(model, rate):\n    model = FSDP(model)\n{body}") == expected
+    main = f"{HEAD}from example import jitter\n\njitter(FSDP(model), 1)\n"
+    assert bool(found(f"import torch\n\n\ndef jitter(model, rate):\n{body}", main=main)) == raises
+    assert found(f"import torch\n\n\ndef jitter(model, rate):\n{body}") == []

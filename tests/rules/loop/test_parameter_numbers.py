@@ -21,6 +21,13 @@ USES = {
     "return max(p.abs().max().item() for p in net.parameters())": "review",
     "print(f'{sum(p.norm() for p in net.parameters())}')": "review",
     "log(norm=float(sum(p.norm() for p in net.parameters())))": "review",
+    "return net.get_parameter('head.weight').norm() + x": "manual",
+    "return net.get_submodule('head').weight.norm() + x": "manual",
+    "head = net.get_submodule('head')\n    print(head.weight.norm())": "review",
+    "first = next(net.parameters())\n    print(first.norm())": "review",
+    "print(list(net.parameters())[0].norm())": "review",
+    "print(dict(net.named_parameters())['head.weight'].norm())": "review",
+    "weight = net.head.weight\n    print(weight.norm())": "review",
     "return [p.full_tensor().norm() for p in net.parameters()]": None,
     "return sum(p.numel() for p in net.parameters() if p.requires_grad)": None,
     "with FSDP.summon_full_params(net):\n        return sum(p.norm() for p in net.parameters())": None,
@@ -40,6 +47,24 @@ def test_numbers_in_another_file(use: str, level: str | None) -> None:
     assert levels("FSDP227", source, main=main) == ([] if level is None else [level])
     plain = main.replace("model = FSDP(model)", "other = FSDP(model)").replace("measure(model", "measure(build()")
     assert levels("FSDP227", source, main=plain) == []
+
+
+KEPT = {
+    "print(optimizer.state[next(model.parameters())]['exp_avg'].norm())": ["review"],
+    "for p in model.parameters():\n    state = optimizer.state[p]\n    x += state['exp_avg_sq'].sqrt().mean()": [
+        "manual"
+    ],
+    "for p in model.parameters():\n    optimizer.state[p]['exp_avg'].zero_()": [],
+    "print(metrics['exp_avg'].norm())": ["review"],
+    "print(metrics['loss'].mean())": [],
+}
+
+
+@pytest.mark.parametrize(("use", "expected"), KEPT.items())
+def test_what_an_optimizer_keeps_is_sharded_as_its_parameters(use: str, expected: list[str]) -> None:
+    head = f"import torch\n{HEAD}model = FSDP(model)\noptimizer = torch.optim.AdamW(model.parameters())\n"
+    assert levels("FSDP227", f"{head}{use}\n") == expected
+    assert levels("FSDP227", f"import torch\nmodel = build()\n{use}\n") == []
 
 
 OWN = """
