@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Result
 
 if TYPE_CHECKING:
@@ -73,9 +72,6 @@ class Engine(Protocol):
 
     def as_fsdp1(self, data: bytes) -> bytes:
         """The bytes of a file on ``fsdp_compat`` as the FSDP1 code that it stands for."""
-
-    def on_models(self, data: bytes, path: str, settings: Settings) -> tuple[bytes, tuple[Finding, ...]]:
-        """The bytes of a file with calls on FSDP1's class as calls on the model, and what is said of each."""
 
     def back_on_shim(self, data: bytes, path: str) -> bytes:
         """The bytes of such a file after a rewrite, with the FSDP1 names that were left imported from the shim."""
@@ -155,11 +151,6 @@ class RulesEngine:
         from fsdp_rules.engine.from_shim import as_fsdp1
 
         return as_fsdp1(data)
-
-    def on_models(self, data: bytes, path: str, settings: Settings) -> tuple[bytes, tuple[Finding, ...]]:
-        from fsdp_rules.engine.on_models import on_models
-
-        return on_models(data, path, settings)
 
     def back_on_shim(self, data: bytes, path: str) -> bytes:
         from fsdp_rules.engine.from_shim import back_on_shim

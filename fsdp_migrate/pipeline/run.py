@@ -17,7 +17,6 @@ from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow, follow_wraps
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
-from fsdp_migrate.pipeline.readings import as_it_was, reading
 from fsdp_migrate.pipeline.releases import Done
 from fsdp_migrate.pipeline.rewriting import rewritten
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
@@ -27,7 +26,6 @@ from fsdp_migrate.tree.files import Source, discover, read_regular, real
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
 if TYPE_CHECKING:
@@ -90,7 +88,6 @@ class _File:
     candidate: Candidate
     result: Result
     data: bytes
-    found: tuple[Finding, ...] = ()
 
 
 def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose | None = None) -> RunResult:
@@ -106,10 +103,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
         sources = [Source(Path(name).as_posix(), real(Path(name))) for name in request.paths]
         read = partial(_given, text)
     files, rest = _read(sources, read, engine, progress)
-    for file in files:
-        if not file.source.is_config and file.result is PENDING:
-            applied = _settings_of(request, False, False, file.source.shown)
-            file.candidate, file.found = reading(file.candidate, request.of == "shim", applied, engine)
+    if request.of == "shim":
+        _as_fsdp1(files, engine)
     python = [file for file in files if not file.source.is_config]
     reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
     files += reached
@@ -117,8 +112,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     keys = project.own if project is not None and engine.is_migrating(project) else {}
     for source, data in naming([one for one in rest if one.is_config], keys, read):
         files.append(_File(source, Candidate(source.shown, data, False), PENDING, data))
-    for file in files:
-        file.result = as_it_was(file.data, file.candidate, file.result, file.found, request.of == "shim", engine)
+    if request.of == "shim":
+        _back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
     native = project is not None and engine.shards_natively(project)
     progress.start("Configuration", sum(file.source.is_config for file in files))
@@ -176,6 +171,28 @@ def _read(
             rest.append(source)
         progress.step()
     return files, rest
+
+
+def _as_fsdp1(files: Sequence[_File], engine: Engine) -> None:
+    """Let the sources among ``files`` be read as the FSDP1 code that they stand for."""
+    for file in files:
+        candidate = file.candidate
+        if not file.source.is_config and not candidate.is_notebook:
+            file.candidate = replace(candidate, data=engine.as_fsdp1(candidate.data))
+
+
+def _back_on_shim(files: Sequence[_File], engine: Engine) -> None:
+    """Give what was left of FSDP1 in results its shim again; lines are then those of the files as they are."""
+    for file in files:
+        read, result = file.candidate.data, file.result
+        if file.data == read:
+            continue
+        if isinstance(result, Changed):
+            after = engine.back_on_shim(result.source, file.candidate.path)
+            findings = follow(result.findings, read, file.data)
+            file.result = Changed(after, findings) if after != file.data else Unchanged(findings)
+        elif isinstance(result, Unchanged):
+            file.result = Unchanged(follow(result.findings, read, file.data))
 
 
 def _leave_what_is_outside(files: Sequence[_File], paths: Sequence[str]) -> None:
