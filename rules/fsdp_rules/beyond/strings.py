@@ -61,7 +61,7 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
             text = node.evaluated_value
             if isinstance(text, str) and text.startswith(STARTS) and not _is_about_something_else(node, file):
                 yield from self._string(node, text, file)
-            if isinstance(text, str) and FSDP in text and _is_searched(node, file):
+            if isinstance(text, str) and FSDP in text and "fsdp1" in file.project.flags and _is_searched(node, file):
                 yield Diagnosis(
                     node,
                     Level.REVIEW,
