@@ -224,11 +224,13 @@ def main() -> None:
     needed = 4 * max(options.tensors * options.mib, options.largest_mib + 512) * MIB * 11 // 10
     if shutil.disk_usage(options.scratch).free < needed:
         raise SystemExit(f"{options.scratch}: it takes {needed:,} bytes there")
-    result = {
-        **conditions("torch"),
+    load = os.getloadavg()[0]
+    measurements = {
         "tensors_of_one_size": measure_all(options.scratch, options.tensors, options.mib, 0),
         "one_large_tensor": measure_all(options.scratch, 8, min(options.mib, 64), options.largest_mib),
     }
+    loads = [round(load, 1), round(os.getloadavg()[0], 1)]
+    result = {**conditions("torch"), "load_average": loads, **measurements}
     text = json.dumps(result, indent=2)
     print(text)
     if options.output:

@@ -281,3 +281,33 @@ def test_findings_can_be_shown_without_failing(form: str, tmp_path: Path, capsys
     assert main(["check", "--format", form, "--exit-zero", str(tmp_path)]) == 0
     (tmp_path / "a.py").write_text("FSDP(\n")
     assert main(["check", "--format", form, "--exit-zero", str(tmp_path)]) == 2
+
+
+LEVELS = {
+    "manual": ("error", "error", "major"),
+    "review": ("warning", "warning", "minor"),
+    "safe": ("warning", "warning", "minor"),
+    "info": ("note", "notice", "info"),
+}
+
+
+def test_a_level_is_as_loud_in_every_format(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By place and rule, over findings of all levels."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text(
+        "from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP\n\n"
+        "model = FSDP(model, backward_prefetch=BackwardPrefetch.BACKWARD_POST)\nhandle = model._handle\n"
+    )
+    content = json.loads(_output(capsys, "json", "--torch", "2.6", ".", code=1))["findings"]
+    levels = sorted((found["rule"], found["line"], found["level"]) for found in content)
+    assert {level for _, _, level in levels} == LEVELS.keys()
+    run = _sarif(_output(capsys, "sarif", "--torch", "2.6", ".", code=1))
+    lines = {id(result): result["locations"][0]["physicalLocation"]["region"]["startLine"] for result in run["results"]}
+    sarif = sorted((result["ruleId"], lines[id(result)], result["level"]) for result in run["results"])
+    assert sarif == sorted((rule, line, LEVELS[level][0]) for rule, line, level in levels)
+    annotations = _annotations(_output(capsys, "github", "--torch", "2.6", ".", code=1))
+    github = sorted((where["title"].split()[0], int(where["line"]), kind) for kind, where, _ in annotations)
+    assert github == sorted((rule, line, LEVELS[level][1]) for rule, line, level in levels)
+    entries = json.loads(_output(capsys, "gitlab", "--torch", "2.6", ".", code=1))
+    gitlab = sorted((one["check_name"], one["location"]["lines"]["begin"], one["severity"]) for one in entries)
+    assert gitlab == sorted((rule, line, LEVELS[level][2]) for rule, line, level in levels)

@@ -297,6 +297,21 @@ def test_new_lines_are_copied_as_code(reader: Reader) -> None:
     assert button.text == "Copied"
 
 
+def test_on_paper_controls_are_gone_and_the_ground_is_white(reader: Reader) -> None:
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    reader.find("#expand").click()
+    messages = reader.messages()
+    reader.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    try:
+        assert reader.messages() == messages
+        assert reader.seen("#filter, nav, .copy") == []
+        ground, ink = (reader.find("body").value_of_css_property(name) for name in ("background-color", "color"))
+        assert contrast("rgb(255, 255, 255)", ink) > 15
+        assert ground in ("rgba(255, 255, 255, 1)", "rgba(0, 0, 0, 0)")
+    finally:
+        reader.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_axe_finds_nothing(reader: Reader, width: int, scheme: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
+from fsdp_rules.construction._plan.render import MOST_LINES
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import findings, rewrite
@@ -158,3 +161,33 @@ def test_a_second_wrap_of_one_model_needs_the_helper(source: str, twice: int) ->
     head = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
     said = [found for found in findings(head + source) if TWICE in found.message]
     assert [found.level.value for found in said] == ["review"] * twice
+
+
+def test_more_lines_than_a_maintainer_wants_to_own_are_the_work_of_the_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the call became, and the functions that it needs, count together."""
+    source = """
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        with torch.device("meta"):
+            net = Net()
+        net = FSDP(
+            net,
+            auto_wrap_policy=ModuleWrapPolicy({Block}),
+            mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16),
+            device_id=0,
+        )
+    """
+    before, native = textwrap.dedent(source).strip(), rewrite(source)
+    assert isinstance(native, Changed)
+    after = [line for line in native.source.decode().splitlines() if line.strip() and "import" not in line]
+    kept = [line for line in before.splitlines() if line.strip() and "import" not in line]
+    new = len(after) - len(kept)
+    assert b"fsdp_compat" not in native.source and 10 < new <= MOST_LINES
+    for most, is_native in ((new, True), (new - 1, False)):
+        monkeypatch.setattr("fsdp_rules.construction._plan.render.MOST_LINES", most)
+        result = rewrite(source)
+        assert isinstance(result, Changed) and (b"fsdp_compat.shard(" not in result.source) is is_native
+    said = [found.message for found in findings(source) if found.rule == "FSDP101"]
+    assert any(f"more than {MOST_LINES} new lines" in message for message in said)

@@ -156,3 +156,23 @@ def build(model, name):
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert ("fsdp_compat" not in result.source.decode()) == native
+
+
+def test_the_function_for_names_is_written_once_and_choices_of_a_parser_are_kept() -> None:
+    choices = 'parser.add_argument("--strategy", choices=["FULL_SHARD", "NO_SHARD"], help="how FSDP shards")'
+    source = f"""\
+import argparse
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+parser = argparse.ArgumentParser()
+{choices}
+args = parser.parse_args()
+model = FSDP(model, sharding_strategy=ShardingStrategy[args.strategy], device_id=0)
+other = FSDP(other, sharding_strategy=ShardingStrategy[args.strategy], device_id=0)
+"""
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert is_native(text) and text.count("def sharding_arguments(") == 1
+    assert text.count('sharding_arguments(args.strategy, "cuda")') == 2
+    assert f"\n{choices}\n" in text
