@@ -11,6 +11,7 @@ from typing import Any
 from fsdp_migrate.check.checked import Told
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import real
+from fsdp_migrate.tree.regular import read_regular
 
 VERSION = 1
 
@@ -25,7 +26,7 @@ class BaselineError(Exception):
 def read(file: Path) -> set[Entry]:
     """The findings in ``file``. Raises :class:`BaselineError`."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_regular(file))
     except OSError as error:
         raise BaselineError(
             f"could not read the baseline {file}: {error.strerror or error} (fsdp-migrate check "
@@ -45,11 +46,25 @@ def write(file: Path, told: Iterable[Told]) -> int:
     """Replace ``file`` by these findings, and say how many they are. Raises :class:`BaselineError`."""
     entries = [dict(zip(("path", "rule", "fingerprint"), entry_of(one, file), strict=True)) for one in told]
     content = {"version": VERSION, "findings": sorted(entries, key=lambda entry: tuple(entry.values()))}
+    if _is_something_else(file):
+        raise BaselineError(f"{file} exists and is not a baseline of fsdp-migrate check: choose another name")
     try:
-        writing.replace(real(file), (json.dumps(content, indent=1) + "\n").encode())
+        writing.answer(file, (json.dumps(content, indent=1) + "\n").encode())
     except OSError as error:
         raise BaselineError(f"could not write the baseline {file}: {error.strerror or error}") from error
     return len(entries)
+
+
+def _is_something_else(file: Path) -> bool:
+    """Whether ``file`` has contents that are not those of a baseline, of any version."""
+    try:
+        content = read_regular(file)
+        return bool(content) and not isinstance(json.loads(content).get("findings"), list)
+    except OSError:
+        # Nothing is there, or a pipe; what cannot be read cannot be written either, and that is reported.
+        return False
+    except (ValueError, AttributeError, RecursionError, MemoryError):
+        return True
 
 
 def entry_of(told: Told, file: Path) -> Entry:

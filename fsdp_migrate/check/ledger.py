@@ -10,7 +10,8 @@ from enum import Enum
 from pathlib import Path
 
 from fsdp_migrate.check.checked import CheckResult
-from fsdp_migrate.tree.files import LARGEST_CONFIG, SUFFIXES, discover, is_config, read_regular
+from fsdp_migrate.tree.files import LARGEST_CONFIG, SUFFIXES, discover, is_config
+from fsdp_migrate.tree.regular import read_regular
 from fsdp_migrate.tree.selection import Selection
 from fsdp_rules.verdict.finding import Level
 

@@ -205,12 +205,11 @@ def _show(result: CheckResult, form: str, target: Path | None, verbosity: str) -
     from fsdp_migrate.report.check import render
     from fsdp_migrate.report.check import text as plain
     from fsdp_migrate.tree import writing
-    from fsdp_migrate.tree.files import real
 
     text = plain.render(result, verbosity) if form == "text" else render(form, result)
     if target is not None:
         try:
-            writing.replace(real(target), text.encode("utf-8", errors="backslashreplace"))
+            writing.answer(target, text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
             raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
         form, text = "text", plain.render(result, verbosity)

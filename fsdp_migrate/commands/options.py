@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -166,10 +167,20 @@ def say_settings(settings: Settings, release: TorchRelease, defaults: ProjectSet
 
 
 def writable(name: str, option: str) -> Path:
-    """``name`` as a file that can be written. Raises :class:`click.UsageError` where its folder is missing."""
+    """``name`` as a file that can be written.
+
+    Raises :class:`click.UsageError` where its folder is missing, and where a source lies there.
+    """
+    from fsdp_migrate.tree.files import SHELL_SUFFIXES, SUFFIXES, real
+
     file = Path(name)
-    if not file.absolute().parent.is_dir() or file.is_dir():
+    # Path.is_dir raises for names that are too long.
+    if not os.path.isdir(file.absolute().parent) or os.path.isdir(file):  # noqa: PTH112
         raise click.UsageError(f"{option} {name}: there is no directory {file.parent} to write it to")
+    there = real(file)
+    if there.suffix in (*SUFFIXES, *SHELL_SUFFIXES) and os.path.lexists(there):
+        link = f", a link to {there}" if file.is_symlink() else ""
+        raise click.UsageError(f"{option} {name}{link}: a source, which would be lost: choose another name")
     return file
 
 

@@ -227,14 +227,13 @@ def _show_diff(result: RunResult) -> None:
 
 def _write_reports(result: RunResult, files: Sequence[Path]) -> None:
     from fsdp_migrate.tree import writing
-    from fsdp_migrate.tree.files import real
 
     for file in files:
         text = _render(file.suffix, result)
         try:
-            writing.replace(real(file), text.encode("utf-8", errors="backslashreplace"))
+            writing.answer(file, text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
-            raise click.ClickException(f"could not write {file}: {error.strerror}") from error
+            raise click.ClickException(f"could not write {file}: {error.strerror or error}") from error
 
 
 def _about(result: RunResult) -> list[tuple[str, str]]:

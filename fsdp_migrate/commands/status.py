@@ -96,7 +96,7 @@ def status(paths: tuple[str, ...], by: str, since: str | None, form: str, output
         click.echo(text, nl=False)
     else:
         try:
-            writing.replace(target.resolve(), text.encode("utf-8", errors="backslashreplace"))
+            writing.answer(target, text.encode("utf-8", errors="backslashreplace"))
         except OSError as error:
             raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
     for path, reason in errors:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdp_migrate.commands.options import Named, complete_files
+from fsdp_migrate.commands.options import Named, complete_files, writable
 
 if TYPE_CHECKING:
     from fsdp_migrate.verify.verdict import Verdict
@@ -228,19 +228,16 @@ def _report_file(name: str) -> Path:
     file = Path(name)
     if file.suffix not in _REPORTS:
         raise click.UsageError(f"--report {name}: the name must end in {', '.join(_REPORTS[:-1])} or {_REPORTS[-1]}")
-    if not file.absolute().parent.is_dir() or file.is_dir():
-        raise click.UsageError(f"--report {name}: there is no directory {file.parent} to write it to")
-    return file
+    return writable(name, "--report")
 
 
 def _show(verdict: Verdict, files: list[Path]) -> None:
     from fsdp_migrate.tree import writing
-    from fsdp_migrate.tree.files import real
     from fsdp_migrate.verify.report import render, verdict_text
 
     for file in files:
         try:
-            writing.replace(real(file), render(file.suffix, verdict).encode("utf-8", errors="backslashreplace"))
+            writing.answer(file, render(file.suffix, verdict).encode("utf-8", errors="backslashreplace"))
         except OSError as error:
             raise click.ClickException(f"could not write {file}: {error.strerror or error}") from error
     if sys.stdout.isatty():

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.work import Candidate, contained
-from fsdp_migrate.tree.files import Source, read_regular
+from fsdp_migrate.tree.files import Source
+from fsdp_migrate.tree.regular import read_regular
 from fsdp_migrate.tree.selection import Selection
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Failed

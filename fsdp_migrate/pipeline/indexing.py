@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from fsdp_migrate.pipeline.configuring import keys_in, with_options
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.work import Candidate
-from fsdp_migrate.tree.files import Source, read_regular
+from fsdp_migrate.tree.files import Source
+from fsdp_migrate.tree.regular import read_regular
 from fsdp_rules.verdict.result import Failed, Skipped
 
 if TYPE_CHECKING:

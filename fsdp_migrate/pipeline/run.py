@@ -22,7 +22,8 @@ from fsdp_migrate.pipeline.rewriting import rewritten
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
-from fsdp_migrate.tree.files import Source, discover, read_regular, real
+from fsdp_migrate.tree.files import Source, discover, real
+from fsdp_migrate.tree.regular import read_regular
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
@@ -101,7 +102,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
         sources, read = discover(request.paths, request.selection), partial(_overlaid, request.overlay)
     else:
         sources = [Source(Path(name).as_posix(), real(Path(name))) for name in request.paths]
-        read = partial(_given, text)
+        read = partial(_overlaid, {source.path: text for source in sources})
     files, rest = _read(sources, read, engine, progress)
     if request.of == "shim":
         _as_fsdp1(files, engine)
@@ -271,10 +272,6 @@ def _died(candidate: Candidate) -> Failed:
 
 def _overlaid(overlay: Mapping[Path, bytes], path: Path) -> bytes:
     return overlay[path] if path in overlay else read_regular(path)
-
-
-def _given(text: bytes, path: Path) -> bytes:
-    return text
 
 
 def _follow(changed: Sequence[_File]) -> None:

@@ -94,6 +94,9 @@ def paragraph(result: RunResult) -> str:
         targets = printable(shlex.join(result.paths))
         return f"0 files read: under {targets} there is no Python file, notebook or configuration."
     if not result.with_fsdp1 and not result.errors:
+        if result.skipped:
+            read = count(result.scanned, "file")
+            return f"{read} read, {len(result.skipped)} skipped, no FSDP1 code found in others."
         return f"{count(result.scanned, 'file')} read, no FSDP1 code found. Nothing to do."
     todos = list(map(added_todos, result.changed))
     only_todos = _todos(sum(todos), result.diff) if all(todos) else ""

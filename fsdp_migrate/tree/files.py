@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.tree import git as gitstate
+from fsdp_migrate.tree.regular import text_of
 from fsdp_migrate.tree.requirements import is_requirements
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 
@@ -91,15 +91,6 @@ def refuse_missing(name: str) -> None:
         raise NoSuchPath(f"no such file or directory: {shown or repr(shown)}")
 
 
-def read_regular(path: Path) -> bytes:
-    """The bytes of a regular file. Anything else, a pipe that would be waited for included, is an :class:`OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("not a regular file")
-        return stream.read()
-
-
 def real(path: Path) -> Path:
     """``path`` without links; links that lead back to themselves are kept as they are."""
     # Path.resolve raises for such links up to Python 3.12.
@@ -125,7 +116,9 @@ def _files_under(directory: Path, selection: Selection, visited: set[Path]) -> I
         return
     for name in listing.files:
         place = directory / name
-        if _is_read(name) and _is_selected(place, selection) and (place.is_file() or place.is_symlink()):
+        # A link to a directory is not entered, whatever its name.
+        is_there = place.is_file() or (place.is_symlink() and not _is_directory(place))
+        if _is_read(name) and _is_selected(place, selection) and is_there:
             yield place
     for name in listing.repositories:
         yield from _files_under(directory / name, selection, visited)
@@ -181,14 +174,19 @@ def _walk(directory: Path, selection: Selection, above: tuple[tuple[Path, GitIgn
 
 
 def _is_file_or_dangling(entry: os.DirEntry[str], place: Path) -> bool:
-    return entry.is_file(follow_symlinks=False) or (entry.is_symlink() and not place.is_dir())
+    return entry.is_file(follow_symlinks=False) or (entry.is_symlink() and not _is_directory(place))
+
+
+def _is_directory(place: Path) -> bool:
+    # Path.is_dir raises for links that lead to a name that is too long.
+    return os.path.isdir(place)  # noqa: PTH112
 
 
 def _ignore_file(directory: Path) -> list[tuple[Path, GitIgnoreSpec]]:
     try:
-        text = (directory / ".gitignore").read_text(encoding="utf-8", errors="surrogateescape")
+        text = text_of(directory / ".gitignore", "surrogateescape")
     except OSError:
-        # No such file, or one that git could not read either.
+        # No such file, or nothing that could be read.
         return []
     from pathspec import GitIgnoreSpec
 

@@ -59,15 +59,19 @@ def ignored(directory: Path) -> list[str]:
 def uncommitted(files: Iterable[Path]) -> set[Path]:
     """Those of ``files`` (real paths) that git shows as modified, staged or untracked, or would not show at all.
 
-    The latter are those that it ignores, and those that ``update-index`` has told it not to look at.
+    The latter are those that it ignores, those that ``update-index`` has told it not to look at, and its own.
 
     Files outside of a repository are never among them.
     """
     by_root: dict[Path, list[Path]] = {}
+    own: set[Path] = set()
     for file in files:
-        if root := repository(file.parent):
+        root = repository(file.parent)
+        if root is not None and ".git" in file.relative_to(root).parts:
+            own.add(file)
+        elif root is not None:
             by_root.setdefault(root, []).append(file)
-    return {file for root, group in by_root.items() for file in _shown(root, group)}
+    return own | {file for root, group in by_root.items() for file in _shown(root, group)}
 
 
 def _shown(root: Path, group: list[Path]) -> Iterator[Path]:

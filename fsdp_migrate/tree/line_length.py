@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fsdp_migrate.tree.regular import text_of
 from fsdp_migrate.tree.toml import toml
 from fsdp_migrate.tree.upwards import upwards
 
@@ -39,7 +41,7 @@ def _lengths(directory: Path) -> Iterator[int]:
     for name in (".flake8", "setup.cfg", "tox.ini", ".pylintrc"):
         parser = configparser.RawConfigParser(strict=False)
         try:
-            parser.read(directory / name, encoding="utf-8")
+            parser.read_string(text_of(directory / name))
             yield from (parser.getint(part, key) for part, key in _INI.items() if parser.has_option(part, key))
         except (configparser.Error, OSError, ValueError):
             continue
@@ -47,7 +49,7 @@ def _lengths(directory: Path) -> Iterator[int]:
 
 def _table(file: Path) -> dict[str, Any] | None:
     try:
-        return toml().loads(file.read_text(encoding="utf-8"))
+        return toml().loads(text_of(file))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -59,9 +61,16 @@ def _number(value: object, otherwise: int) -> int:
 def _of_editor(target: Path) -> int | None:
     import editorconfig
 
+    # The library waits for a pipe of that name.
+    if any(_is_no_file(directory / ".editorconfig") for directory in (target, *target.parents)):
+        return None
     try:
         file = target / "module.py" if target.is_dir() else target
         length = editorconfig.get_properties(str(file)).get("max_line_length", "")
     except (editorconfig.EditorConfigError, OSError, ValueError):
         return None
     return int(length) if length.isdigit() else None
+
+
+def _is_no_file(path: Path) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113 - for names that are too long

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fsdp_migrate.tree.regular import text_of
+
 _PLACES = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS", ".gitlab/CODEOWNERS")
 NOBODY = "(no owner)"
 
@@ -16,7 +18,7 @@ def code_owners(root: Path) -> Callable[[str], str] | None:
     place = next((root / name for name in _PLACES if (root / name).is_file()), None)
     if place is None:
         return None
-    lines = [line.split("#")[0].split() for line in place.read_text(encoding="utf-8", errors="replace").splitlines()]
+    lines = [line.split("#")[0].split() for line in text_of(place, "replace").splitlines()]
     # A section of GitLab has no pattern of its own.
     rules = [(GitIgnoreSpec.from_lines([words[0]]), words[1:]) for words in lines if words and words[0][0] not in "[^"]
 

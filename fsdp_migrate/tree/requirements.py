@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from fsdp_migrate.tree.regular import text_of
 from fsdp_migrate.tree.upwards import upwards
 
 #: Releases around which something changes, up to the newest that is known: a requirement without a bound installs it.
@@ -83,7 +84,7 @@ def newest_allowed(target: Path, package: str) -> Version | None:
         found = []
         for path in _files(directory):
             try:
-                text = path.read_text(encoding="utf-8", errors="replace")
+                text = text_of(path, "replace")
             except OSError:
                 continue
             found += [one.newest for one in required(text, path.name) if one.package == package]

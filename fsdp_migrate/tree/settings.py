@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsdp_migrate.tree.regular import text_of
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.toml import toml
 from fsdp_migrate.tree.torch_release import TorchRelease, parse_release
@@ -69,7 +70,7 @@ def load(target: Path) -> ProjectSettings:
 
 def _table(file: Path) -> Mapping[str, object] | None:
     try:
-        content = toml().loads(file.read_text(encoding="utf-8"))
+        content = toml().loads(text_of(file))
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"could not read {file}: {error}") from error
     tool = content.get("tool", {})

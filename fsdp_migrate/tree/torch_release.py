@@ -13,6 +13,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from fsdp_migrate.tree.regular import text_of
 from fsdp_migrate.tree.requirements import RELEASES
 from fsdp_migrate.tree.toml import toml
 from fsdp_migrate.tree.upwards import upwards
@@ -94,7 +95,7 @@ def _bounds(directory: Path) -> list[tuple[Version, str]]:
         found: list[tuple[Version, str]] = []
         for path in sorted({path for pattern in patterns for path in _files(directory, pattern)}):
             try:
-                text = path.read_text(encoding="utf-8", errors="replace")
+                text = text_of(path, "replace")
                 bounds = list(reader(text))
             except (OSError, ValueError, RecursionError, SyntaxError):
                 continue

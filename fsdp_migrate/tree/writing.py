@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+_ANYONE_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
 
 class ChangedMeanwhile(OSError):
     """The file no longer holds what was read from it."""
@@ -21,11 +23,16 @@ def replace(path: Path, data: bytes, expected: bytes | None = None) -> None:
     """Put ``data`` into ``path``, keeping its mode, its extended attributes and, where permitted, its owner.
 
     ``path`` must not be a symlink: resolve it first, or the link is replaced by a file. With ``expected``, raise
-    :class:`ChangedMeanwhile` unless the file still holds exactly that. On any error, which a file of several names and
-    an attribute that cannot be kept are too, the old file is untouched and no temporary file is left; those that killed
-    runs have left beside ``path`` are removed.
+    :class:`ChangedMeanwhile` unless the file still holds exactly that. On any error, which a file of several names, one
+    that is read-only, a pipe or device, and an attribute that cannot be kept are too, the old file is untouched and no
+    temporary file is left; those that killed runs have left beside ``path`` are removed.
     """
-    old = path.stat() if path.exists() or path.is_symlink() else None
+    old = path.stat() if os.path.lexists(path) else None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        raise OSError("it is not a regular file")
+    if old is not None and not (old.st_mode & _ANYONE_WRITES and os.access(path, os.W_OK)):
+        # A new file in its place would need no permission to write to the old one.
+        raise OSError("it is read-only")
     if expected is not None and path.read_bytes() != expected:
         raise ChangedMeanwhile("it changed on disk after it was read; run again")
     if old is not None and old.st_nlink > 1:
@@ -51,6 +58,21 @@ def replace(path: Path, data: bytes, expected: bytes | None = None) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def answer(name: Path, data: bytes) -> None:
+    """Put ``data`` where the user wants an answer to be: into a file, through links, or into a pipe or a device."""
+    # Path.resolve raises for links that lead back to themselves up to Python 3.12.
+    path = Path(os.path.realpath(name))
+    if not os.path.lexists(path) or stat.S_ISREG(path.stat().st_mode):
+        replace(path, data)
+        return
+    # A pipe that nobody reads is an error, and not waited for.
+    descriptor = os.open(name, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "wb") as stream:
+        if hasattr(os, "O_NONBLOCK"):
+            os.set_blocking(descriptor, True)
+        stream.write(data)
 
 
 def _keep_owner(temporary: Path, old: os.stat_result) -> None:

@@ -39,6 +39,7 @@ from fsdp_migrate.checkpoints.entries import (
 from fsdp_migrate.checkpoints.judge.loading import root_of_model
 from fsdp_migrate.checkpoints.read.archive import first_bytes, whole
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
+from fsdp_migrate.tree.regular import read_regular
 
 #: Writes the JSON of a model, before FSDP wraps it.
 RECIPE = (
@@ -143,7 +144,7 @@ def _json(path: Path) -> dict[str, Any]:
         return dict(pairs)
 
     try:
-        told = json.loads(path.read_bytes(), object_pairs_hook=once)
+        told = json.loads(read_regular(path), object_pairs_hook=once)
     except (OSError, ValueError, RecursionError) as error:
         raise CannotConvert(f"{path}: not valid JSON: {error}; {ADVICE}") from error
     if not isinstance(told, dict):

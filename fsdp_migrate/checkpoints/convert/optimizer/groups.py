@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fsdp_migrate.checkpoints.convert.keys.names import DDP, clean
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
+from fsdp_migrate.tree.regular import read_regular
 
 #: Writes the JSON, where the model and its optimizer have been made.
 RECIPE = (
@@ -28,10 +29,8 @@ def read_groups(path: Path) -> list[list[str]]:
 
     Raises :class:`CannotConvert` for anything else.
     """
-    if path.exists() and not path.is_file():
-        raise CannotConvert(f"{path}: the groups cannot be read: not a regular file; {ADVICE}")
     try:
-        told = json.loads(path.read_bytes())
+        told = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise CannotConvert(f"{path}: the groups cannot be read: {error}; {ADVICE}") from error
     if not isinstance(told, list) or not told or not all(isinstance(group, list) for group in told):
