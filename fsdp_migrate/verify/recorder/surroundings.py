@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +61,15 @@ def loaded_files() -> list[str]:
     """The files of all modules that are no library's: absolute, links resolved."""
     libraries = os.path.realpath(os.__file__).rpartition(os.sep)[0] + os.sep
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    real = {os.path.realpath(file) for file in files if file}
+    folders = functools.cache(os.path.realpath)
+    real = {_real(file, folders) for file in files if file}
     return sorted(f for f in real if not f.startswith(libraries) and f"{os.sep}site-packages{os.sep}" not in f)
+
+
+def _real(file: str, folders: Callable[[str], str]) -> str:
+    """``os.path.realpath(file)``, which asks for each folder above: thousands of modules share those."""
+    folder, name = os.path.split(file)
+    return os.path.realpath(file) if Path(file).is_symlink() else folders(folder).rstrip(os.sep) + os.sep + name
 
 
 def layout(root: nn.Module, number: int, named: list[Named]) -> dict[str, Any]:
