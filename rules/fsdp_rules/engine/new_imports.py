@@ -9,7 +9,6 @@ from itertools import dropwhile
 from typing import cast
 
 import libcst as cst
-from libcst import matchers
 
 from fsdp_rules.engine.apply import settle
 from fsdp_rules.engine.guarded_imports import into_guard
@@ -29,7 +28,7 @@ from fsdp_rules.engine.used_names import names_used
 from fsdp_rules.file.comments import REMOVED, is_removed
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import alias_text
-from fsdp_rules.file.tree import dotted
+from fsdp_rules.file.tree import dotted, find
 
 
 class Adder:
@@ -165,7 +164,7 @@ def _has_star(statement: cst.BaseStatement) -> bool:
     node = small(statement)
     if isinstance(node, cst.ImportFrom):
         return isinstance(node.names, cst.ImportStar)
-    return not isinstance(statement, cst.SimpleStatementLine) and bool(matchers.findall(statement, _STAR))
+    return not isinstance(statement, cst.SimpleStatementLine) and bool(find(statement, cst.ImportStar))
 
 
 def _text(statements: Sequence[cst.BaseStatement]) -> str:
@@ -177,7 +176,6 @@ def _is_standard(node: cst.CSTNode | None) -> bool:
     return _root(name) in _STANDARD
 
 
-_STAR = matchers.ImportFrom(names=matchers.ImportStar())
 _STANDARD = sys.stdlib_module_names
 
 
