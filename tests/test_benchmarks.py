@@ -19,3 +19,18 @@ def test_a_measurement_has_its_conditions(path: Path) -> None:
     assert found["machine"]["device"]
     assert found["machine"]["cores"] > 0
     assert path.with_suffix(".py").exists()
+
+
+def test_the_page_about_checkpoints_says_what_was_measured() -> None:
+    found = json.loads((MEASURED[0].parent / "checkpoint_convert.json").read_text())
+    sizes = [found[name] for name in ("tensors_of_one_size", "one_large_tensor")]
+    runs = [run for size in sizes for run in size["conversions"].values()]
+    page = " ".join((MEASURED[0].parents[1] / "docs/checkpoints.md").read_text().split())
+    for name, said in (
+        ("memory_factor", "{} to {} times the largest tensor"),
+        ("read_again", "took {} to {} times as"),
+    ):
+        values = [run[name] for run in runs]
+        assert said.format(round(min(values), 1), round(max(values), 1)) in page
+    assert f"With {sizes[0]['gib']} and {sizes[1]['gib']} GiB of tensors" in page
+    assert "load_average" in found
