@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from fsdp_migrate.checkpoints.read.find import LIGHTNING_FILE, Kind
 
 _MOST_DIMENSIONS = 31
 _MOST_ELEMENTS = 2**58
+#: Of the keys that cannot be converted.
+_MOST_NAMED = 10
 
 
 class Target(str, enum.Enum):
@@ -224,6 +227,24 @@ def _is_passed_on(entry: TensorEntry, to: Target) -> bool:
 
 
 def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
+    found: dict[str, str] = {}
+    for name, why in _unconvertible(checkpoint, state, to):
+        found.setdefault(name, why)
+    if found:
+        shown = list(found.items())[:_MOST_NAMED]
+        options = " ".join(f"--leave-out {shlex.quote(name)}" for name, _ in shown)
+        reasons = [f"{name} {why}" for name, why in shown]
+        if len(found) == 1:
+            raise CannotConvert(f"{checkpoint.path}: {reasons[0]}: {options}")
+        more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+        listed = "\n  ".join((f"{checkpoint.path}: {len(found)} keys cannot be converted:", *reasons, *more))
+        raise CannotConvert(f"{listed}\n{options}")
+    if not any(True for _ in tensors(state.entries)):
+        raise CannotConvert(f"{checkpoint.path}: no tensor is left to write")
+
+
+def _unconvertible(checkpoint: Checkpoint, state: State, to: Target) -> Iterator[tuple[str, str]]:
+    """The keys that the target has no place for, as the source names them, each with what is said of it."""
     # Entries keep who they are under all renaming, and --leave-out takes the names of the source.
     before = {id(entry): key for key, entry in checkpoint.entries.items()}
     for key, entry in state.entries.items():
@@ -232,29 +253,17 @@ def _refuse_rest(checkpoint: Checkpoint, state: State, to: Target) -> None:
             what = entry.made_by or "a value in a separate file that could not be read"
             if not before.get(id(entry), key):
                 raise CannotConvert(f"{checkpoint.path}: it is one {what}, and holds no tensors to convert")
-            raise CannotConvert(
-                f"{checkpoint.path}: {name} is {what}, which can only be made by running code: --leave-out {name}"
-            )
+            yield name, f"is {what}, which can only be made by running code"
         if isinstance(entry, TensorEntry) and entry.dtype not in ITEM_SIZES and not _is_passed_on(entry, to):
-            raise CannotConvert(
-                f"{checkpoint.path}: {name} is {entry.dtype}, whose size this version does not know: --leave-out {name}"
-            )
+            yield name, f"is {entry.dtype}, whose size this version does not know"
         if isinstance(entry, TensorEntry) and _is_beyond_arrays(entry.shape):
-            raise CannotConvert(
-                f"{checkpoint.path}: {name} has {len(entry.shape)} dimensions of {math.prod(entry.shape)} elements, "
-                f"more than an array can have: --leave-out {name}"
-            )
+            elements = math.prod(entry.shape)
+            yield name, f"has {len(entry.shape)} dimensions of {elements} elements, more than an array can have"
     left = {id(entry) for entry in state.entries.values()}
     for key, what in checkpoint.lost.items():
         under = [place for place in checkpoint.entries if place[: len(key)] == key]
         if any(id(checkpoint.entries[place]) in left for place in under):
-            name = spelled(key)
-            raise CannotConvert(f"{checkpoint.path}: {name} cannot be carried over: {what}. --leave-out {name}")
+            yield spelled(key), f"cannot be carried over: {what}"
     for key in checkpoint.rankwise:
         if id(checkpoint.entries[key]) in left:
-            name = spelled(key)
-            raise CannotConvert(
-                f"{checkpoint.path}: {name} is not sharded but differs from rank to rank: --leave-out {name}"
-            )
-    if not any(True for _ in tensors(state.entries)):
-        raise CannotConvert(f"{checkpoint.path}: no tensor is left to write")
+            yield spelled(key), "is not sharded but differs from rank to rank"

@@ -47,6 +47,10 @@ def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str
         return "# not complete"
     if needs_conversion(checkpoint):
         return "# not directly: the finding has the command that converts it"
+    if traits.shared_moments(checkpoint.entries):
+        # A line would load the one tensor as each of the states.
+        has_model = root_of_model(checkpoint.entries) is not None
+        return "# the model alone, as the finding says" if has_model else "# not this optimizer: see the finding"
     whole = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
     match checkpoint.found.kind:
         case Kind.DCP:

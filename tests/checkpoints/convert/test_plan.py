@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import collections
+import os
+import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -102,6 +105,35 @@ def test_a_target_in_the_source(tmp_path: Path) -> None:
     assert "it is inside the checkpoint that is read" in _refused(source, source / "new")
     (tmp_path / "link").symlink_to(source)
     assert "it is inside the checkpoint that is read" in _refused(source, tmp_path / "link" / "new")
+
+
+@pytest.mark.parametrize("to", list(Target))
+def test_links_on_the_way_to_a_target(to: Target, tmp_path: Path) -> None:
+    """What a target is called may be reached by links; the place itself must be free, of links too."""
+    source = _saved(tmp_path / "in.pt", {"w": W})
+    (tmp_path / "real").mkdir()
+    (tmp_path / "first").symlink_to("second")
+    (tmp_path / "second").symlink_to("real")
+    converted(source, tmp_path / "first" / "new", to)
+    assert (tmp_path / "real" / "new").exists()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["new"]
+    (tmp_path / "loop").symlink_to("loop")
+    for taken in (tmp_path / "loop", tmp_path / "first", tmp_path / "first" / "new"):
+        assert "it already exists, and nothing is overwritten" in _refused(source, taken, to)
+    assert "no such folder" in _refused(source, tmp_path / "loop" / "new", to)
+
+
+def test_a_source_that_is_reached_by_links_is_only_read(tmp_path: Path) -> None:
+    source = _saved(tmp_path / "in.pt", {"w": W})
+    (tmp_path / "first.pt").symlink_to("second.pt")
+    (tmp_path / "second.pt").symlink_to("in.pt")
+    os.link(source, tmp_path / "other.pt")
+    source.chmod(0o444)
+    before = source.read_bytes(), source.stat().st_mtime_ns, source.stat().st_nlink
+    for number, name in enumerate(("first.pt", "other.pt")):
+        converted(tmp_path / name, tmp_path / f"new{number}", Target.FULL)
+        assert list(_read(tmp_path / f"new{number}", Target.FULL)) == ["w"]
+    assert before == (source.read_bytes(), source.stat().st_mtime_ns, source.stat().st_nlink)
 
 
 def test_a_target_without_a_folder(tmp_path: Path) -> None:
@@ -206,6 +238,32 @@ def test_objects_are_refused_and_can_be_left_out(to: Target, tmp_path: Path) -> 
     done = converted(source, tmp_path / "new", to, leave_out=("args",))
     assert done.notes == ("left out args (1 entry), as requested",)
     assert repr(_read(tmp_path / "new", to)) == repr({"model": {"w": W}, "step": 3})
+
+
+@pytest.mark.parametrize("to", [Target.FULL, Target.DCP])
+def test_all_that_is_in_the_way_is_named_at_once(to: Target, tmp_path: Path) -> None:
+    inside = {"one": argparse.Namespace(lr=1), "it's": argparse.Namespace(lr=2)}
+    held: Any = collections.OrderedDict(a=W)
+    held.scale = W
+    source = _saved(tmp_path / "in.pt", {"model": {"w": W}, "args": inside, "held": held, "step": 3})
+    said = _refused(source, tmp_path / "new", to)
+    assert said.splitlines() == [
+        f"{source}: 3 keys cannot be converted:",
+        "  args.one is argparse.Namespace, which can only be made by running code",
+        "  args.it's is argparse.Namespace, which can only be made by running code",
+        "  held cannot be carried over: it has attributes (scale), which no other format keeps",
+        """--leave-out args.one --leave-out 'args.it'"'"'s' --leave-out held""",
+    ]
+    left_out = shlex.split(said.splitlines()[-1])[1::2]
+    converted(source, tmp_path / "new", to, leave_out=tuple(left_out))
+
+
+def test_of_many_that_are_in_the_way_ten_are_named(tmp_path: Path) -> None:
+    many = {f"n{number:02}": argparse.Namespace(lr=number) for number in range(13)}
+    said = _refused(_saved(tmp_path / "in.pt", {"w": W, **many}), tmp_path / "new").splitlines()
+    assert said[0].endswith("13 keys cannot be converted:")
+    assert [line.split()[0] for line in said[1:11]] == [f"n{number:02}" for number in range(10)]
+    assert said[11:] == ["  and 3 more", " ".join(f"--leave-out n{number:02}" for number in range(10))]
 
 
 @pytest.mark.parametrize("to", list(Target))
