@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 import types
@@ -109,6 +110,7 @@ def train(rank: int, world_size: int, program: str, module_of: str = "") -> dict
         "losses": module.losses,
         "class": type(trainer.strategy.model).__name__,
         "inner": type(module.model).__name__,
+        "held": sum(getattr(one, "_local_tensor", one).numel() for one in module.parameters()),
     }
 
 
@@ -144,6 +146,17 @@ def test_policies_of_half_precision_compute_as_fsdp1_does(pool: Pool) -> None:
     before = PROGRAM.replace("FSDPStrategy()", f"FSDPStrategy(auto_wrap_policy={{Block}}, mixed_precision={half})")
     first, second = (pool.run(train, 2, program)[0] for program in (before, rewritten(before)))
     assert first["losses"] == second["losses"]
+
+
+def test_the_sizes_that_nobody_writes_shard_nothing_on_one_machine(pool: Pool) -> None:
+    """Why the rewrite writes them out: "auto" is one rank of data parallelism per machine."""
+    program = rewritten(PROGRAM.replace("FSDPStrategy()", "FSDPStrategy(auto_wrap_policy={Block})"))
+    sizes = re.compile(r"data_parallel_size=2,\s*tensor_parallel_size=1,\s*")
+    assert sizes.search(program)
+    written, unwritten = (pool.run(train, 2, one) for one in (program, sizes.sub("", program)))
+    assert [one["held"] for one in unwritten] == [sum(one["held"] for one in written)] * 2
+    assert unwritten[0]["losses"] == unwritten[1]["losses"], "both ranks have the same data"
+    assert written[0]["losses"] != written[1]["losses"]
 
 
 def test_accumulated_gradients_are_added_in_another_order(pool: Pool) -> None:
