@@ -172,11 +172,14 @@ def record(
     deep: int,
     timeout: float | None,
 ) -> int:
-    """Run COMMAND with the recorder in each rank; one file a rank is written to OUT, which must be new or empty."""
+    """Run COMMAND with the recorder in each rank; one file a rank is written to OUT, which must be new or empty.
+
+    On several nodes, record each with another OUT, and copy the files of all ranks into one folder.
+    """
     from fsdp_migrate.report.summary import count
     from fsdp_migrate.verify.recorder.orders import Orders
     from fsdp_migrate.verify.recording.read import read
-    from fsdp_migrate.verify.recording.recording import BadRecording
+    from fsdp_migrate.verify.recording.recording import BadRecording, OtherRanks
     from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs.launch import CannotRun, Run
     from fsdp_migrate.verify.runs.launch import run as launch
@@ -189,9 +192,17 @@ def record(
         try:
             launch(Run("", command, Path.cwd(), out / "output.log", orders), timeout, progress.begin("record", steps))
             recording = read(out)
+            recorded = f"{count(len(recording.steps), 'step')} on {count(recording.world, 'rank')} recorded in {out}"
+        except OtherRanks as part:
+            if not part.is_node:
+                raise click.ClickException(str(part)) from part
+            recorded = (
+                f"{part.found} of {part.world} ranks recorded in {out}, all of this node: "
+                "copy the files of the other nodes to them before you compare"
+            )
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
-    click.echo(f"{count(len(recording.steps), 'step')} on {count(recording.world, 'rank')} recorded in {out}")
+    click.echo(recorded)
     return 0
 
 

@@ -30,6 +30,8 @@ def start(steps: int, deep: int) -> dict[str, Any]:
         "cwd": str(Path.cwd()),
         "steps": steps,
         "deep": deep,
+        # As torchrun says it: the others of the world run on other machines.
+        "of this node": int(os.environ.get("LOCAL_WORLD_SIZE", "0")),
         "environment": environment(),
     }
 

@@ -17,6 +17,7 @@ from fsdp_migrate.verify.recording.recording import (
     Model,
     OfRank,
     OptimizerStart,
+    OtherRanks,
     Parameter,
     Recording,
     Step,
@@ -35,7 +36,7 @@ def read(directory: Path) -> Recording:
     starts = [_start(events, file) for events, file in zip(ranks, files, strict=True)]
     world = int(starts[0]["environment"]["world size"])
     if len(ranks) != world:
-        raise BadRecording(f"{directory}: {len(ranks)} of {world} ranks were recorded; copy the files of all of them")
+        raise OtherRanks(directory, len(ranks), world, all(one.get("of this node") == len(ranks) for one in starts))
     failures = tuple(str(e["reason"]) for events in ranks for e in events if e["kind"] == "failed")
     steps = [[event for event in events if event["kind"] == "step"] for events in ranks]
     optimizers = [[event for event in events if event["kind"] == "optimizer"] for events in ranks]

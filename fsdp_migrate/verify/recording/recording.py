@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.verify.recording.value import Copies, Value
@@ -11,6 +12,14 @@ from fsdp_migrate.verify.recording.value import Copies, Value
 
 class BadRecording(Exception):
     """What, where, and what to do, in one sentence or two."""
+
+
+class OtherRanks(BadRecording):
+    """Only some ranks are here; ``is_node`` where they are all of one machine, and the others ran on other ones."""
+
+    def __init__(self, directory: Path, found: int, world: int, is_node: bool) -> None:
+        super().__init__(f"{directory}: {found} of {world} ranks were recorded; copy the files of all of them")
+        self.found, self.world, self.is_node = found, world, is_node
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fsdp_rules.engine.contested import uncontested
 from fsdp_rules.engine.fitting import fitted
 from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.inserted import is_made
-from fsdp_rules.engine.kept_code import left_alone, said_once, vendored
+from fsdp_rules.engine.kept_code import UNCHANGED, left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.odd_names import odd_name
 from fsdp_rules.engine.registry import all_rules, speaker
@@ -91,11 +91,11 @@ def rewrite_source(
     if (copied := vendored(file)) is not None:
         return Unchanged((_finding(file, *copied),) if file.settings.enabled(copied[0].id) else ())
     diagnoses = prepared.said if prepared is not None and prepared.said is not None else diagnosed(file)
-    manual = {file.statement(diagnosis.node) for _, diagnosis in diagnoses if diagnosis.level is Level.MANUAL}
+    left = {file.statement(diagnosis.node) for _, diagnosis in diagnoses if _is_left(diagnosis)}
     edits = [edit for _, diagnosis in diagnoses for edit in diagnosis.edits if not is_made(edit, file)]
     todos = new_todos(file, diagnoses)
     module = apply_edits(file.layout, edits, todos) if edits or todos else file.module
-    consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes if entry[0] not in manual]
+    consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes if entry[0] not in left]
     dead: list[cst.CSTNode] = []
     reads: dict[str, _Reads] = {}
     while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead], reads):
@@ -242,6 +242,11 @@ def _diagnose(file: File) -> Said:
         if not _is_silenced(rule, diagnosis.node, file) and id(diagnosis) not in unheard
     ]
     return heard if shim else said_once(heard, file)
+
+
+def _is_left(diagnosis: Diagnosis) -> bool:
+    """Whether the statement that ``diagnosis`` is about keeps every byte."""
+    return diagnosis.level is Level.MANUAL or diagnosis.message.startswith(UNCHANGED)
 
 
 def _is_silenced(rule: Rule, node: cst.CSTNode, file: File) -> bool:

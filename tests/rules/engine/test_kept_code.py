@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.verdict.result import Changed
-from tests.rules.helpers import findings, rewrite_tree
+from tests.rules.helpers import findings, rewrite, rewrite_tree
 
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 SUBCLASS = f"{HEAD}class Own(FSDP):\n    def forward(self, batch):\n        return super().forward(**batch)\n"
@@ -71,3 +71,23 @@ def test_a_branch_beside_fsdp2_s_stays(where: str, form: str) -> None:
     result = rewrite_tree({"train.py": program.encode(), "v2.py": v2})["train.py"]
     assert not isinstance(result, Changed), result.source.decode()
     assert [found.level.value for found in result.findings] == ["info"]
+
+
+def test_a_setting_that_is_left_is_not_removed_for_a_call_that_it_governs() -> None:
+    source = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+def run(args, model):
+    net = FSDP(build())
+
+    def inner(model):
+        model = FSDP(Net(), **kwargs)  # fsdp-migrate: ignore[FSDP101]
+        previous = FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+
+    net.load_state_dict(torch.load(path))
+"""
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert "set_model_state_dict" in result.source.decode()
+    assert "previous = FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)" in result.source.decode()
