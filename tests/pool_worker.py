@@ -194,7 +194,6 @@ def _forget_meshes() -> None:
             # Until 2.8 there is only the cache of one method of the one dispatcher, and no function that clears it.
             dispatcher = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher
             dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
-        importlib.import_module("tests.shardings").remember()
         redistribute = importlib.import_module("torch.distributed.tensor._redistribute")
         # Each planner keeps a mesh and the threads of its groups alive, which wake a hundred times a second.
         if hasattr(redistribute, "clear_redistribute_planner_cache"):

@@ -77,16 +77,6 @@ def norm_over_group(rank: int, world_size: int, groups: int) -> float:
     return total
 
 
-def mesh_is_kept(rank: int, world_size: int) -> bool:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Shard
-
-    mesh = init_device_mesh("cpu", (world_size,))
-    tensor = DTensor.from_local(torch.ones(2), mesh, [Shard(0)])
-    return (tensor * 2 + tensor).device_mesh is mesh
-
-
 def end_when(rank: int, world_size: int, left: str) -> float:
     """Rank 1 is slower; rank 0 writes to the file ``left`` when it leaves the group. Returns when the job ended."""
     import torch.distributed as dist
@@ -152,10 +142,6 @@ def test_a_mesh_of_an_earlier_job_is_forgotten(pool: Pool) -> None:
     found = [pool.run(norm_over_group, 2, groups) for groups in (3, 2, 1)]
     # Norms of norms in float32: the last digit depends on the processor. A mesh of other groups gives another number.
     assert [norm for norms in found for norm in norms] == pytest.approx([8.0] * 6, rel=1e-6)
-
-
-def test_what_is_remembered_for_an_operator_is_of_the_jobs_own_mesh(pool: Pool) -> None:
-    assert [pool.run(mesh_is_kept, 2) for _ in range(3)] == [[True, True]] * 3
 
 
 def test_warnings_of_our_own_packages_are_errors(pool: Pool) -> None:
