@@ -8,14 +8,57 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP_PACKAGE, canonical
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
 
 
 def is_not_sharded_yet(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
     """Whether ``model`` is no sharded model at ``place``, whatever is known of its name."""
     return (
-        _is_made_anew(place, model, file) or _is_sharded_around(place, model, file) or _is_prepared(place, model, file)
+        _is_made_anew(place, model, file)
+        or _is_sharded_around(place, model, file)
+        or _is_prepared(place, model, file)
+        or is_in_construction(place, model, file)
     )
+
+
+def is_in_construction(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
+    """Whether a constructor around ``place`` has ``model``, an attribute of its object, and cannot have wrapped it.
+
+    Neither the class nor what it inherits from is given a wrapped model where it is made, and none of their files
+    imports what wraps one, so that only whoever makes the object can do it, afterwards.
+    """
+    function = file.function(place)
+    if _root(model) != "self" or function is None or function.name.value != "__init__":
+        return False
+    family = _family(file.scope(place).rpartition(".")[0], file)
+    constructors = {(path, f"{name}.__init__") for path, name in family}
+    given = any(one.kind.startswith("param") and (one.path, one.scope) in constructors for one in file.project.held)
+    return not given and not any(_imports_wraps(path, file) for path in {path for path, _ in family})
+
+
+def _family(name: str, file: File) -> set[tuple[str, str]]:
+    """The class of the qualified ``name``, and all classes of the tree that it inherits from, each with its file."""
+    owners = file.project.owners
+    found: set[tuple[str, str]] = set()
+    pending = [(file.path, name)]
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending += [entry for base in owners.bases.get(one, ()) for entry in owners.classes.get(base, ())]
+    return found
+
+
+def _imports_wraps(path: str, file: File) -> bool:
+    """Whether the file at ``path`` imports FSDP1, FSDP2, or a function of the tree that gives a wrapped model."""
+    for target in file.project.aliases(path).values():
+        full = file.project.resolve(target)
+        if canonical(full) is not None or full.startswith(FSDP_PACKAGE):
+            return True
+        if file.project.may_return_wrapped(full.rpartition(".")[2]):
+            return True
+    return False
 
 
 def is_filled_before_sharding(place: cst.CSTNode, file: File) -> bool:

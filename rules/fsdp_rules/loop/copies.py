@@ -56,8 +56,9 @@ def build(model):
         """List copies made where the model is wrapped for certain."""
         if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in COPIES:
             return
-        held = sharded(node.args[0].value, file).certainty
-        if held is not Certainty.NO:
+        model = node.args[0].value
+        held = sharded(model, file).certainty
+        if held is not Certainty.NO and not _is_data(model, file):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
@@ -66,3 +67,23 @@ def build(model):
                 "parameters from the model's pairwise under torch.no_grad(): both are DTensors with the same "
                 "placements.",
             )
+
+
+def _is_data(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a dictionary of numbers and lists: the function reads elements of its elements by keys.
+
+    A dictionary of models has elements that are called, or asked for attributes.
+    """
+    text, function = file.code(node), file.function(node)
+    if function is None or not isinstance(node, cst.Name | cst.Attribute):
+        return False
+    reads = [file.parent(one) for one in file.inside(function.body, cst.Subscript) if _is_by_key(one, text, file)]
+    used = any(isinstance(one, cst.Attribute | cst.Call) for one in reads)
+    return not used and any(isinstance(one, cst.Subscript | cst.BinaryOperation | cst.Comparison) for one in reads)
+
+
+def _is_by_key(node: cst.Subscript, text: str, file: File) -> bool:
+    """Whether ``node`` takes an element of what is called ``text`` by a key that is a literal text."""
+    index = node.slice[0].slice
+    is_text = isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
+    return is_text and file.code(node.value) == text

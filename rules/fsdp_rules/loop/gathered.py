@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import takewhile
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable, names_in
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.expressions import brief, is_repeatable, last_name, names_in
+from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
+from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_reads import changes_in_place, parameter_reads
+from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.passes import Pass, last_passes, may_run_between
 from fsdp_rules.model.sharded import Sharded, sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import model_of_parameters
+from fsdp_rules.project.optimizers import OPTIMIZER
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertBefore, Replace
 from fsdp_rules.verdict.finding import Level
@@ -24,6 +28,8 @@ from fsdp_rules.verdict.rule import Rule
 ADVICE = (
     "clear the gradients with the optimizer's zero_grad(), or call reshard() on every FSDPModule of the model first"
 )
+
+NAME_IT = "assign the model to a name first, and run this tool again"
 
 
 class GatheredParameters(Rule):
@@ -76,12 +82,13 @@ def train(net, batches):
             return
         resharded: dict[tuple[cst.CSTNode, str], cst.CSTNode] = {}
         for place, part, clears in parameter_reads(file):
-            model = part if clears else _whole(part, file)
+            model = _whole(part, clears, file)
             if _only_counts(place) or _only_names(place, file) or _is_of_fsdp2(place, file):
                 continue
             if not _is_gathered(place, model, clears, file):
                 continue
-            optimizer = _optimizer_of(model, place, file) if clears and isinstance(place, cst.Call) else None
+            whole = clears and isinstance(place, cst.Call) and model is part
+            optimizer = optimizer_of(model, place, file) if whole else None
             if optimizer is not None and isinstance(place, cst.Call):
                 yield self._by_optimizer(place, model, optimizer, file)
                 continue
@@ -105,6 +112,14 @@ def train(net, batches):
     def _resharded(self, place: cst.CSTNode, model: cst.BaseExpression, file: File) -> Diagnosis:
         message = f"after a forward, FSDP2 still holds gathered parameters: {file.code(model)} is resharded first"
         statement = file.statement(place)
+        if _is_given(model, file):
+            ran = Pass.FORWARD in last_passes(place, file, given=model)
+            return Diagnosis(
+                place,
+                Level.MANUAL if ran else Level.REVIEW,
+                f"if {brief(file.code(model))} is sharded: after a forward, this only reaches gathered parameters",
+                NAME_IT,
+            )
         if not may_reshard_before(place, model, file):
             return Diagnosis(
                 place,
@@ -151,18 +166,37 @@ def reshard_before(statement: cst.CSTNode, model: cst.BaseExpression, file: File
     )
 
 
-def _whole(part: cst.BaseExpression, file: File) -> cst.BaseExpression:
+def _whole(part: cst.BaseExpression, clears: bool, file: File) -> cst.BaseExpression:
     """The sharded model that ``part`` is a part of, ``part`` itself where none is known."""
     node = part
-    while sharded(node, file).certainty is Certainty.NO:
+    while (held := _held(node, file).certainty) is Certainty.NO or (clears and _is_itself(node, held)):
         if not isinstance(node, cst.Attribute | cst.Subscript):
+            return part
+        # An optimizer that an object has beside its model is none of the model's parts.
+        if clears and (FOREIGN.search(last_name(node)) or OPTIMIZER.search(last_name(node))):
             return part
         node = node.value
     return node
 
 
+def _is_itself(node: cst.BaseExpression, held: Certainty) -> bool:
+    """Whether ``node`` is an object that is a model by the name of its method alone."""
+    return isinstance(node, cst.Name) and node.value in ("self", "cls") and held is not Certainty.YES
+
+
+def _held(model: cst.BaseExpression, file: File) -> Sharded:
+    """Whether ``model`` is a sharded one, or may be, since it is what a function gives."""
+    found = sharded(model, file)
+    return replace(found, certainty=Certainty.MAYBE) if _is_given(model, file) else found
+
+
+def _is_given(model: cst.BaseExpression, file: File) -> bool:
+    found = sharded(model, file)
+    return found.certainty is Certainty.NO and not found.is_excluded and is_given_by_call(model, file)
+
+
 def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, file: File) -> bool:
-    held = sharded(model, file)
+    held = _held(model, file)
     if (
         held.certainty is Certainty.NO
         or held.is_excluded
@@ -174,12 +208,17 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False
     changes = clears or _zips(place) or (isinstance(place, cst.For) and _writes(place, model, file))
-    return may_be_gathered(place, held, changes, file)
+    return may_be_gathered(place, held, changes, file, model if _is_given(model, file) else None)
 
 
-def may_be_gathered(place: cst.CSTNode, held: Sharded, changes: bool, file: File) -> bool:
-    """Whether a pass before ``place`` may leave parameters gathered, of which a change would be lost."""
-    passes = last_passes(place, file, made_here=bool(held.wraps))
+def may_be_gathered(
+    place: cst.CSTNode, held: Sharded, changes: bool, file: File, given: cst.BaseExpression | None = None
+) -> bool:
+    """Whether a pass before ``place`` may leave parameters gathered, of which a change would be lost.
+
+    ``given`` is the model, where a call gives it.
+    """
+    passes = last_passes(place, file, made_here=bool(held.wraps), given=given)
     return not passes <= {Pass.BACKWARD, Pass.RESHARD} if changes else Pass.FORWARD in passes
 
 
@@ -231,7 +270,7 @@ def _own_target(loop: cst.For, model: cst.BaseExpression, file: File) -> cst.CST
     target, call = loop.target, loop.iter
     if _zips(loop) and isinstance(call, cst.Call) and isinstance(target, cst.Tuple):
         found = [model_of_parameters(argument.value, file) for argument in call.args]
-        mine = [one is not None and file.code(_whole(one, file)) == file.code(model) for one in found]
+        mine = [one is not None and file.code(_whole(one, False, file)) == file.code(model) for one in found]
         if len(mine) == len(target.elements) and mine.count(True) == 1:
             return target.elements[mine.index(True)].value
     return target
@@ -242,32 +281,3 @@ def _zips(place: cst.CSTNode) -> bool:
     return isinstance(place, cst.For) and (
         isinstance(place.iter, cst.Call) and isinstance(place.iter.func, cst.Name) and place.iter.func.value == "zip"
     )
-
-
-def _optimizer_of(model: cst.BaseExpression, place: cst.CSTNode, file: File) -> str | None:
-    """The optimizer of all parameters of ``model``, built where its name means the same as at ``place``."""
-    text = dotted(model)
-    if text is None:
-        return None
-    found: list[str] = []
-    for entry in file.nodes(cst.Assign):
-        name = dotted(entry.targets[0].target) if len(entry.targets) == 1 else None
-        call = entry.value
-        if name is None or not isinstance(call, cst.Call) or not call.args:
-            continue
-        if not (file.resolved(call.func) or "").startswith("torch.optim.") or "lr_scheduler" in file.code(call.func):
-            continue
-        if file.code(call.args[0].value) == f"{text}.parameters()" and _means_the_same(name, text, entry, place, file):
-            found.append(name)
-    return found[0] if len(found) == 1 else None
-
-
-def _means_the_same(name: str, model: str, entry: cst.Assign, place: cst.CSTNode, file: File) -> bool:
-    home, scope = file.scope(entry), file.scope(place)
-    if name.startswith("self.") and model.startswith("self."):
-        return home.rpartition(".")[0] == scope.rpartition(".")[0]
-    if "." in name or len(file.bindings.found.get((home, name), ())) != 1:
-        return False
-    inside = scope == home or (home != "" and scope.startswith(f"{home}."))
-    rebound = any((inner, root) in file.bindings.found for inner in [scope] if inner != home for root in (name, model))
-    return inside and not rebound and "." not in model

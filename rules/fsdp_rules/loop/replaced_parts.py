@@ -10,6 +10,7 @@ from fsdp_rules.file.attribute_names import ANY
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
+from fsdp_rules.loop._not_sharded_yet import is_in_construction
 from fsdp_rules.model.given_by_call import is_made_by_table
 from fsdp_rules.model.just_made import is_followed
 from fsdp_rules.model.sharded import sharded, sharded_part
@@ -86,7 +87,7 @@ def build(model, classes):
         else:
             return
         held = Certainty.NO if new is None or is_summoned(node, file) else sharded_part(new.owner, file)
-        if new is None or held is Certainty.NO:
+        if new is None or held is Certainty.NO or is_in_construction(node, new.owner, file):
             return
         # What the module inside is given was the model's own under FSDP1, too.
         inner = file.code(new.owner).endswith(INNER)

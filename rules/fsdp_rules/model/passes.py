@@ -38,13 +38,16 @@ class Event(NamedTuple):
     may_run_none: bool
 
 
-def last_passes(place: cst.CSTNode, file: File, made_here: bool = False) -> frozenset[Pass]:
+def last_passes(
+    place: cst.CSTNode, file: File, made_here: bool = False, given: cst.BaseExpression | None = None
+) -> frozenset[Pass]:
     """Everything that may have been the last pass when ``place`` runs, loops followed around once.
 
-    ``made_here``: the function wraps the model itself, so that no pass before its call is one of this model.
+    ``made_here``: the function wraps the model itself, so that no pass before its call is one of this model. ``given``:
+    the model, where a call gives it, which then makes none.
     """
     owner = file.function(place) or file.module
-    events = _events(owner, file)
+    events = _events_of_given(owner, given, file) if given is not None else _events(owner, file)
     around = list(file.ancestors(place))
     loops = [entry for entry in around if isinstance(entry, cst.For | cst.While)]
     if owner is not file.module:
@@ -82,6 +85,23 @@ def _events(owner: cst.CSTNode, file: File) -> list[Event]:
         if (file.function(node) or file.module) is owner and (kinds := _kinds(node, file)) is not None
     ]
     # A call has happened where its text ends: ``model(x).backward()`` ends with the backward.
+    return sorted(events, key=lambda entry: _end(entry[0], file))
+
+
+def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) -> list[Event]:
+    """The passes in the body of a function where ``model``, of a call, is one object each time that it is written."""
+    text, call = file.code(model), model
+    while isinstance(call, cst.Attribute | cst.Subscript):
+        call = call.value
+    made = file.code(call)
+    events = [event for event in _events(owner, file) if file.code(event.call) != made]
+    for node in file.inside(owner, cst.Call):
+        if (file.function(node) or file.module) is not owner:
+            continue
+        called = file.code(node.func)
+        name = called.removeprefix(f"{text}.")
+        if called == text or (name != called and EVALUATES.search(name) and name not in NO_PASS):
+            events.append(Event(node, frozenset({Pass.FORWARD}), False))
     return sorted(events, key=lambda entry: _end(entry[0], file))
 
 

@@ -54,7 +54,7 @@ def given(model: cst.BaseExpression, flag: str, names: tuple[str, ...], file: Fi
         return Given.PERHAPS
     if not values and any(keyword.arg is None for keyword in found):
         return Given.PERHAPS if _is_named_around(path, flag, file) else Given.NO
-    return max((_value(value, line, text.rpartition(".")[2], tree, file) for value in values), default=Given.NO)
+    return max((_value(value, line, text, tree, file) for value in values), default=Given.NO)
 
 
 def wrap_of(text: str, scope: str, file: File) -> ast.Call | None:
@@ -87,10 +87,15 @@ def _value(value: ast.expr, line: int, model: str, tree: ast.Module, file: File)
 
 
 def _as_called(function: Function, name: str, model: str, file: File) -> Given:
-    """What the calls of ``function`` that are about ``model``, by its name, give the parameter ``name``."""
+    """What the calls of ``function`` that are about ``model``, by its last name, give the parameter ``name``.
+
+    Calls in this file that are given ``model`` itself, or give it, say it alone: others are of other programs.
+    """
+    last = model.rpartition(".")[2]
     parameters = [entry.arg for entry in function.args.args]
     position = parameters.index(name) if name in parameters else -1
     about: list[bool] = []
+    own: list[bool] = []
     speaking = [source for path, source in file.project.sources.items() if path != file.path]
     trees = [file.tree, *(_parsed(source) for source in speaking if function.name.encode() in source)]
     for tree in trees:
@@ -99,10 +104,11 @@ def _as_called(function: Function, name: str, model: str, file: File) -> Given:
             passed += call.args[position : position + 1] if position >= 0 else []
             gives = any(not _is_nothing(value) for value in passed)
             first = ast.unparse(call.args[0]) if call.args else ""
-            if model in (target.rpartition(".")[2], first.rpartition(".")[2]):
+            if last in (target.rpartition(".")[2], first.rpartition(".")[2]):
                 about.append(gives)
+                own += [gives] if tree is file.tree and model in (target, first) else []
     if about:
-        return Given.PERHAPS if any(about) else Given.NO
+        return Given.PERHAPS if any(own or about) else Given.NO
     # Files that do not speak of FSDP may call it too.
     return Given.NOT_HERE
 

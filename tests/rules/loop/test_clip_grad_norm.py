@@ -370,3 +370,38 @@ def test_the_class_called_with_the_model(call: str, after: str) -> None:
 def test_the_class_called_in_another_way(line: str) -> None:
     source = f"{WRAP}\ndef step(core, given):\n    core = wrap(core)\n    {line}\n"
     assert "FSDP901" in {each.rule for each in findings(source) if each.level.value == "manual"}
+
+
+SHARED = """
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+def shard(module, offload=False):
+    return FSDP(module, cpu_offload=CPUOffload(offload_params=offload))
+"""
+STARTED = """
+import torch.distributed as dist
+
+dist.init_process_group(backend="nccl")
+"""
+TRAINS = """
+from shared import shard  # FSDP, FullyShardedDataParallel
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.model.generator = shard(self.model.generator{0})
+
+    def step(self, loss):
+        loss.backward()
+        return self.model.generator.clip_grad_norm_(1.0)
+"""
+
+
+@pytest.mark.parametrize("own", ["", ", offload=False"])
+def test_another_program_that_offloads_says_nothing_of_this_one(own: str) -> None:
+    others = {"shared": SHARED, "started": STARTED, "another": TRAINS.format(", offload=True")}
+    (found,) = [one for one in findings(TRAINS.format(own), **others) if one.rule == "FSDP201"]
+    assert "offloaded" not in found.message
+    others["another"] = TRAINS.format("")
+    (found,) = [one for one in findings(TRAINS.format(", offload=True"), **others) if one.rule == "FSDP201"]
+    assert "offloaded" in found.message

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
+
+import pytest
+
 from tests.rules.helpers import check_noop, findings
 
 WRAP = "import copy\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -33,3 +37,24 @@ def test_averaged_models_copy() -> None:
 
 def test_state_dicts_may_be_copied() -> None:
     assert levels(WRAP + "model = FSDP(model)\nsaved = copy.deepcopy(model.config)\n") == []
+
+
+MAYBE = """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    def run(net, flag):
+        return use(FSDP(net) if flag else net)
+"""
+READS = {
+    "an element of an element": "if thing['body'][0] is not None:\n        return copied",
+    "arithmetic": "size = thing['height'] * 2\n    return copied",
+}
+
+
+@pytest.mark.parametrize("reads", READS)
+def test_a_dictionary_of_numbers_is_no_model(reads: str) -> None:
+    source = "from copy import deepcopy\n\ndef use(thing):\n    copied = deepcopy(thing)\n    {}\n"
+    main = "from example import use\n" + textwrap.dedent(MAYBE)
+    assert [one.rule for one in findings(source.format(READS[reads]), main=main) if one.rule == "FSDP211"] == []
+    for line in ("return copied", "return thing['net'](copied)", "thing['net'].parameters()", "return thing[0][1]"):
+        assert [one.rule for one in findings(source.format(line), main=main) if one.rule == "FSDP211"] == ["FSDP211"]
