@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import takewhile
 
 import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, canonical
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
 
@@ -100,18 +102,27 @@ def _is_sharded_around(place: cst.CSTNode, model: cst.BaseExpression, file: File
 
     ``fully_shard`` takes a module once, so that it is no sharded one before.
     """
-    text = file.code(model)
-
-    def shards(line: cst.CSTNode, by: tuple[str, ...]) -> bool:
-        calls = (call for call in file.inside(line, cst.Call) if call.args and file.resolved(call.func) in by)
-        return isinstance(line, cst.BaseSmallStatement) and any(file.code(call.args[0].value) == text for call in calls)
-
+    lines = _sharding_lines(file.module, file).get(file.code(model))
+    if lines is None:
+        return False
     for entry in (place, *takewhile(lambda one: not isinstance(one, cst.FunctionDef), file.ancestors(place))):
         number = file.layout.number(entry)
-        following = () if number is None else file.block(entry)[number + 1 :]
-        if shards(entry, SHARDING) or any(shards(line, SHARDING[:1]) for line in following):
+        following = set() if number is None else set(file.block(entry)[number + 1 :])
+        if any(line is entry or (is_native and line in following) for line, is_native in lines):
             return True
     return False
+
+
+@once
+def _sharding_lines(module: cst.Module, file: File) -> dict[str, list[tuple[cst.CSTNode, bool]]]:
+    """The simple statements that shard each model, by its text, and whether ``fully_shard`` does it."""
+    found: dict[str, list[tuple[cst.CSTNode, bool]]] = defaultdict(list)
+    for call in file.inside(module, cst.Call):
+        function = file.resolved(call.func)
+        line = file.statement(call)
+        if call.args and function in SHARDING and isinstance(line, cst.BaseSmallStatement):
+            found[file.code(call.args[0].value)].append((line, function == SHARDING[0]))
+    return dict(found)
 
 
 def _is_made_anew(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
