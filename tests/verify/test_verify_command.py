@@ -126,6 +126,18 @@ def test_to_shim_compares_with_fsdp_compat(
     assert "torch.distributed.fsdp import" in (kept / "tree-before" / "train.py").read_text()
 
 
+def test_one_script_that_ends_before_the_last_step_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python forgets the file of a script when it has ended, and the script is all that was rewritten."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SHARDED, encoding="utf-8")
+    commit(tmp_path)
+    code, text = told(capsys, "--no-repeat", "--", sys.executable, "train.py")
+    assert code == 0, text
+    assert text.rstrip().endswith("values over 2 steps on 1 rank, bit for bit")
+
+
 def test_a_program_that_only_the_repository_has(tmp_path: Path) -> None:
     here, tree = tmp_path / "here", tmp_path / "tree"
     for name in ("here/.venv/bin/python", "here/tools/run", "tree/tools/run"):

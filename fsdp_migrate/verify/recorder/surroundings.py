@@ -17,6 +17,8 @@ from .models import Named, fsdp2_groups, is_fsdp1, is_fsdp2, module_names, plain
 from .parts import clean, rank
 from .writer import FORMAT, VERSION
 
+#: Python takes this from the module ``__main__`` when the script has ended, before anything is done at exit.
+_SCRIPT: str | None = getattr(sys.modules.get("__main__"), "__file__", None)
 _FLAGS = ("CUBLAS_", "CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "PYTHONHASHSEED", "GLOO_")
 
 
@@ -62,7 +64,7 @@ def environment() -> dict[str, Any]:
 def loaded_files() -> list[str]:
     """The files of all modules that are no library's: absolute, links resolved."""
     libraries = os.path.realpath(os.__file__).rpartition(os.sep)[0] + os.sep
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    files = {_SCRIPT, *(getattr(module, "__file__", None) for module in list(sys.modules.values()))}
     folders = functools.cache(os.path.realpath)
     real = {_real(file, folders) for file in files if file}
     return sorted(f for f in real if not f.startswith(libraries) and f"{os.sep}site-packages{os.sep}" not in f)
