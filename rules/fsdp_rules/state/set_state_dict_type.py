@@ -12,6 +12,7 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.state._governing.context import SET_STATE_DICT_TYPE, is_context_call, read_context
 from fsdp_rules.state._governing.state_settings import Kind
 from fsdp_rules.state._governing.sticky import setting_problem
+from fsdp_rules.state._writing.verdict import refused_under
 from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.verdict.diagnosis import Diagnosis, remove
 from fsdp_rules.verdict.finding import Level
@@ -63,7 +64,7 @@ def main():
         if not isinstance(node, cst.Call) or not is_context_call(node, file, SET_STATE_DICT_TYPE):
             return
         context = read_context(node, file)
-        problem = setting_problem(node, file)
+        problem = setting_problem(node, file) or refused_under(node, file)
         if not problem and context is not None:
             message = context.kind.removed
             alone = not _TAKEN.search(file.text)

@@ -10,11 +10,11 @@ from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.state._governing.blocks import block_problem
 from fsdp_rules.state._governing.calls import Action, calls_in
 from fsdp_rules.state._governing.context import governing_with
 from fsdp_rules.state._governing.site import StateSite, state_site
 from fsdp_rules.state._writing.dcp_imports import DCP, spell
+from fsdp_rules.state._writing.verdict import problem_of
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -76,7 +76,7 @@ def load(model, optimizer, reader):
             return
         if _is_on_shim(file):
             return
-        if any(block_problem(block, file) is not None for block, _ in governing_with(node, file)):
+        if any(problem_of(block, file) is not None for block, _ in governing_with(node, file)):
             yield Diagnosis(
                 node,
                 Level.MANUAL,

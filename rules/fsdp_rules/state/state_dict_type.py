@@ -10,10 +10,11 @@ import libcst as cst
 from fsdp_rules.file.comments import removed_line
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.state._governing.blocks import block_assumption, block_problem
+from fsdp_rules.state._governing.blocks import block_assumption
 from fsdp_rules.state._governing.context import context_items, entered, is_context_call, read_context
 from fsdp_rules.state._governing.switching import switching
 from fsdp_rules.state._writing.shared_options import shared_name, shared_options
+from fsdp_rules.state._writing.verdict import problem_of
 from fsdp_rules.state.local_state_dict import LocalStateDict
 from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild
 from fsdp_rules.verdict.finding import Level
@@ -91,7 +92,7 @@ def save(model, path):
         if not items:
             yield from _switched(block, file)
             return
-        problem = block_problem(block, file)
+        problem = problem_of(block, file)
         if problem is not None:
             yield Diagnosis(
                 items[0][1],

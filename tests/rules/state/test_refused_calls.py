@@ -1,0 +1,50 @@
+"""A setting of the kind of state stays where a call that it governs has no FSDP2 form: with it, all of the block."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import rewrite
+
+HEAD = """import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType
+
+CONFIG = FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
+
+def build(net):
+    return FSDP(net, process_group=dist.new_group([0, 1]))
+
+"""
+SAVE = """def save(net, optimizer):
+    model = build(net)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, CONFIG):
+        state = model.state_dict()
+        optim = FSDP.optim_state_dict(model, optimizer)
+    return state, optim
+"""
+LOAD = """def load(net, state):
+    model = build(net)
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+    model.load_state_dict(state)
+"""
+
+
+@pytest.mark.parametrize(("program", "rules"), [(SAVE, {"FSDP301"}), (LOAD, {"FSDP302", "FSDP309"})])
+def test_all_of_it_stays_for_a_human(program: str, rules: set[str]) -> None:
+    result = rewrite(HEAD + program)
+    assert isinstance(result, Changed)
+    after = "\n".join(line for line in result.source.decode().split("\n") if "TODO(fsdp-migrate" not in line)
+    assert program in after
+    assert {found.rule for found in result.findings if found.level.value == "manual"} == rules
+    again = rewrite(result.source.decode())
+    assert {found.rule for found in again.findings if found.level.value == "manual"} >= rules  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("program", [SAVE, LOAD])
+def test_without_a_subgroup_it_goes(program: str) -> None:
+    result = rewrite(HEAD.replace(", process_group=dist.new_group([0, 1])", "") + program)
+    assert isinstance(result, Changed)
+    assert b"state_dict_type" not in result.source
+    assert [found.rule for found in result.findings if found.level.value == "manual"] == []
