@@ -22,8 +22,9 @@ VERB = re.compile(r"^_*(get|make|build|create|configure|setup|init|prepare|has|i
 KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
 #: Classes of optimizers, by what libraries call them.
 CLASS = re.compile(r"[A-Z]\w*(Adam|AdamW|Adagrad|Lamb|Lion|Muon|RMSprop|SGD)(W|_?\d+bit)?")
-#: Functions that make settings, and methods that make texts.
-PLAIN = frozenset({"bool", "dict", "float", "int", "str"})
+#: Functions that make settings or hold what there is, and methods that make texts or settings.
+PLAIN = frozenset({"bool", "dict", "float", "frozenset", "int", "list", "set", "sorted", "str", "tuple"})
+PARSES = re.compile(r"parse(_known)?(_intermixed)?(_args)?(_into_dataclasses)?")
 TEXTS = frozenset({"format", "join", "lower", "replace", "strip", "upper"})
 #: Ends of the names of objects that hold settings.
 SETTINGS = re.compile(r"(args|cfg|conf|config|configuration|hparams|options|opts|settings)$", re.IGNORECASE)
@@ -133,6 +134,8 @@ def _end(call: ast.Call) -> tuple[int, int]:
 
 def _is_setting(value: ast.Call) -> bool:
     """Whether ``value`` makes a text, a flag or a dictionary of settings, and no optimizer."""
+    if isinstance(value.func, ast.Attribute) and PARSES.fullmatch(value.func.attr):
+        return True
     inner = [node for one in (*value.args, *value.keywords) for node in walk(one)]
     if any(isinstance(node, ast.Call | ast.Lambda) for node in inner):
         return False

@@ -10,6 +10,7 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.walking import children
 
+FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -30,7 +31,8 @@ class Wraps:
     def since(self) -> dict[tuple[str, str], int]:
         """From which line on each (scope, name) is wrapped, where its function does that; a loop counts as one line.
 
-        Where no ``FSDP(...)`` says it, that is the last line that makes a name out of itself (``model = f(model)``).
+        Where no ``FSDP(...)`` or ``fully_shard(...)`` says it, that is the last line that makes a name out of itself
+        (``model = f(model)``).
         """
         return {**self._rebound, **self._wrapped}
 
@@ -61,6 +63,11 @@ class Wraps:
                 continue
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 self._assigned(node, node.value, scope, loop)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.value.args:
+                # What a first run writes in the place of an assignment.
+                text = text_of(node.value.args[0])
+                if text is not None and self.aliases.dotted(node.value.func) == FULLY_SHARD:
+                    self._wrapped.setdefault((scope, text), loop or node.lineno)
             around = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
             for child in children(node):
                 if isinstance(child, ast.stmt):
@@ -76,7 +83,7 @@ class Wraps:
             text = text_of(target)
             if text is None:
                 continue
-            if callee is not None and canonical(callee) == FSDP:
+            if callee is not None and (canonical(callee) == FSDP or callee == FULLY_SHARD):
                 self._wrapped.setdefault((scope, text), loop or node.lineno)
             elif text in given:
                 self._rebound[scope, text] = loop or node.lineno

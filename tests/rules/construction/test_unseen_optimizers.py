@@ -39,6 +39,12 @@ SEEN = {
     "settings that are called like it": "def run(net, batches, config):\n    model = FSDP(net, use_orig_params=True)\n"
     "    optimizer = dict(type='AdamW', lr=0.1)\n    use_optimizer = config.get('use_optimizer')\n"
     "    config.opt = config.opt.lower()\n    adam = torch.optim.AdamW(model.parameters())\n",
+    "options of a command line": "def run(net, batches):\n    model = FSDP(net, use_orig_params=True)\n"
+    "    adam = torch.optim.AdamW(model.parameters())\n\nopt, rest = parser.parse_known_args()\n"
+    "opts = parser.parse_args()\nrun(opt.net, opts)\n",
+    "classes in a tuple": "def run(net, batches):\n    model = FSDP(net, use_orig_params=True)\n"
+    "    adam = torch.optim.AdamW(model.parameters())\n\nclass Kinds:\n    def __new__(cls):\n"
+    "        cls.optimizers.append(torch.optim.Adam)\n        cls.optimizers = tuple(cls.optimizers)\n",
     "one that a call is given and gives back": "from checkpoints import load\ndef run(net, batches):\n"
     "    model = FSDP(net, use_orig_params=True)\n    optimizer = torch.optim.AdamW(model.parameters())\n"
     "    model, optimizer, step = load(model, optimizer)\n",
