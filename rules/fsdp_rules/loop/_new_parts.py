@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.file.attribute_names import name_pattern
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import calls_plainly, last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.wrapping import may_wrap
 from fsdp_rules.project.parts import Part
@@ -84,10 +84,27 @@ def exchanged(call: cst.Call, file: File) -> NewPart | None:
     full = file.resolved(func) or ""
     if full.startswith(EXCHANGES) and name not in HARMLESS and given:
         return NewPart(given[0], Part.HOLDS)
-    if name != "setattr" or len(given) != 3 or "weight" in file.code(given[1]):
+    if name != "setattr" or len(given) != 3 or "weight" in file.code(given[1]) or _is_wrapped_in_place(given, file):
         return None
     pattern = "" if isinstance(given[1], cst.SimpleString) else name_pattern(given[1], file)
     return NewPart(given[0], part_of(given[2], file), _text(given[1]), pattern)
+
+
+def _is_wrapped_in_place(given: list[cst.BaseExpression], file: File) -> bool:
+    """Whether ``setattr`` with the arguments ``given`` puts the wrap of a part in the place of that part."""
+    owner, name, value = given
+    if not isinstance(value, cst.Call) or not may_wrap(value, file):
+        return False
+    for one in (argument.value for argument in value.args):
+        if isinstance(one, cst.Call) and calls_plainly(one, ("getattr",), 2):
+            if [file.code(argument.value) for argument in one.args] == [file.code(owner), file.code(name)]:
+                return True
+        elif isinstance(one, cst.Name):
+            loops = (entry for entry in file.ancestors(value) if isinstance(entry, cst.For))
+            bound = ({inner.value for inner in file.inside(loop.target, cst.Name)} for loop in loops)
+            if any({one.value, file.code(name)} <= names for names in bound):
+                return True
+    return False
 
 
 def part_of(value: cst.BaseExpression, file: File) -> Part:

@@ -218,7 +218,7 @@ def may_be_gathered(
 
     ``given`` is the model, where a call gives it.
     """
-    passes = last_passes(place, file, made_here=bool(held.wraps), given=given)
+    passes = last_passes(place, file, made_here=held.is_made_here, given=given)
     return not passes <= {Pass.BACKWARD, Pass.RESHARD} if changes else Pass.FORWARD in passes
 
 

@@ -33,14 +33,16 @@ class Why(enum.Enum):
 class Sharded:
     """How sure it is that an expression is a sharded model at a place, and why.
 
-    ``wraps`` are the statements of its own function that wrap it. ``foreign``: its name, or a project that has no
-    FSDP1, speaks for an object of another library, however much the name of its method is FSDP1's.
+    ``wraps`` are the statements of its own function that wrap it; ``is_made_here`` where some do, or shard it by FSDP2.
+    ``foreign``: its name, or a project that has no FSDP1, speaks for an object of another library, however much the
+    name of its method is FSDP1's.
     """
 
     certainty: Certainty
     why: Why
     wraps: tuple[cst.Assign, ...] = ()
     foreign: bool = False
+    is_made_here: bool = False
 
     @property
     def is_excluded(self) -> bool:
@@ -88,9 +90,9 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     known = (*wraps, *sharding_statements(outer, file.scope(expression), file))
     if known and not any(_may_have_run(wrap, place, outer, file) for wrap in known):
         early = file.project.holds_early(file.path, file.scope(expression), outer)
-        return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign)
+        return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign, is_made_here=True)
     above = any(_has_run(wrap, place, file) for wrap in wraps)
-    return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign)
+    return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign, is_made_here=bool(known))
 
 
 def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:

@@ -131,6 +131,8 @@ def test_an_attribute_that_the_model_may_read(body: str, level: str) -> None:
         'setattr(model, f"_last_{args.name}", 2.0)',
         "setattr(args, args.name, 2.0)",
         "setattr(model.module, args.name, 2.0)",
+        'for name in ("scale", "b"):\n        setattr(model, name, FSDP(getattr(model, name)))',
+        "for name, child in model.named_children():\n        setattr(model, name, FSDP(child))",
     ],
 )
 def test_an_attribute_that_the_model_does_not_read(body: str) -> None:
