@@ -9,6 +9,8 @@ from fsdp_rules.model.asked_modules import bound_in
 from fsdp_rules.model.guards import Guard, guard_of, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
 
 #: The attributes of FSDP1's wrapper that hold the module inside.
 INNER = ("module", "_fsdp_wrapped_module")
@@ -173,4 +175,24 @@ def is_only_binding(node: cst.CSTNode, subject: str, file: File) -> bool:
         or node in file.ancestors(entry.statement)
         or (entry.value is not None and any(file.code(one) in inner for one in file.inside(entry.value, cst.Attribute)))
         for entry in found
+    )
+
+
+def unbound(gone: cst.CSTNode, subject: str) -> Diagnosis:
+    """What to say where ``gone`` is all that makes ``subject`` a name of its function."""
+    return Diagnosis(
+        gone,
+        Level.MANUAL,
+        f"this raises, as nothing assigns {subject} first: without it {subject} is the outer one",
+        f"give {subject} to the function as an argument, then run this tool again",
+    )
+
+
+def endless(node: cst.Attribute, subject: str) -> Diagnosis:
+    """What to say of ``node``, FSDP1's private attribute of ``subject``, where a function gives it to itself."""
+    return Diagnosis(
+        node,
+        Level.MANUAL,
+        f"{subject} has no {node.attr.value} under FSDP2, and a call with {subject} itself never ends",
+        f"remove it for the sharded model: {subject} itself is the model",
     )

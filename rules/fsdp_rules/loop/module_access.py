@@ -11,7 +11,14 @@ from fsdp_rules.file.expressions import calls_plainly, elements, is_repeatable, 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.loop._unwrapping import ends_by_unwrapping, is_only_binding, is_passed_to_itself, is_read_elsewhere
+from fsdp_rules.loop._unwrapping import (
+    endless,
+    ends_by_unwrapping,
+    is_only_binding,
+    is_passed_to_itself,
+    is_read_elsewhere,
+    unbound,
+)
 from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
@@ -73,6 +80,8 @@ def unwrap(model):
         receiver = node.value
         subject = file.code(receiver)
         if _in_stripping_loop(node, file) or is_passed_to_itself(node, file):
+            if node.attr.value == PRIVATE and not is_asked_for(node, subject, PRIVATE, file):
+                yield endless(node, subject)
             return
         guard = guard_of(node, subject, file)
         if guard is Guard.OTHER and asks_around(node, subject, file):
@@ -129,7 +138,7 @@ def unwrap(model):
             edits = self._itself(node, file)
             gone = edits[0].node
             if not isinstance(gone, cst.BaseExpression) and is_only_binding(gone, subject, file):
-                yield _unbound(gone, subject)
+                yield unbound(gone, subject)
                 return
             if not isinstance(gone, cst.BaseExpression) and is_read_elsewhere(node, gone, file):
                 yield Diagnosis(
@@ -190,7 +199,7 @@ def unwrap(model):
             return
         guard = tested(loop.test, file.code(stripped), file)
         if guard is Guard.FSDP1 and is_only_binding(loop, file.code(stripped), file):
-            yield _unbound(loop, file.code(stripped))
+            yield unbound(loop, file.code(stripped))
             return
         if guard is Guard.FSDP1:
             claims = tuple(names_in(loop.test))
@@ -214,15 +223,6 @@ def unwrap(model):
             edits=(ReplaceStatement(loop, build),),
             claims=tuple(names_in(loop.test)),
         )
-
-
-def _unbound(gone: cst.CSTNode, subject: str) -> Diagnosis:
-    return Diagnosis(
-        gone,
-        Level.MANUAL,
-        f"this raises, as nothing assigns {subject} first: without it {subject} is the outer one",
-        f"give {subject} to the function as an argument, then run this tool again",
-    )
 
 
 def _conditional(node: cst.Attribute, subject: str, file: File) -> cst.IfExp | None:

@@ -162,6 +162,9 @@ def _kind(call: cst.Call, file: File) -> Pass | None:
         return Pass.BACKWARD
     if name == "reshard":
         return Pass.RESHARD
+    # The helpers that a first run writes run no pass.
+    if (file.resolved(func) or "").startswith("fsdp_compat."):
+        return None
     if not isinstance(func, cst.Call) and sharded(func, file).certainty is not Certainty.NO:
         return Pass.FORWARD
     if EVALUATES.search(name) and name not in NO_PASS:

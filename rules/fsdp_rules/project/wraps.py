@@ -10,7 +10,8 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.walking import children
 
-FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
+#: What a first run writes in the place of FSDP1's class.
+SHARDING = frozenset({"torch.distributed.fsdp.fully_shard", "fsdp_compat.shard", "fsdp_compat.wrap"})
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -64,9 +65,8 @@ class Wraps:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 self._assigned(node, node.value, scope, loop)
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.value.args:
-                # What a first run writes in the place of an assignment.
                 text = text_of(node.value.args[0])
-                if text is not None and self.aliases.dotted(node.value.func) == FULLY_SHARD:
+                if text is not None and self.aliases.dotted(node.value.func) in SHARDING:
                     self._wrapped.setdefault((scope, text), loop or node.lineno)
             around = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
             for child in children(node):
@@ -83,7 +83,7 @@ class Wraps:
             text = text_of(target)
             if text is None:
                 continue
-            if callee is not None and (canonical(callee) == FSDP or callee == FULLY_SHARD):
+            if callee is not None and (canonical(callee) == FSDP or callee in SHARDING):
                 self._wrapped.setdefault((scope, text), loop or node.lineno)
             elif text in given:
                 self._rebound[scope, text] = loop or node.lineno

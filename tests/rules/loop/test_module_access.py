@@ -245,3 +245,10 @@ def outer(model):
         return net(x)
 """
     assert "manual" not in levels(source)
+
+
+def test_the_private_attribute_that_a_function_gives_itself() -> None:
+    """`model` in its place would be given for ever; the class of the test is one of FSDP1's own, or any other."""
+    for kind in ("FSDP", "State"):
+        source = f"{WRAP}net = FSDP(build())\n\ndef walk(m):\n    if isinstance(m, {kind}):\n"
+        assert levels(f"{source}        walk(m._fsdp_wrapped_module)\n") == ["manual"]
