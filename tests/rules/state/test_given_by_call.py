@@ -69,3 +69,33 @@ def test_a_name_for_it_is_followed() -> None:
     source = "from made import make\n\ndef save(net):\n    brain = make(net).brain\n    return brain.state_dict()\n"
     (found,) = findings(source, made=MADE)
     assert (found.rule, found.level.value) == ("FSDP309", "review")
+
+
+MEMBERS = """
+class Members:
+    def __init__(self):
+        self.all = []
+
+    def add(self, member):
+        self.all.append(member)
+        return self
+
+    def first(self):
+        return self.all[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("taken", "rules"),
+    [
+        ("where.module.out.state_dict()", ["FSDP206", "FSDP309"]),
+        ("where.module.out.load_state_dict(state)", ["FSDP206", "FSDP309"]),
+        ("where.clock.state_dict()", []),
+    ],
+)
+def test_a_part_behind_the_wrapper_that_a_container_may_hold(taken: str, rules: list[str]) -> None:
+    source = f"def keep(members, state):\n    where = members.first()\n    return {taken}\n"
+    main = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom members import Members\n\n"
+    found = findings(source, main=f"{main}held = Members().add(FSDP(net))\n", members=MEMBERS)
+    assert sorted(one.rule for one in found if one.rule in ("FSDP206", "FSDP309")) == rules
+    assert {one.level.value for one in found} <= {"review"}

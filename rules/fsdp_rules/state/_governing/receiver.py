@@ -11,7 +11,7 @@ from fsdp_rules.file.expressions import element_text, is_none
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.sharded import sharded, sharded_owner
-from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.state._governing.calls import StateCall
 from fsdp_rules.state._governing.sticky import is_set_before
 
@@ -83,8 +83,19 @@ class Receiver:
         if held is not Certainty.NO:
             return True, (f"assumes {name} is the sharded model",) if held is Certainty.MAYBE else ()
         model = self.state.model
-        part = isinstance(model, cst.Attribute) and sharded_owner(model.value, file) is not None
+        part = isinstance(model, cst.Attribute) and (
+            sharded_owner(model.value, file) is not None or _is_unwrapped(model.value, file)
+        )
         return part, (f"assumes {name} is a part of the sharded model",) if part else ()
+
+
+def _is_unwrapped(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is, or is a part of, the ``module`` of what may be a sharded model."""
+    while isinstance(node, cst.Attribute):
+        if f".{node.attr.value}" in INNER and sharded(node.value, file).certainty is not Certainty.NO:
+            return True
+        node = node.value
+    return False
 
 
 def _is_another_object(model: cst.BaseExpression, method: str, file: File) -> bool:
