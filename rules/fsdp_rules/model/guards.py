@@ -18,6 +18,8 @@ from fsdp_rules.project.askers import asks_alone
 from fsdp_rules.project.project import INNER
 
 OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
+#: FSDP by any of its names: its class's own is that of another wrapper otherwise.
+SHARDED = re.compile(r"fsdp|shard", re.IGNORECASE)
 DDP = re.compile(r"(?<!not )\b(is_|use_)?ddp\b", re.IGNORECASE)
 
 
@@ -192,7 +194,7 @@ def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
 
 def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` is true for DistributedDataParallel alone, by what it is called."""
-    return any(OTHER_WRAPPER.search(test) and "fsdp" not in test.lower() for test in _tests_around(node, file))
+    return any(OTHER_WRAPPER.search(test) and not SHARDED.search(test) for test in _tests_around(node, file))
 
 
 def is_under_ddp(node: cst.CSTNode, file: File) -> bool:

@@ -193,3 +193,22 @@ def run(net, x):
     return {{name: {read} for name, p in model.named_parameters()}}
 """
     assert ("FSDP220" in {found.rule for found in findings(source)}) == resharded
+
+
+@pytest.mark.parametrize(
+    ("imported", "name"),
+    [
+        ("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", "FSDP"),
+        ("from torch.distributed.fsdp import FullyShardedDataParallel", "FullyShardedDataParallel"),
+        ("import torch.distributed.fsdp as fsdp", "fsdp.FullyShardedDataParallel"),
+    ],
+)
+def test_a_test_for_the_class_under_any_of_its_names_is_no_test_for_another_wrapper(imported: str, name: str) -> None:
+    source = (
+        f"{imported}\n\ndef run(net, batches):\n    model = {name}(net, use_orig_params=True)\n"
+        f"    for batch in batches:\n        model(batch)\n"
+        f"        if isinstance(model, {name}):\n            model.zero_grad()\n"
+    )
+    assert "FSDP220" in {found.rule for found in findings(source)}
+    other = source.replace(f"isinstance(model, {name})", "isinstance(model, DistributedDataParallel)")
+    assert "FSDP220" not in {found.rule for found in findings(other)}
