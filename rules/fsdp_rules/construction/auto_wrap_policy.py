@@ -20,9 +20,19 @@ from fsdp_rules.construction._plan.policy_test import (
     parts,
     policy_call,
     policy_test,
+    tests_a_module,
+)
+from fsdp_rules.construction._plan.unit_arguments import (
+    function_of,
+    read_by_units,
+    says,
+    slot_of_units,
+    unit_edits,
+    units,
 )
 from fsdp_rules.file.expressions import brief, elements, is_none, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
@@ -34,7 +44,9 @@ class AutoWrapPolicy(ArgumentRule):
     becomes a loop over the modules, children before parents, as FSDP1 wraps them; policies that `_or_policy` combines
     are one test, and policies that are chosen at run time become functions of a module. A policy from elsewhere is
     asked about each module alone, or, where a policy of the project counts parameters, by a short function that counts
-    as FSDP1 does. Policies that carry arguments for each module are replayed exactly by `fsdp_compat.shard`.
+    as FSDP1 does. The function of a `CustomPolicy`, here or in another file of the project, gives each unit its own
+    arguments of `fully_shard`, None for no unit, where strategies and precisions in it are literals or constants;
+    otherwise `fsdp_compat.shard` runs it.
     """
 
     id = "FSDP103"
@@ -82,6 +94,8 @@ def build(model):
             )
         elif self._choose(value, found, plan, file):
             yield Diagnosis(value, Level.SAFE, "each policy that may be chosen becomes a function that tests a module")
+        elif single is not None and (function := function_of(single, file)) is not None:
+            yield self._give_each(value, function, plan, file)
         elif not any("CustomPolicy" in file.code(node) for node in found.nodes) and file.fsdp1(value) is None:
             self._ask(value, plan, file)
             said = "the policy is asked about each module, as FSDP1 does"
@@ -89,6 +103,36 @@ def build(model):
         else:
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
             yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")
+
+    def _give_each(
+        self, value: cst.BaseExpression, function: cst.BaseExpression, plan: ShardPlan, file: File
+    ) -> Diagnosis:
+        """Give each unit the arguments that the ``function`` of a CustomPolicy has for it."""
+        said = says(function, file)
+        slot = slot_of_units(function, file)
+        if slot is not None and isinstance(said, Contract):
+            known = file.project.configured.get(slot)
+            if known is None or not known.converted:
+                said = f"{brief(file.code(function), 30)} is used in other places"
+        if not isinstance(said, Contract):
+            plan.helper.append(said)
+            message = "fsdp_compat.shard runs the policy module by module, with FSDP1's arguments of each"
+            return Diagnosis(value, Level.REVIEW, message)
+        plan.consume_value(value, file)
+        if slot is not None:
+            plan.take_slot(function, slot)
+        else:
+            found = units(function, file)
+            plan.edits += unit_edits(found, file)
+            plan.consumed += read_by_units(found, file)
+        if isinstance(function, cst.Lambda):
+            name = function.params.params[0].name.value
+            if file.fresh(plan.call, name) != name:
+                plan.helper.append(f"the lambda of {brief(file.code(value), 30)} has a parameter that means more")
+            plan.unit = name
+        plan.each = (function, said)
+        plan.selector, plan.selector_nodes = "{n0}({module}) is not None", (function,)
+        return Diagnosis(value, Level.SAFE, "each unit that this policy selects is sharded with its arguments")
 
     def _ask(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> None:
         """Plan to ask a policy from elsewhere: about each module alone, where no policy of the project counts."""
@@ -152,7 +196,7 @@ def build(model):
         name, arguments = policy_call(policy, file) or ("", {})
         if name in BY_CLASS and set(arguments) == {BY_CLASS[name]}:
             return self._classes(arguments[BY_CLASS[name]], plan, file)
-        if name == "lambda_auto_wrap_policy" and set(arguments) == {"lambda_fn"}:
+        if tests_a_module(name, arguments, file):
             return self._predicate(arguments["lambda_fn"], plan, file)
         test = policy_test(policy, file)
         if test is None:

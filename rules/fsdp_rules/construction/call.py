@@ -11,6 +11,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
 from fsdp_rules.construction._plan.cures import cure
+from fsdp_rules.construction._plan.each_unit import beyond_native
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
 from fsdp_rules.construction._plan.materializing import functions
@@ -150,6 +151,7 @@ def build(model):
             yield Diagnosis(call, Level.REVIEW, message, advice)
         if plan.ignored is not None and (plan.units is not None or plan.on_meta):
             plan.helper.append("ignored parameters count in the policy, or on the meta device")
+        plan.helper += beyond_native(plan, file)
         if file.settings.prefers_helpers:
             plan.helper.append("--helpers always asks for it")
         plan.helper += unread_parts(module, file) if module is not None else []

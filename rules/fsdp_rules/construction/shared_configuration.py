@@ -19,6 +19,7 @@ from fsdp_rules.construction._plan.policy_text import policy_text
 from fsdp_rules.construction._plan.precision_fields import precision_fields
 from fsdp_rules.construction._plan.slots import definition, writes_of_self
 from fsdp_rules.construction._plan.strategies import HYBRID, Strategies, known_strategy
+from fsdp_rules.construction._plan.unit_arguments import UNITS, of_slot, read_by_units, unit_edits
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Contract, Slot
@@ -32,6 +33,7 @@ BECOMES = {
     "precision": "a MixedPrecision becomes a MixedPrecisionPolicy",
     "arguments": "FSDP1's arguments become those of fully_shard",
     "offload": "a CPUOffload becomes an OffloadPolicy",
+    "units": "the arguments of a unit become those of fully_shard",
     "policy": "a wrap policy becomes a function that tests a module",
 }
 
@@ -89,7 +91,7 @@ def build(model, config):
         if file.scope(node):
             return
         for slot, contract in sorted(file.project.configured.items()):
-            if slot.path != file.path or not _defines(node, slot):
+            if slot.path != file.path or not _defines(node, slot) or contract.kind == "test":
                 continue
             if contract.converted:
                 yield from self._converted(slot, contract, file)
@@ -102,10 +104,15 @@ def build(model, config):
         held = argument_dict(slot, file) if contract.kind == "arguments" else None
         if not own and held is None:
             return
-        edits = [edit for node, kind in own for edit in _edits(node, kind, contract, file)]
-        edits += {edit.node: edit for edit in _annotated(slot, [node for node, _ in own], file)}.values()
+        if slot.part == UNITS:
+            found = of_slot(slot, file)
+            edits, consumed = unit_edits(found, file), tuple(read_by_units(found, file))
+        else:
+            edits = [edit for node, kind in own for edit in _edits(node, kind, contract, file)]
+            edits += {edit.node: edit for edit in _annotated(slot, [node for node, _ in own], file)}.values()
+            consumed = ()
         edits += argument_edits(held, contract, file) if held is not None else []
-        consumed = tuple(
+        consumed += tuple(
             (binding.statement, part.value)
             for node, kind in own
             for part in (parts(node, file) if kind == "policy" else [])

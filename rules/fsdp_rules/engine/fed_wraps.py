@@ -24,11 +24,17 @@ def is_fed(source: bytes, project: Project, path: str, marks: tuple[bytes, ...])
     own = {entry.name for entry in tree.body if isinstance(entry, ast.FunctionDef)}
     nodes = [node for node in walk(tree) if isinstance(node, ast.Call | ast.Assign)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    wraps = [call for call in calls if canonical(project.resolve(expand(text_of(call.func) or "", aliases))) == FSDP]
+
+    def made_of(name: str) -> list[ast.Call]:
+        return [call for call in calls if canonical(project.resolve(expand(text_of(call.func) or "", aliases))) == name]
+
+    wraps = made_of(FSDP)
     given = [value for call in wraps for value in (*call.args[1:], *(keyword.value for keyword in call.keywords))]
     named = {value.id for value in given if isinstance(value, ast.Name)}
     made = [node.value for node in nodes if isinstance(node, ast.Assign) and named and _targets(node) & named]
-    for node in (*given, *made):
+    # What a CustomPolicy is made of gives each unit its arguments.
+    asked = [value for call in made_of("CustomPolicy") for value in (*call.args, *(one.value for one in call.keywords))]
+    for node in (*given, *made, *(asked if wraps else ())):
         text = text_of(_named(node))
         root = (text or "").partition(".")[0]
         if (

@@ -20,6 +20,9 @@ class Slot(NamedTuple):
 class Contract:
     """What a slot holds: ``kind`` is ``strategy``, ``precision``, ``policy`` or ``arguments``, a dictionary of them.
 
+    It is ``units`` for a function that gives each module the arguments of its unit (``keys``), ``test`` for one that
+    only says which modules are units; ``buffers_like`` is the dtype of their buffers then.
+
     ``converted``: its definition is rewritten together with every use, so that it holds FSDP2's form. Else it is only
     known what FSDP1's value can be. ``strategies`` are the names of all strategies that it can be. ``casts`` says
     whether a MixedPrecision casts the inputs of units, and of the root; ``buffers_like`` is the field that the buffers'

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
-from tests.rules.construction.helpers import is_native, wrapped
+from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.construction.helpers import IMPORTS, is_native, wrapped
+from tests.rules.helpers import findings, rewrite, rewrite_tree
 
 CLASSES = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})"
 LAMBDA = "functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in model.blocks)"
@@ -90,3 +95,112 @@ def test_the_predicate_of_a_chosen_policy_is_the_function_itself() -> None:
     assert is_native(text)
     assert "policy = lambda m: m in model.blocks\n" in text
     assert "policy = args_picks\n" in text
+
+
+UNITS = '{"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP}'
+
+
+CUSTOM = "from torch.distributed.fsdp.wrap import CustomPolicy"
+
+
+def custom(arguments: str, above: str = "", **others: str) -> str:
+    return wrapped(arguments, f"{CUSTOM}\n{textwrap.dedent(above).strip()}", **others)
+
+
+def test_a_custom_policy_that_only_tests_is_a_test() -> None:
+    text = custom("auto_wrap_policy=CustomPolicy(lambda m: isinstance(m, Block))")
+    assert is_native(text) and "if isinstance(m, Block) and m is not model:" in text
+
+
+def test_units_get_their_own_arguments() -> None:
+    text = custom(
+        "auto_wrap_policy=CustomPolicy(own), device_id=torch.device('cpu')",
+        f"""
+        def own(module):
+            if isinstance(module, Block):
+                return {UNITS}
+            return module in args.heads
+        """,
+    )
+    assert is_native(text)
+    assert 'return {"reshard_after_forward": False}' in text
+    assert "return {} if module in args.heads else None" in text
+    assert "fully_shard(submodule, mesh=mesh, **unit_kwargs)" in text
+
+
+def test_the_arguments_of_a_unit_replace_those_of_the_model() -> None:
+    arguments = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, device_mesh=args.mesh, mixed_precision=half"
+    above = "half = MixedPrecision(param_dtype=torch.bfloat16)"
+    policy = f"CustomPolicy(lambda m: {UNITS.replace('SHARD_GRAD_OP', 'FULL_SHARD')} if m in args.parts else False)"
+    text = custom(f"auto_wrap_policy={policy}, {arguments}", above)
+    assert is_native(text)
+    assert 'unit_kwargs = {"reshard_after_forward": True} if m in args.parts else None' in text
+    assert "fully_shard(m, mp_policy=unit_mp_policy, **{**fsdp_kwargs, **unit_kwargs})" in text
+
+
+def test_ignored_parts_are_no_units() -> None:
+    policy = f"CustomPolicy(lambda m: isinstance(m, Block) and {UNITS})"
+    source = f"{IMPORTS}{CUSTOM}\nmodel = FSDP(model, auto_wrap_policy={policy}, ignored_modules=[args.frozen])\n"
+    result = rewrite(source, Settings(torch=(2, 7)))
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert is_native(text) and "if unit_kwargs is not None and m is not model and m not in ignored:" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("return args.choose(module)", "own returns args.choose(module), only known at run time"),
+        ("return {'device_mesh': args.mesh}", "a unit has its own device_mesh"),
+        ("return {'sharding_strategy': args.strategy}", "sharding_strategy=args.strategy of a unit is only known at"),
+        ("return {'sharding_strategy': ShardingStrategy.NO_SHARD}", "a unit has a strategy that needs a mesh other"),
+        (
+            "return {'mixed_precision': MixedPrecision(torch.half, buffer_dtype=torch.half)}",
+            "a unit has its own buffer_dtype",
+        ),
+        (
+            "args.seen.append(module)\n    return len(args.seen) < 3",
+            "own does something else beside its answer, so the order of its calls may count",
+        ),
+        (
+            "kwargs = {'forward_prefetch': True}\n    args.show(kwargs)\n    return kwargs",
+            "own does something else beside its answer, so the order of its calls may count",
+        ),
+        (
+            "kwargs = {'forward_prefetch': True}\n    kwargs |= args.more\n    return kwargs",
+            "own returns kwargs, only known at run time",
+        ),
+    ],
+)
+def test_what_a_unit_cannot_have_is_the_reason_for_the_helper(function: str, reason: str) -> None:
+    above = f"def own(module):\n    {function}\n"
+    body = textwrap.indent(f"{above}\n{CALL}\nreturn model\n", "    ")
+    source = f"{IMPORTS}{CUSTOM}\n\ndef build(model, args):\n{body}"
+    (found,) = [one for one in findings(source) if one.rule == "FSDP101"]
+    assert reason in found.message
+
+
+CALL = "model = FSDP(model, auto_wrap_policy=CustomPolicy(own))"
+CHOICE = f"""
+from torch.distributed.fsdp import ShardingStrategy
+
+def own(module) -> bool | dict:
+    if isinstance(module, Block):
+        return {UNITS}
+    return False
+"""
+
+
+def test_a_function_of_another_file_changes_with_its_wraps() -> None:
+    files = {"conf.py": CHOICE, "example.py": f"from conf import own\n{IMPORTS}{CUSTOM}\n{CALL}\n"}
+    after = rewrite_tree({path: text.encode() for path, text in files.items()})
+    texts = {path: result.source.decode() for path, result in after.items() if isinstance(result, Changed)}
+    assert is_native(texts["example.py"]) and "unit_kwargs = own(module)" in texts["example.py"]
+    assert 'return {"reshard_after_forward": False}' in texts["conf.py"]
+    assert "def own(module) -> typing.Optional[dict]:" in texts["conf.py"]
+    assert "return None" in texts["conf.py"]
+
+
+def test_a_function_that_is_called_elsewhere_keeps_its_values() -> None:
+    text = custom("auto_wrap_policy=CustomPolicy(own)", "from conf import own", conf=f"{CHOICE}\nprint(own(None))\n")
+    assert "fsdp_compat.shard(" in text

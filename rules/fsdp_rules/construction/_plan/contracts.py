@@ -17,6 +17,7 @@ from fsdp_rules.construction._plan.policy_test import policy_test
 from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
 from fsdp_rules.construction._plan.slots import given
 from fsdp_rules.construction._plan.strategies import MESHED, NAMES, known_strategy
+from fsdp_rules.construction._plan.unit_arguments import UNITS, contract_of_units, of_slot
 from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Contract, Slot
@@ -32,6 +33,9 @@ KINDS = {
 
 def values_of(slot: Slot, contract: Contract, file: File) -> list[tuple[Leaf, str]]:
     """Every value that changes with the definition of ``slot``, with its kind: all, or those in a dictionary."""
+    if slot.part == UNITS:
+        said = of_slot(slot, file)
+        return [(Leaf(node), contract.kind) for node in (*said.tests, *(node for node, _ in said.given))]
     held = argument_dict(slot, file)
     if held is None:
         return [(leaf, contract.kind) for leaf in given_leaves(slot, file)]
@@ -62,6 +66,9 @@ def _is_passed_in(leaf: Leaf, file: File) -> bool:
 
 def contract_of(slot: Slot, file: File) -> Contract | None:
     """What ``slot``, whose definition is in ``file``, gives; None where its values are not all of one known kind."""
+    if slot.part == UNITS:
+        said = contract_of_units(of_slot(slot, file), file)
+        return said if isinstance(said, Contract) else None
     held = argument_dict(slot, file)
     if held is not None:
         return _arguments(held, file)

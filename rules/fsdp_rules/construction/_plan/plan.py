@@ -11,7 +11,7 @@ from fsdp_rules.construction._plan.policy_test import PolicyTest
 from fsdp_rules.construction._plan.strategies import Strategies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
-from fsdp_rules.project.configured import Slot
+from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.verdict.diagnosis import Edit
 
 
@@ -68,6 +68,7 @@ class ShardPlan:
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then. ``taken`` are the values that come from definitions which are rewritten too.
     ``guarded``: an optimizer of unknown origin may hold the parameters from before.
+    ``each`` is the function that gives a module the arguments of its unit, None for no unit, with what it can give.
     ``spread`` is the dictionary that has the arguments, ``taken_out`` the statements that take others out of it.
     """
 
@@ -78,6 +79,7 @@ class ShardPlan:
     unit: str | None = None
     below_root: bool = False
     units: PolicyTest | None = None
+    each: tuple[cst.BaseExpression, Contract] | None = None
     reshard_after_forward: bool | None = None
     mesh: str | None = None
     mesh_value: cst.BaseExpression | None = None
@@ -129,6 +131,10 @@ class ShardPlan:
         """Note that the call needs FSDP2's form of what the definition of ``leaf`` gives."""
         if leaf.slot is not None:
             self.taken.append((leaf.node, leaf.slot))
+
+    def take_slot(self, node: cst.CSTNode, slot: Slot) -> None:
+        """Note that the call needs FSDP2's form of what ``slot`` gives ``node``."""
+        self.taken.append((node, slot))
 
     def consume(self, statement: cst.CSTNode, name: str) -> None:
         """The assignment of ``name`` in ``statement`` is not needed for this call any more."""

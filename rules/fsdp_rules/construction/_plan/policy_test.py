@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.local_functions import DEFAULT
 from fsdp_rules.construction._plan.own_names import BY_SIZE, own_name
+from fsdp_rules.construction._plan.unit_arguments import only_tests
 from fsdp_rules.file.expressions import bind, calls_plainly, elements, is_partial
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
@@ -19,6 +20,9 @@ BY_CLASS = {
     "_module_wrap_policy": "module_classes",
     "ModuleWrapPolicy": "module_classes",
 }
+
+#: Policies that are objects, with the arguments that they are made of.
+OWN = {"ModuleWrapPolicy": ("module_classes",), "CustomPolicy": ("lambda_fn",)}
 
 #: The tests that a function of the program makes: one that has a name, and one that is written where it is used.
 CALLS = ("{n0}({module})", "({n0})({module})")
@@ -51,7 +55,7 @@ def policy_call(policy: cst.BaseExpression, file: File) -> tuple[str, dict[str, 
         arguments = bind(policy.with_changes(args=policy.args[1:]), ())
     else:
         name = file.fsdp1(policy.func)
-        arguments = bind(policy, ("module_classes",)) if name == "ModuleWrapPolicy" else None
+        arguments = bind(policy, OWN[name]) if name in OWN else None
     return (name, arguments) if name is not None and arguments is not None else None
 
 
@@ -71,7 +75,7 @@ def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
             return PolicyTest("isinstance({module}, tuple({n0}))", (classes,))
         names = ", ".join(f"{{n{position}}}" for position in range(len(listed)))
         return PolicyTest(f"isinstance({{module}}, {names if len(listed) == 1 else f'({names})'})", tuple(listed))
-    if name == "lambda_auto_wrap_policy" and set(arguments) == {"lambda_fn"}:
+    if tests_a_module(name, arguments, file):
         function = arguments["lambda_fn"]
         plain = isinstance(function, cst.Name)
         return PolicyTest(CALLS[0] if plain else CALLS[1], (function,))
@@ -82,6 +86,13 @@ def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
     if name == "_or_policy" and set(arguments) == {"policies"}:
         return _either(elements(file.value(arguments["policies"])) or [], file)
     return None
+
+
+def tests_a_module(name: str, arguments: dict[str, cst.BaseExpression], file: File) -> bool:
+    """Whether the policy ``name`` is a function that answers with True or False."""
+    if set(arguments) != {"lambda_fn"}:
+        return False
+    return name == "lambda_auto_wrap_policy" or (name == "CustomPolicy" and only_tests(arguments["lambda_fn"], file))
 
 
 def parts(policy: cst.BaseExpression, file: File) -> list[cst.BaseExpression]:

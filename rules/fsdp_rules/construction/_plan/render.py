@@ -16,6 +16,7 @@ from fsdp_rules.construction._plan.around import (
     unused_lines,
 )
 from fsdp_rules.construction._plan.call_place import Place, called_on, place_of
+from fsdp_rules.construction._plan.each_unit import loop_of_each
 from fsdp_rules.construction._plan.local_functions import lines_of
 from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
@@ -172,7 +173,9 @@ class _Renderer:
             lines += made
             return call
         if plan.selector:
-            lines += self._units(root, [*_keywords(its), *given], code)
+            arguments = [*_keywords(its), *given]
+            each = plan.each is not None
+            lines += self._each(root, arguments, shared, code) if each else self._units(root, arguments, code)
         return call_text(self.fully_shard, [root, *_keywords(own), *given])
 
     def _policies(
@@ -224,6 +227,9 @@ class _Renderer:
     _buffers_policy: str | None = None
     _ignored: str | None = None
     _never_units: str | None = None
+
+    def _each(self, root: str, arguments: list[str], shared: dict[str, str], code: Code) -> list[str]:
+        return loop_of_each(self.plan, root, arguments, shared, self._never_units, self.file, code)
 
     def _units(self, root: str, arguments: list[str], code: Code) -> list[str]:
         assert self.plan.selector is not None
