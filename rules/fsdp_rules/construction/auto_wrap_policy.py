@@ -22,6 +22,7 @@ from fsdp_rules.construction._plan.policy_test import (
     policy_test,
     tests_a_module,
 )
+from fsdp_rules.construction._plan.slots import given, slot_of
 from fsdp_rules.construction._plan.unit_arguments import (
     function_of,
     read_by_units,
@@ -96,7 +97,7 @@ def build(model):
             yield Diagnosis(value, Level.SAFE, "each policy that may be chosen becomes a function that tests a module")
         elif single is not None and (function := function_of(single, file)) is not None:
             yield self._give_each(value, function, plan, file)
-        elif not any("CustomPolicy" in file.code(node) for node in found.nodes) and file.fsdp1(value) is None:
+        elif not any(_may_be_custom(node, file) for node in found.nodes) and file.fsdp1(value) is None:
             self._ask(value, plan, file)
             said = "the policy is asked about each module, as FSDP1 does"
             yield Diagnosis(value, Level.REVIEW, said, "compare the units with fsdp-migrate preflight --compare")
@@ -246,6 +247,15 @@ def build(model):
             plan.selector_nodes = (function,)
             plan.selector = "({n0})({module})"
         return True
+
+
+def _may_be_custom(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node``, or the definition that gives it, is a CustomPolicy, which cannot be asked about a module."""
+    slot = slot_of(node, file)
+    if slot is not None and slot.path != file.path:
+        return b"CustomPolicy" in file.project.sources.get(slot.path, b"")
+    values = [node, *(given(slot, file) if slot is not None else [])]
+    return any("CustomPolicy" in file.code(value) for value in values)
 
 
 def _is_the_same_above(model: cst.BaseExpression, call: cst.Call, file: File) -> bool:

@@ -204,3 +204,14 @@ def test_a_function_of_another_file_changes_with_its_wraps() -> None:
 def test_a_function_that_is_called_elsewhere_keeps_its_values() -> None:
     text = custom("auto_wrap_policy=CustomPolicy(own)", "from conf import own", conf=f"{CHOICE}\nprint(own(None))\n")
     assert "fsdp_compat.shard(" in text
+
+
+@pytest.mark.parametrize("conf", ["", CHOICE])
+def test_a_custom_policy_that_a_function_returns_is_not_asked(conf: str) -> None:
+    returned = f"{CUSTOM}\n\n\ndef get_policy():\n    return CustomPolicy(args_choose)\n"
+    source = f"{returned}{IMPORTS}\nmodel = FSDP(model, auto_wrap_policy=get_policy())\n"
+    if conf:
+        source = f"from conf import get_policy\n{IMPORTS}\nmodel = FSDP(model, auto_wrap_policy=get_policy())\n"
+    result = rewrite(source, **({"conf": f"{conf}{returned}"} if conf else {}))
+    assert isinstance(result, Changed)
+    assert "fsdp_compat.shard(" in result.source.decode()
