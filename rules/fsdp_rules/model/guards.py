@@ -17,7 +17,10 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.askers import asks_alone
 from fsdp_rules.project.project import INNER
 
-OTHER_WRAPPER = re.compile(r"(?<!not )\b\w*(ddp|data_?parallel|deepspeed)\w*\b", re.IGNORECASE)
+#: FSDP is data parallelism, too: of names with that alone only the class DataParallel's own says something.
+OTHER_WRAPPER = re.compile(
+    r"(?<!not )\b(\w*(ddp|distributed_?data_?parallel|deepspeed)\w*|(?-i:DataParallel))\b", re.IGNORECASE
+)
 #: FSDP by any of its names: its class's own is that of another wrapper otherwise.
 SHARDED = re.compile(r"fsdp|shard", re.IGNORECASE)
 DDP = re.compile(r"(?<!not )\b(is_|use_)?ddp\b", re.IGNORECASE)

@@ -212,3 +212,21 @@ def test_a_test_for_the_class_under_any_of_its_names_is_no_test_for_another_wrap
     assert "FSDP220" in {found.rule for found in findings(source)}
     other = source.replace(f"isinstance(model, {name})", "isinstance(model, DistributedDataParallel)")
     assert "FSDP220" not in {found.rule for found in findings(other)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "other"),
+    [
+        ("cfg.data_parallel > 1", False),
+        ("cfg.strategy == 'data_parallel'", False),
+        ("isinstance(model, torch.nn.DataParallel)", True),
+        ("cfg.distributed_data_parallel", True),
+    ],
+)
+def test_data_parallelism_is_no_other_wrapper_by_its_name(asked: str, other: bool) -> None:
+    source = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def run(net, batches, cfg):\n    model = FSDP(net, use_orig_params=True)\n    for batch in batches:\n"
+        f"        model(batch)\n        if {asked}:\n            model.zero_grad()\n"
+    )
+    assert ("FSDP220" in {found.rule for found in findings(source)}) is not other
