@@ -136,6 +136,28 @@ PROGRAMS = {
         WRAP.format(arguments="mixed_precision=half"),
         precisions="\n".join(line for line in PRECISIONS.splitlines() if "whole" not in line),
     ),
+    "a constant of two wraps": program(
+        "from building import build",
+        "model = build(model)",
+        '("half",)',
+        building=f"""
+            import torch
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+            from torch.distributed.fsdp import MixedPrecision
+
+            HALF = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
+
+            def wrap_parts(net):
+                for index, block in enumerate(net.blocks):
+                    block = FSDP(block, mixed_precision=HALF, device_id=torch.device("cpu"), use_orig_params=True)
+                    net.blocks[index] = block
+
+            def build(model):
+                wrap_parts(model)
+                {WRAP.format(arguments="mixed_precision=HALF")}
+                return model
+        """,
+    ),
     "a tuple of three, over three files": program(
         "from common import Block\nfrom conf import policies",
         "precision, wrapping, strategy, _ = policies(choice, Block)\n" + WRAP.format(arguments=ALL),

@@ -30,7 +30,11 @@ def is_fed(source: bytes, project: Project, path: str, marks: tuple[bytes, ...])
 
     wraps = made_of(FSDP)
     given = [value for call in wraps for value in (*call.args[1:], *(keyword.value for keyword in call.keywords))]
-    named = {value.id for value in given if isinstance(value, ast.Name)}
+    names = [value.id for value in given if isinstance(value, ast.Name)]
+    of_module = {name for entry in tree.body if isinstance(entry, ast.Assign) for name in _targets(entry)}
+    if any(names.count(name) > 1 for name in of_module.intersection(names)):
+        return True
+    named = set(names)
     made = [node.value for node in nodes if isinstance(node, ast.Assign) and named and _targets(node) & named]
     # What a CustomPolicy is made of gives each unit its arguments.
     asked = [value for call in made_of("CustomPolicy") for value in (*call.args, *(one.value for one in call.keywords))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.construction.helpers import is_native, wrapped
+from fsdp_rules.verdict.result import Changed
+from tests.rules.construction.helpers import IMPORTS, is_native, wrapped
+from tests.rules.helpers import rewrite
 
 BF16 = "MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16)"
 FP16 = "MixedPrecision(param_dtype=torch.float16, reduce_dtype=torch.float16, buffer_dtype=torch.float16)"
@@ -91,3 +93,40 @@ def test_more_lines_than_a_call_is_worth_are_left_to_the_helper() -> None:
     arguments = "mixed_precision=args.policy, auto_wrap_policy=args.wrap, sharding_strategy=args.strategy"
     text = wrapped(arguments, "import other", other="flags = ['nonwrapped_numel', 'cast_forward_inputs']\n")
     assert "fsdp_compat.shard(" in text and "def " not in text.partition("def build")[2]
+
+
+SHARED = """
+bf16 = MixedPrecision(param_dtype=torch.bfloat16)
+
+def build(model):
+    model = FSDP(model, mixed_precision=bf16)
+    return model
+
+def build_other(model, kwargs):
+    return FSDP(model, mixed_precision=bf16, **kwargs)
+"""
+
+
+def test_a_constant_that_several_functions_wrap_with_changes_with_all_of_them() -> None:
+    text = text_of(SHARED.replace(", **kwargs", ""))
+    assert is_native(text) and text.count("fully_shard(model, mp_policy=bf16)") == 2
+    assert "bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)" in text
+
+
+def test_a_constant_that_a_helper_is_given_as_well_keeps_fsdp1_s_form() -> None:
+    text = text_of(SHARED)
+    assert "bf16 = MixedPrecision(param_dtype=torch.bfloat16)" in text
+    assert "param_dtype=bf16.param_dtype" in text and "buffer.to(bf16.buffer_dtype)" in text
+    assert "fsdp_compat.shard(model, mixed_precision=bf16, **kwargs)" in text
+
+
+def test_a_constant_that_another_function_reads_keeps_fsdp1_s_form() -> None:
+    text = text_of(SHARED.replace(", **kwargs", "") + "\ndef show():\n    print(bf16.buffer_dtype)\n")
+    assert "bf16 = MixedPrecision(param_dtype=torch.bfloat16)" in text
+    assert text.count("fsdp_compat.shard(model, mixed_precision=bf16)") == 2
+
+
+def text_of(source: str) -> str:
+    result = rewrite(f"{IMPORTS}{source}")
+    assert isinstance(result, Changed)
+    return result.source.decode()

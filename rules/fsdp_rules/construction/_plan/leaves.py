@@ -186,7 +186,7 @@ def readers(found: Found, file: File) -> Iterator[cst.Name]:
     """Other reads of the variables that carry a value, those that only print it or read an earlier value aside."""
     known = set(found.carriers)
     leaving = set(found.nodes)
-    for scope, name in {(file.scope(carrier), carrier.value) for carrier in found.carriers}:
+    for scope, name in {(_home(carrier, file), carrier.value) for carrier in found.carriers}:
         carried = {
             statement
             for carrier in found.carriers
@@ -200,6 +200,14 @@ def readers(found: Found, file: File) -> Iterator[cst.Name]:
                 continue
             if leaving.isdisjoint(file.ancestors(use)) and not _reads_earlier(use, carried, file):
                 yield use
+
+
+def _home(name: cst.Name, file: File) -> str:
+    """The function that binds ``name``, "" for the module: its variable is read in other functions, too."""
+    scope = file.scope(name)
+    while scope and (scope, name.value) not in file.bindings.found:
+        scope = scope.rpartition(".")[0]
+    return scope
 
 
 def is_shared(found: Found, file: File) -> bool:
@@ -226,7 +234,7 @@ def is_same(use: cst.Name, scope: str, file: File) -> bool:
     """Whether ``use`` reads the variable of the function ``scope``, in that function or in one inside it."""
     inner = file.scope(use)
     while inner != scope:
-        if not scope or not inner.startswith(f"{scope}.") or (inner, use.value) in file.bindings.found:
+        if (scope and not inner.startswith(f"{scope}.")) or (inner, use.value) in file.bindings.found:
             return False
         inner = inner.rpartition(".")[0]
     return True

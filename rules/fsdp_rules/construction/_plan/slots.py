@@ -11,6 +11,7 @@ from fsdp_rules.construction._plan.members import member_of
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.configured import Slot
 from fsdp_rules.project.places import module_name
 
@@ -34,8 +35,21 @@ def slot_of(node: cst.BaseExpression, file: File) -> Slot | None:
         if home is None:
             home = _member(node, file)
             return Slot(*home, is_call=False) if home is not None else None
-        return Slot(*home, is_call=False) if home[0] != file.path else None
+        shared = home[0] != file.path or (isinstance(node, cst.Name) and is_precision_of_wraps(node, file))
+        return Slot(*home, is_call=False) if shared else None
     return None
+
+
+def is_precision_of_wraps(name: cst.Name, file: File) -> bool:
+    """Whether ``name`` is a MixedPrecision of the module that several wraps are given, and nothing else reads."""
+    value = file.value(name)
+    if not isinstance(value, cst.Call) or file.fsdp1(value.func) != "MixedPrecision":
+        return False
+    owners = [file.parent(parent) for use in file.uses(name.value) if isinstance(parent := file.parent(use), cst.Arg)]
+    return 1 < len(owners) == len(file.uses(name.value)) and all(
+        isinstance(owner, cst.Call) and FSDP in (file.fsdp1(owner.func), owner.args and file.fsdp1(owner.args[0].value))
+        for owner in owners
+    )
 
 
 def _member(node: cst.BaseExpression, file: File) -> tuple[str, str] | None:
