@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.annotations import annotation_edits
 from fsdp_rules.construction._plan.argument_dicts import argument_dict
 from fsdp_rules.construction._plan.argument_edits import argument_edits, is_dropped
+from fsdp_rules.construction._plan.class_uses import field_slot, uses_of_class
 from fsdp_rules.construction._plan.contracts import fits, values_of
 from fsdp_rules.construction._plan.member_writes import field_of, given_by
 from fsdp_rules.construction._plan.meshes import Meshes
@@ -22,6 +23,7 @@ from fsdp_rules.construction._plan.strategies import HYBRID, Strategies, known_s
 from fsdp_rules.construction._plan.unit_arguments import UNITS, of_slot, read_by_units, unit_edits
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, Taken
 from fsdp_rules.verdict.finding import Level
@@ -162,7 +164,23 @@ def _annotated(slot: Slot, values: list[cst.BaseExpression], file: File) -> Iter
     places += [statement for statement, _ in writes_of_self(owner, name, file)] if owner else []
     for statement in places:
         if isinstance(statement, cst.AnnAssign):
-            yield from annotation_edits(statement.annotation, "", file)
+            made = {edit.node: edit for edit in annotation_edits(statement.annotation, "", file)}
+            whole = statement.annotation.annotation
+            if statement.value in values and _is_of_class(statement.value, file):
+                made[whole] = _class_variable(whole, made.get(whole), file)
+            yield from made.values()
+
+
+def _is_of_class(value: cst.BaseExpression, file: File) -> bool:
+    """Whether a dictionary in the place of ``value``, a field of a dataclass, has to be the class's own."""
+    slot = field_slot(value, file) if known_strategy(value, file) is not None else None
+    return slot is not None and uses_of_class(slot, file).by_itself
+
+
+def _class_variable(annotation: cst.BaseExpression, named: Replace | None, file: File) -> Replace:
+    """The annotation of what the class is asked for itself, where a factory of objects would leave it nothing."""
+    variable = file.ref("typing.ClassVar")
+    return Replace(annotation, lambda code: f"{variable}[{named.build(code) if named else code(annotation)}]")
 
 
 def _defines(node: cst.CSTNode, slot: Slot) -> bool:
@@ -189,7 +207,8 @@ def _edits(node: cst.BaseExpression, kind: str, contract: Contract, file: File) 
         plan.mesh = "given" if contract.mesh_given else None
         plan.strategy = Strategies(node)
         made = Meshes(plan, file).chosen(node, known_strategy(node, file) or "FULL_SHARD", plan.strategy)
-        return [_as_default(made, file) if _is_default(node, file) else made]
+        slot = field_slot(node, file)
+        return [made if slot is None or uses_of_class(slot, file).by_itself else _as_default(made, file)]
     if kind == "precision":
         return [Replace(node, _precision(node, file))]
     if kind == "offload":
@@ -198,16 +217,15 @@ def _edits(node: cst.BaseExpression, kind: str, contract: Contract, file: File) 
     return [Replace(node, as_function(test, node, bare=is_assigned(node, file)))]
 
 
-def _is_default(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` is the value of a field that stands in the body of a class."""
-    parent = file.parent(node)
-    return isinstance(parent, cst.AnnAssign) and file.function(node) is None and bool(file.scope(node))
-
-
 def _as_default(made: Replace, file: File) -> Replace:
     """A dictionary as the default of a dataclass's field, which takes no object that may change."""
     field = file.ref("dataclasses.field")
-    return Replace(made.node, lambda code: f"{field}(default_factory=lambda: {made.build(code)})")
+
+    def build(code: Code) -> str:
+        value = made.build(code)
+        return f"{field}(default_factory={'dict' if value == '{}' else f'lambda: {value}'})"
+
+    return Replace(made.node, build)
 
 
 def _precision(node: cst.BaseExpression, file: File) -> Build:

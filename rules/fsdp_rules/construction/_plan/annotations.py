@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.slots import ENTRIES
 from fsdp_rules.file.file import File
-from fsdp_rules.verdict.diagnosis import Build, Edit, Replace
+from fsdp_rules.verdict.diagnosis import Build, Replace
 
 #: What values of FSDP1's classes become; a strategy becomes the arguments of fully_shard.
 BECOMES = {
@@ -18,7 +18,7 @@ BECOMES = {
 }
 
 
-def annotation_edits(annotation: cst.Annotation | None, part: str, file: File) -> Iterator[Edit]:
+def annotation_edits(annotation: cst.Annotation | None, part: str, file: File) -> Iterator[Replace]:
     """What the names of FSDP1 in ``annotation`` become, or (``part``) those of that element of the tuple it names."""
     if annotation is None:
         return

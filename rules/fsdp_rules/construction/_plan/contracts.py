@@ -8,6 +8,7 @@ from dataclasses import replace
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_dicts import SINGLE, ArgumentDict, argument_dict
+from fsdp_rules.construction._plan.class_uses import field_slot, uses_of_class
 from fsdp_rules.construction._plan.leaves import Found, Leaf, is_shared, leaves
 from fsdp_rules.construction._plan.member_writes import field_of
 from fsdp_rules.construction._plan.members import classes_called
@@ -77,7 +78,8 @@ def contract_of(slot: Slot, file: File) -> Contract | None:
     kinds = {_kind(leaf, file) for leaf in made}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind == "strategy":
-        return Contract(kind, strategies=frozenset().union(*(_strategies(leaf, file) for leaf in found)))
+        known = frozenset().union(*(_strategies(leaf, file) for leaf in found))
+        return Contract(kind, strategies=known) if not any(_is_open(leaf, file) for leaf in found) else None
     if kind == "precision":
         return _precision(found, file)
     if kind == "policy":
@@ -102,6 +104,16 @@ def fits(value: cst.BaseExpression, contract: Contract, file: File) -> tuple[Lea
         alike = own is not None and (own.casts, own.buffers_like) == (contract.casts, contract.buffers_like)
         return found.leaves if alike and len(made) == len(found.leaves) else ()
     return found.leaves
+
+
+def _is_open(leaf: Leaf, file: File) -> bool:
+    """Whether objects of a dataclass may be made with other values than ``leaf``, its default, and none of them seen.
+
+    A dictionary that is the class's own, no field, cannot be given by position.
+    """
+    slot = field_slot(leaf.node, file)
+    uses = uses_of_class(slot, file) if slot is not None else None
+    return uses is not None and (uses.from_outside or (uses.by_itself and uses.positional))
 
 
 def _would_be_bound(slot: Slot, file: File) -> bool:
