@@ -11,7 +11,7 @@ from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.entered import Entered, Site
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.flow import Certainty
-from fsdp_rules.project.optimizers import Optimizer
+from fsdp_rules.project.optimizers import HOOK, Optimizer
 from fsdp_rules.project.places import module_name, scopes
 
 
@@ -48,11 +48,13 @@ class Optimizers:
     """The optimizers of all files, each with its path, and the dotted names of all functions and classes.
 
     ``ddp`` are the paths of the files that name DDP and nothing of FSDP: what no sharded model reaches there is DDP's.
+    ``calls_hook``: some file calls the method that Lightning's trainer calls, as programs without Lightning do.
     """
 
     found: tuple[tuple[str, Optimizer], ...] = ()
     functions: frozenset[str] = frozenset()
     ddp: frozenset[str] = frozenset()
+    calls_hook: bool = False
     _orders: dict[Site, BuildingOrder] = field(default_factory=dict)
 
     @classmethod
@@ -63,6 +65,7 @@ class Optimizers:
             tuple((file.path, entry) for file in files for entry in file.optimizers),
             frozenset(f"{file.module}.{name}" for file in files for name in (*file.functions, *file.classes)),
             frozenset(file.path for file in files if "ddp" in file.flags and not file.source),
+            any(_calls_hook(entry) for file in files for entry in file.optimizers),
         )
 
     def may_precede(self, project: Follows, path: str, scope: str, lines: tuple[int, int]) -> bool:
@@ -83,10 +86,14 @@ class Optimizers:
     def unseen(self, project: Follows, site: Site) -> list[tuple[str, Optimizer]]:
         """Those that nothing says to be built of what the function at ``site`` wraps, each with its path."""
         built = [(path, entry) for path, entry in self._relevant(project) if not entry.used]
+        # What a function wraps is no module of Lightning's that has such a method in another file.
+        if not self.calls_hook and "." not in site[1]:
+            built = [one for one in built if one[0] == site[0] or not one[1].scope.endswith(f".{HOOK}")]
         return [(path, entry) for path, entry in built if not self._is_followed(path, entry, project, site)]
 
     def _relevant(self, project: Follows) -> list[tuple[str, Optimizer]]:
-        return [(path, entry) for path, entry in self.found if path not in self.ddp or project.touches(path)]
+        found = [(path, entry) for path, entry in self.found if not _calls_hook(entry)]
+        return [(path, entry) for path, entry in found if path not in self.ddp or project.touches(path)]
 
     def _is_followed(self, path: str, optimizer: Optimizer, project: Follows, site: Site) -> bool:
         owner, name = _owner(optimizer.scope), optimizer.scope.rpartition(".")[2]
@@ -114,6 +121,10 @@ class Optimizers:
         meant |= {full for full in self.functions if full == name or full.endswith(f".{name}")}
         builders = {f"{module_name(where)}.{entry.scope}" for where, entry in self.found if not entry.used}
         return any(builder == full or builder.startswith(f"{full}.") for full in meant for builder in builders)
+
+
+def _calls_hook(optimizer: Optimizer) -> bool:
+    return optimizer.used and optimizer.callee == HOOK
 
 
 def _owner(scope: str) -> str:

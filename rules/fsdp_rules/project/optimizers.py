@@ -22,6 +22,8 @@ VERB = re.compile(r"^_*(get|make|build|create|configure|setup|init|prepare|has|i
 KNOWN = ("adam", "adamw", "adam8bit", "adamw8bit", "adafactor", "adagrad", "lion", "lamb", "muon", "rmsprop", "sgd")
 #: Classes of optimizers, by what libraries call them.
 CLASS = re.compile(r"[A-Z]\w*(Adam|AdamW|Adagrad|Lamb|Lion|Muon|RMSprop|SGD)(W|_?\d+bit)?")
+#: The method of Lightning's modules that builds their optimizers, and which its trainer calls.
+HOOK = "configure_optimizers"
 #: Functions that make settings or hold what there is, and methods that make texts or settings.
 PLAIN = frozenset({"bool", "dict", "float", "frozenset", "int", "list", "set", "sorted", "str", "tuple"})
 PARSES = re.compile(r"parse(_known)?(_intermixed)?(_args)?(_into_dataclasses)?")
@@ -35,7 +37,8 @@ BESIDE = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
 class Optimizer(NamedTuple):
     """An optimizer that ``scope`` builds, or gets from ``callee``, with every name that its parameters are read from.
 
-    ``callee`` is "" where its name says what it builds; ``used``: it only steps here. ``end`` is where the call ends.
+    ``callee`` is "" where its name says what it builds; ``used``: it only steps here, or (``callee`` is HOOK) that
+    method is called here. ``end`` is where the call ends.
     """
 
     scope: str
@@ -102,6 +105,8 @@ class _Reader:
                 name = (text_of(call.func.value) or "").rpartition(".")[2]
                 if holds_optimizer(name):
                     yield Optimizer(scope, "", (), used=True)
+            elif isinstance(call.func, ast.Attribute) and call.func.attr == HOOK and not scope.endswith(f".{HOOK}"):
+                yield Optimizer(scope, HOOK, (), used=True)
 
     def _given(self, node: ast.Assign, scope: str, values: dict[str, list[ast.expr]]) -> Iterator[Optimizer]:
         """An optimizer that a call gives whose class is not known."""

@@ -74,6 +74,41 @@ def test_one_that_can_is_not(source: str) -> None:
     assert _said(source) == []
 
 
+#: A module of Lightning's, whose trainer calls the method.
+AUTOENCODER = """
+import torch
+
+class Autoencoder(Base):
+    def configure_optimizers(self):
+        opt_ae = torch.optim.Adam(self.encoder.parameters(), lr=0.1)
+        return [opt_ae], []
+"""
+WRAPS = f"{HEAD}def shard(net):\n    return FSDP(net, use_orig_params=True)\n"
+TRAINS = f"{WRAPS}def main(make):\n    net = shard(make())\n    optimizer = torch.optim.Adam(net.parameters())\n"
+
+
+def _in_train(train: str) -> list[str]:
+    """What is said of a tree with that module in another file."""
+    results = rewrite_tree({"train.py": train.encode(), "vae.py": AUTOENCODER.encode()})
+    return [found.path for result in results.values() for found in result.findings if found.rule == "FSDP125"]
+
+
+def test_modules_of_lightning_in_other_files_build_no_optimizer_of_what_a_function_wraps() -> None:
+    assert _in_train(TRAINS) == []
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        f"{WRAPS}def main(make):\n    net = make()\n    steps = net.configure_optimizers()\n    net = shard(net)\n",
+        f"{HEAD}class Task(Base):\n    def configure(self, net):\n        net = FSDP(net, use_orig_params=True)\n",
+    ],
+    ids=["a program that calls it", "a method that wraps"],
+)
+def test_modules_of_lightning_that_may_be_what_is_wrapped(train: str) -> None:
+    assert _in_train(train) == ["train.py"]
+
+
 @pytest.mark.parametrize("helpers", ["never", "needed"])
 def test_the_guard_needs_no_helper(helpers: str) -> None:
     result = rewrite(HEAD + UNSEEN["a container"], Settings(helpers=helpers))

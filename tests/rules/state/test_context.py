@@ -435,6 +435,25 @@ def test_equal_options_get_a_name() -> None:
     )
 
 
+def test_a_kind_that_no_state_in_its_block_has() -> None:
+    body = """
+def save(model, optimizer, path):
+    with FSDP.state_dict_type({0}):
+        torch.save(optimizer.state_dict(), path)
+
+def hand_over(model, optimizer, path):
+    with FSDP.state_dict_type({0}):
+        write(model, path)
+"""
+    result = rewrite(source(body.format("model, StateDictType.LOCAL_STATE_DICT")))
+    assert isinstance(result, Changed)
+    removed, kept = result.source.decode().split("def hand_over")
+    assert "state_dict_type" not in removed and "\n    torch.save(optimizer.state_dict(), path)" in removed
+    assert "TODO(fsdp-migrate FSDP310)" in kept
+    at_run_time = rewrite(source(body.format("model, kind_of(path)")))
+    assert isinstance(at_run_time, Changed) and at_run_time.source.decode().count("TODO(fsdp-migrate FSDP301)") == 1
+
+
 def test_local_state_is_refused() -> None:
     body = """
 def save(model, optimizer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.verdict.result import Changed
-from tests.rules.helpers import rewrite
+from tests.rules.helpers import findings, rewrite
 
 HEAD = """import torch
 import torch.distributed as dist
@@ -48,3 +48,23 @@ def test_without_a_subgroup_it_goes(program: str) -> None:
     assert isinstance(result, Changed)
     assert b"state_dict_type" not in result.source
     assert [found.rule for found in result.findings if found.level.value == "manual"] == []
+
+
+@pytest.mark.parametrize("program", [SAVE, LOAD])
+def test_the_subgroup_of_another_model_of_the_file(program: str) -> None:
+    """What is known of the one wrap that a model comes from counts, whatever group another model has."""
+    other = "\ndef other(net):\n    net = FSDP(net, use_orig_params=True)\n    return net\n\n"
+    source = HEAD + other + program.replace("model = build(net)", "model = other(net)")
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"state_dict_type" not in result.source
+    assert [found.rule for found in result.findings if found.level.value == "manual"] == []
+
+
+@pytest.mark.parametrize("wrap", ["FSDP(net, **more)", "shard(net)", "FSDP(net, GROUP)", "FSDP(net, device_mesh=mesh)"])
+def test_a_wrap_that_may_have_the_subgroup(wrap: str) -> None:
+    other = "GROUP = dist.new_group([0, 1])\n"
+    other += "shard = functools.partial(FSDP, process_group=GROUP)\n\n"
+    other += f"def other(net, more, mesh):\n    return {wrap}\n\n"
+    source = f"import functools\n{HEAD}{other}{SAVE.replace('build(net)', 'other(net, more, mesh)')}"
+    assert "manual" in {found.level.value for found in findings(source)}

@@ -13,6 +13,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.model.summoned import SUMMON
+from fsdp_rules.project.optimizers import holds_optimizer
 from fsdp_rules.state import local_state_dict
 from fsdp_rules.state._governing.calls import calls_in, state_call
 from fsdp_rules.state._governing.context import context_items, read_context, yields
@@ -78,7 +79,9 @@ def _problems(block: cst.With, file: File) -> Iterator[Problem]:
         if context is None or item.asname is not None:
             yield UNCLEAR
         elif context.kind in UNFIT:
-            yield UNFIT[context.kind]
+            # Without a state of the model in it, as around an optimizer's own, the kind does not matter.
+            if _concerns(context, block, file):
+                yield UNFIT[context.kind]
         else:
             contexts.append(context)
     if any(SUMMON in file.code(item.item) for item in block.items):
@@ -95,6 +98,20 @@ def _problems(block: cst.With, file: File) -> Iterator[Problem]:
                 f"{user} gets the model under {context.kind.value} and uses the state in code this tool cannot see",
                 "pass the state to it as an argument: get_model_state_dict(model, options=...)",
             )
+
+
+def _concerns(context: Context, block: cst.With, file: File) -> bool:
+    """Whether something in ``block`` may take or load a state that the setting ``context`` governs."""
+    sites = [site for inner in calls_of(block, file) if (site := state_site(inner, file)) is not None]
+    if any(site.around[0].block is block and not _is_optimizers_own(site, file) for site in sites):
+        return True
+    return context.subject is None or next(_opaque(context.subject, block, file), None) is not None
+
+
+def _is_optimizers_own(site: StateSite, file: File) -> bool:
+    """Whether an optimizer is asked itself, by a method that no kind of state governs."""
+    name = dotted(site.model) if site.is_method else None
+    return name is not None and holds_optimizer(name.rpartition(".")[2])
 
 
 def _problems_of_call(site: StateSite, block: cst.With) -> Iterator[Problem]:

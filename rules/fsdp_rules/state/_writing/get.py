@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
+from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.state_settings import Config
@@ -64,7 +65,8 @@ class Taking(Writer):
     def _has_own_group(self, gathered: Gathered) -> bool:
         """Whether rank 0 alone gets a full state, and the project gives its models a process group."""
         whole_on_cpu = self.full is not False and "cpu_offload" in gathered.options(self.file.code)
-        return whole_on_cpu and "own_group" in self.file.project.flags
+        has_groups = "own_group" in self.file.project.flags
+        return whole_on_cpu and has_groups and may_have_group(self.site.model, self.file)
 
     def _named(self, function: str, arguments: list[Build], options: Build) -> str:
         """The name that the options get in a statement of their own, "" where they stay in the call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.state._governing.calls import Action
 from fsdp_rules.state._governing.loading import result_is_read
 from fsdp_rules.state._governing.ranked import is_of_a_rank
@@ -34,9 +35,10 @@ class Putting(Writer):
             if not own:
                 settings["broadcast_from_rank0"] = full
                 self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
-            if not own and "subgroup" in self.file.project.flags:
+            grouped = not own and "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
+            if grouped and "subgroup" in self.file.project.flags:
                 return refuse(self.state, "rank 0 would send the state to all ranks, and the model has a subgroup")
-            if not own and "own_group" in self.file.project.flags:
+            if grouped:
                 self.notes.append("assumes the model's process_group contains every rank, since rank 0 sends to all")
             if "offload" in self.file.project.flags:
                 self.notes.append("assumes the model's saved buffers are on the CPU like its offloaded parameters")
