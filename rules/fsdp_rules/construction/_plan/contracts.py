@@ -78,8 +78,8 @@ def contract_of(slot: Slot, file: File) -> Contract | None:
     kinds = {_kind(leaf, file) for leaf in made}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind == "strategy":
-        known = frozenset().union(*(_strategies(leaf, file) for leaf in found))
-        return Contract(kind, strategies=known) if not any(_is_open(leaf, file) for leaf in found) else None
+        every = frozenset().union(*(_strategies(leaf, file) for leaf in found))
+        return Contract(kind, strategies=every) if not any(_is_open(leaf, file) for leaf in found) else None
     if kind == "precision":
         return _precision(found, file)
     if kind == "policy":
