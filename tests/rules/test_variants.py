@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
+from functools import cache
 
 import pytest
 
@@ -11,6 +12,7 @@ from fsdp_rules.engine.registry import all_rules
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.result import Changed, Unchanged
 from fsdp_rules.verdict.rule import Rule
+from tests.rules.deep_variants import DEEP
 from tests.rules.helpers import rewrite_tree
 from tests.rules.variants import USER, VARIANTS, Example, Variant
 
@@ -35,6 +37,18 @@ BY_NAME = {
 NOTED = {"FSDP218", "FSDP231"}
 
 
+#: Each example is run in this many of the deep variants, the next one in those that follow, so that each variant has
+#: more than twenty examples.
+DRAWN = 4
+DRAWN_DEEP = [
+    pytest.param(
+        rule, example, DEEP[(index + step) % len(DEEP)], id=f"{rule.id}-{DEEP[(index + step) % len(DEEP)].__name__}"
+    )
+    for index, (rule, example) in enumerate(EXAMPLES)
+    for step in range(DRAWN)
+]
+
+
 def spoken(files: dict[str, str], path: str = USER) -> dict[str, set[Level]]:
     """The rules that speak about the file at ``path``, by default the one that uses the model, and how loud."""
     for name, text in files.items():
@@ -47,14 +61,24 @@ def spoken(files: dict[str, str], path: str = USER) -> dict[str, set[Level]]:
     return levels
 
 
+@cache
+def levels_alone(before: str, rule: str) -> frozenset[Level]:
+    """How loud ``rule`` is about the example ``before`` in one file."""
+    return frozenset(spoken({"alone.py": textwrap.dedent(before)}, "alone.py")[rule])
+
+
+def check_spoken(rule: Rule, files: dict[str, str]) -> None:
+    """``rule`` speaks about the file that uses the model, and as loud as in one file."""
+    levels = spoken(files)
+    assert rule.id in levels
+    if Level.MANUAL in levels_alone(rule.before, rule.id) and rule.id not in NOTED:
+        assert Level.MANUAL in levels[rule.id], "what is left to do in one file is left to do in several"
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES, ids=lambda value: getattr(value, "id", ""))
 def test_a_rule_speaks_wherever_the_model_is_used(rule: Rule, example: Example, variant: Variant) -> None:
-    levels = spoken(variant(example, True))
-    assert rule.id in levels
-    alone = spoken({"alone.py": textwrap.dedent(rule.before)}, "alone.py")
-    if Level.MANUAL in alone[rule.id] and rule.id not in NOTED:
-        assert Level.MANUAL in levels[rule.id], "what is left to do in one file is left to do in several"
+    check_spoken(rule, variant(example, True))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
@@ -65,3 +89,10 @@ def test_a_rule_speaks_wherever_the_model_is_used(rule: Rule, example: Example, 
 )
 def test_a_rule_is_silent_where_another_model_is_wrapped(rule: Rule, example: Example, variant: Variant) -> None:
     assert rule.id not in spoken(variant(example, False))
+
+
+@pytest.mark.parametrize(("rule", "example", "variant"), DRAWN_DEEP)
+def test_a_rule_speaks_where_the_model_is_three_objects_deep(rule: Rule, example: Example, variant: Variant) -> None:
+    check_spoken(rule, variant(example, True))
+    if rule.id not in BY_NAME:
+        assert rule.id not in spoken(variant(example, False)), "another model is wrapped"

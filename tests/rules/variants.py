@@ -118,60 +118,58 @@ def _marked(text: str, name: str) -> str:
 Variant = Callable[[Example, bool], dict[str, str]]
 
 
-def _arguments(example: Example, first: str) -> str:
+def arguments(example: Example, first: str) -> str:
     return ", ".join([first, *example.given])
 
 
-def _main(example: Example, imports: str, body: str, wraps: bool) -> str:
+def main_file(example: Example, imports: str, body: str, wraps: bool) -> str:
     """A main file; where ``wraps`` is false, it wraps another model than the one that is used."""
     made = example.wrap.format(model="net")
     first = f"    other = {made}\n" if not wraps else ""
-    return f"{example.imports}{imports}\n\ndef main({_arguments(example, 'net')}):\n{first}{body}"
+    return f"{example.imports}{imports}\n\ndef main({arguments(example, 'net')}):\n{first}{body}"
 
 
-def _made(example: Example, wraps: bool) -> str:
+def made(example: Example, wraps: bool) -> str:
     return example.wrap.format(model="net") if wraps else "net"
 
 
 def two_files(example: Example, wraps: bool) -> dict[str, str]:
     """The model is passed to a function of another file."""
-    body = f"    wrapped = {_made(example, wraps)}\n    use({_arguments(example, 'wrapped')})\n"
+    body = f"    wrapped = {made(example, wraps)}\n    use({arguments(example, 'wrapped')})\n"
     return {
-        "program/main.py": _main(example, "from program.steps import use\n", body, wraps),
+        "program/main.py": main_file(example, "from program.steps import use\n", body, wraps),
         USER: example.used + "\n" + example.use("thing", "thing"),
     }
 
 
 def three_files(example: Example, wraps: bool) -> dict[str, str]:
     """A file that only passes it on is between the two."""
-    body = f"    wrapped = {_made(example, wraps)}\n    between.hand_over({_arguments(example, 'wrapped')})\n"
+    body = f"    wrapped = {made(example, wraps)}\n    between.hand_over({arguments(example, 'wrapped')})\n"
     middle = "from . import steps\n\ndef hand_over({0}):\n    return steps.use({0})\n"
     return {
-        "program/main.py": _main(example, "from program import between\n", body, wraps),
-        "program/between.py": middle.format(_arguments(example, "passed")),
+        "program/main.py": main_file(example, "from program import between\n", body, wraps),
+        "program/between.py": middle.format(arguments(example, "passed")),
         USER: example.used + "\n" + example.use("thing", "thing"),
     }
 
 
 def attribute(example: Example, wraps: bool) -> dict[str, str]:
     """A class of another file keeps it as ``self.net``."""
-    body = f"    wrapped = {_made(example, wraps)}\n    Loop(wrapped).use({', '.join(example.given)})\n"
+    body = f"    wrapped = {made(example, wraps)}\n    Loop(wrapped).use({', '.join(example.given)})\n"
     keeps = "class Loop:\n    def __init__(self, net):\n        self.net = net\n\n"
     return {
-        "program/main.py": _main(example, "from program.steps import Loop\n", body, wraps),
+        "program/main.py": main_file(example, "from program.steps import Loop\n", body, wraps),
         USER: f"{example.used}\n{keeps}" + example.use("self.net", "self", " " * 8),
     }
 
 
 def inherited(example: Example, wraps: bool) -> dict[str, str]:
     """The base class, in a third file, keeps it."""
-    body = (
-        f"    wrapped = {_made(example, wraps)}\n    loop = Loop(wrapped)\n    loop.use({', '.join(example.given)})\n"
-    )
+    body = f"    wrapped = {made(example, wraps)}\n    loop = Loop(wrapped)\n    loop.use({', '.join(example.given)})\n"
     base = "class Base:\n    def __init__(self, net):\n        self.net = net\n"
     derived = "class Loop(Base):\n    def __init__(self, net):\n        super().__init__(net)\n\n"
     return {
-        "program/main.py": _main(example, "from program.steps import Loop\n", body, wraps),
+        "program/main.py": main_file(example, "from program.steps import Loop\n", body, wraps),
         "program/base.py": base,
         USER: f"{example.used}from program.base import Base\n\n{derived}" + example.use("self.net", "self", " " * 8),
     }
@@ -179,31 +177,29 @@ def inherited(example: Example, wraps: bool) -> dict[str, str]:
 
 def listed(example: Example, wraps: bool) -> dict[str, str]:
     """It is an element of a list."""
-    body = f"    nets = [{_made(example, wraps)}]\n    use({_arguments(example, 'nets')})\n"
+    body = f"    nets = [{made(example, wraps)}]\n    use({arguments(example, 'nets')})\n"
     return {
-        "program/main.py": _main(example, "from program.steps import use\n", body, wraps),
+        "program/main.py": main_file(example, "from program.steps import use\n", body, wraps),
         USER: example.used + "\n" + example.use("nets[0]", "nets"),
     }
 
 
 def keyed(example: Example, wraps: bool) -> dict[str, str]:
     """It is in a dictionary."""
-    body = f"    nets = {{'net': {_made(example, wraps)}}}\n    use({_arguments(example, 'nets')})\n"
+    body = f"    nets = {{'net': {made(example, wraps)}}}\n    use({arguments(example, 'nets')})\n"
     return {
-        "program/main.py": _main(example, "from program.steps import use\n", body, wraps),
+        "program/main.py": main_file(example, "from program.steps import use\n", body, wraps),
         USER: example.used + "\n" + example.use("nets['net']", "nets"),
     }
 
 
 def handed_on(example: Example, wraps: bool) -> dict[str, str]:
     """It is given to a function that a third file is given and calls."""
-    given = _arguments(example, "wrapped")
-    body = f"    wrapped = {_made(example, wraps)}\n    between.hand_over({given}, steps.use)\n"
-    middle = (
-        f"def hand_over({_arguments(example, 'passed')}, work):\n    return work({_arguments(example, 'passed')})\n"
-    )
+    given = arguments(example, "wrapped")
+    body = f"    wrapped = {made(example, wraps)}\n    between.hand_over({given}, steps.use)\n"
+    middle = f"def hand_over({arguments(example, 'passed')}, work):\n    return work({arguments(example, 'passed')})\n"
     return {
-        "program/main.py": _main(example, "from program import between, steps\n", body, wraps),
+        "program/main.py": main_file(example, "from program import between, steps\n", body, wraps),
         "program/between.py": middle,
         USER: example.used + "\n" + example.use("thing", "thing"),
     }
@@ -211,11 +207,11 @@ def handed_on(example: Example, wraps: bool) -> dict[str, str]:
 
 def dataclass_field(example: Example, wraps: bool) -> dict[str, str]:
     """It is a field of a dataclass that a third file defines."""
-    body = f"    job = Job(net={_made(example, wraps)}, epochs=3)\n    use({_arguments(example, 'job')})\n"
+    body = f"    job = Job(net={made(example, wraps)}, epochs=3)\n    use({arguments(example, 'job')})\n"
     imports = "from program.job import Job\nfrom program.steps import use\n"
     job = "from dataclasses import dataclass\n\n@dataclass\nclass Job:\n    net: object\n    epochs: int\n"
     return {
-        "program/main.py": _main(example, imports, body, wraps),
+        "program/main.py": main_file(example, imports, body, wraps),
         "program/job.py": job,
         USER: example.used + "\n" + example.use("job.net", "job"),
     }
@@ -223,11 +219,11 @@ def dataclass_field(example: Example, wraps: bool) -> dict[str, str]:
 
 def factory(example: Example, wraps: bool) -> dict[str, str]:
     """A function of a third file makes it."""
-    given = _arguments(example, "net")
-    body = f"    made = build({given})\n    use({_arguments(example, 'made')})\n"
-    build = f"{example.imports}\n\ndef build({given}):\n    return {_made(example, wraps)}\n"
+    given = arguments(example, "net")
+    body = f"    made = build({given})\n    use({arguments(example, 'made')})\n"
+    build = f"{example.imports}\n\ndef build({given}):\n    return {made(example, wraps)}\n"
     return {
-        "program/main.py": _main(example, "from .build import build\nfrom .steps import use\n", body, wraps),
+        "program/main.py": main_file(example, "from .build import build\nfrom .steps import use\n", body, wraps),
         "program/build.py": build,
         USER: example.used + "\n" + example.use("thing", "thing"),
     }
@@ -235,13 +231,13 @@ def factory(example: Example, wraps: bool) -> dict[str, str]:
 
 def called_object(example: Example, wraps: bool) -> dict[str, str]:
     """An object makes it when it is called, of a class of a third file."""
-    given = _arguments(example, "net")
-    body = f"    maker = Maker()\n    made = maker({given})\n    use({_arguments(example, 'made')})\n"
+    given = arguments(example, "net")
+    body = f"    maker = Maker()\n    made = maker({given})\n    use({arguments(example, 'made')})\n"
     build = (
-        f"{example.imports}\n\nclass Maker:\n    def __call__(self, {given}):\n        return {_made(example, wraps)}\n"
+        f"{example.imports}\n\nclass Maker:\n    def __call__(self, {given}):\n        return {made(example, wraps)}\n"
     )
     return {
-        "program/main.py": _main(example, "from .build import Maker\nfrom .steps import use\n", body, wraps),
+        "program/main.py": main_file(example, "from .build import Maker\nfrom .steps import use\n", body, wraps),
         "program/build.py": build,
         USER: example.used + "\n" + example.use("thing", "thing"),
     }
@@ -249,13 +245,13 @@ def called_object(example: Example, wraps: bool) -> dict[str, str]:
 
 def called_factory(example: Example, wraps: bool) -> dict[str, str]:
     """The file that uses it calls the function of another file that makes it."""
-    build = f"{example.imports}\n\ndef build({_arguments(example, 'net')}):\n    return {_made(example, wraps)}\n"
+    build = f"{example.imports}\n\ndef build({arguments(example, 'net')}):\n    return {made(example, wraps)}\n"
     head = f"{example.used}from program import build\n\n"
     use = example.use("thing", "net")
     first, _, rest = use.partition("\n")
     return {
-        "program/build.py": build if wraps else build + f"\n\ndef other(net):\n    return {_made(example, True)}\n",
-        USER: f"{head}{first}\n    thing = build.build({_arguments(example, 'net')})\n{rest}",
+        "program/build.py": build if wraps else build + f"\n\ndef other(net):\n    return {made(example, True)}\n",
+        USER: f"{head}{first}\n    thing = build.build({arguments(example, 'net')})\n{rest}",
     }
 
 
