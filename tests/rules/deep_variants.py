@@ -126,6 +126,23 @@ def passed_on_object(example: Example, wraps: bool) -> dict[str, str]:
     }
 
 
+def taken_object(example: Example, wraps: bool) -> dict[str, str]:
+    """Of an object that a call takes from a dictionary, in the file that uses it and in one that passes it on."""
+    rest = "".join(f", {name}" for name in example.given)
+    body = f"    jobs = {{'first': Job(Holder({made(example, wraps)}))}}\n    start({arguments(example, 'jobs')})\n"
+    imports = "from program.jobs import Holder, Job\nfrom program.between import start\n"
+    between = (
+        "from program.steps import use\n\n"
+        f"def start({arguments(example, 'jobs')}):\n    use(next(iter(jobs.values())).holder.network{rest})\n"
+    )
+    return {
+        "program/main.py": main_file(example, imports, body, wraps),
+        "program/jobs.py": BOTH,
+        "program/between.py": between,
+        USER: f"{example.used}\n" + example.use("thing", "thing"),
+    }
+
+
 DEEP: tuple[Variant, ...] = (
     listed_object,
     each_object,
@@ -135,4 +152,5 @@ DEEP: tuple[Variant, ...] = (
     built_object,
     wrapping_object,
     passed_on_object,
+    taken_object,
 )

@@ -136,7 +136,7 @@ def _escaped(names: Iterable[str]) -> set[bytes]:
 _SOUGHT = {
     Way.DEFINED: rb"\b(?:def|class)[ \t]+(?:%s)\b",
     Way.CALLED: rb"\b(?:%s)[ \t]*\(",
-    Way.READ: rb"\.(?:%s)\b",
+    Way.READ: rb"(?:\.|\bgetattr\([^\"'\n]*[\"'])(?:%s)\b",
     Way.EXTENDED: rb"\bclass[ \t]+\w+[ \t]*\([^)]*\b(?:%s)\b",
     Way.NAMED: rb"\b(?:%s)\b",
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded_value
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -57,7 +57,7 @@ def build(model):
         if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in COPIES:
             return
         model = node.args[0].value
-        held = sharded(model, file).certainty
+        held = sharded_value(model, file)
         if held is not Certainty.NO and not _is_data(model, file):
             yield Diagnosis(
                 node,

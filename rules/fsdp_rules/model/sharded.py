@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text, last_name, named_member
+from fsdp_rules.file.expressions import element_text, last_name, named_member, taken_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
@@ -69,6 +69,11 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     while isinstance(expression, cst.Subscript | cst.Await) and named_member(expression) is None:
         expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression
     text = element_text(expression)
+    if text is None and (taken := taken_text(expression)) is not None:
+        # Which element a call takes is not known, nor whether it may be called a second time.
+        held = min(_followed(expression, taken, file), Certainty.MAYBE)
+        why = Why.UNKNOWN if held is Certainty.NO else Why.FOLLOWED
+        return Sharded(held, why, foreign=_is_foreign(node, held, file))
     place = expression if at is None else at
     held = _followed(expression, text, file) if text is not None else Certainty.NO
     guard = fsdp1_guard(place, text, file) if held is Certainty.NO and text is not None else Guard.NONE

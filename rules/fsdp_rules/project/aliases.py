@@ -27,21 +27,6 @@ def text_of(node: ast.AST | None) -> str | None:
     return ".".join([node.id, *reversed(parts)])
 
 
-def element_text(node: ast.AST | None) -> str | None:
-    """``a.b`` for an attribute of an element, ``a[0].b``; None for all other expressions."""
-    parts: list[str] = []
-    is_element = False
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        if isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-        else:
-            is_element = True
-        node = node.value
-    if not is_element or not isinstance(node, ast.Name):
-        return None
-    return ".".join([node.id, *reversed(parts)])
-
-
 def _asked(node: ast.AST | None) -> tuple[ast.expr, str] | None:
     """The owner and the attribute that ``getattr(x, "a")``, ``vars(x)["a"]`` or ``x.__dict__["a"]`` asks for."""
     owner: ast.expr | None = None

@@ -6,8 +6,8 @@ import ast
 
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.places import Place
-from fsdp_rules.project.texts import lambda_name
-from fsdp_rules.project.values import TAKING, Values
+from fsdp_rules.project.texts import TAKING, lambda_name
+from fsdp_rules.project.values import Values
 
 
 class Calls(Values):

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fsdp_rules.project.aliases import Aliases, element_text, text_of
+from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.texts import element_text
 from fsdp_rules.project.walking import walk
 
 #: Modules of torch.nn that have no parameters.

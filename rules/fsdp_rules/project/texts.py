@@ -9,6 +9,13 @@ from fsdp_rules.project.optimizers import is_optimizer
 
 #: Methods of a model that give its parameters.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
+#: Functions that give the elements of their arguments, or one of them.
+PASSING = frozenset(
+    {"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"}
+    | {"enumerate", "zip", "chain", "cycle", "islice"}
+)
+#: Methods of containers that give what is in them.
+TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
 
 
 def lambda_name(node: ast.Lambda, scope: str) -> str:
@@ -40,3 +47,28 @@ def prefix_of(node: ast.Call) -> str:
 def key_of(node: ast.Subscript) -> str | None:
     index = node.slice
     return index.value if isinstance(index, ast.Constant) and isinstance(index.value, str) else None
+
+
+def element_text(node: ast.AST | None) -> str | None:
+    """``a.b`` for an attribute of an element, ``a[0].b`` or ``a.get(key).b``; None for all other expressions."""
+    parts: list[str] = []
+    is_element = False
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            node, is_element = node.value, True
+        else:
+            node, is_element = _container(node), True
+    if not is_element or not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+def _container(call: ast.Call) -> ast.expr | None:
+    """What ``call`` takes an element of, or gives all elements of."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.value if call.func.attr in TAKING else None
+    is_passing = isinstance(call.func, ast.Name) and call.func.id in PASSING
+    return call.args[0] if is_passing and call.args else None

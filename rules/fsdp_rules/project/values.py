@@ -6,9 +6,19 @@ import ast
 from collections.abc import Iterator, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.project.aliases import Aliases, element_text, text_of
+from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.places import INNER, Flow, Place, field_of, scopes
-from fsdp_rules.project.texts import PARAMETERS, key_of, lambda_name, may_optimize, owner_of, prefix_of
+from fsdp_rules.project.texts import (
+    PARAMETERS,
+    PASSING,
+    TAKING,
+    element_text,
+    key_of,
+    lambda_name,
+    may_optimize,
+    owner_of,
+    prefix_of,
+)
 from fsdp_rules.project.wraps import Wraps
 
 #: Methods of a model that give the model, and torch.compile, which takes it as its argument.
@@ -17,13 +27,6 @@ SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float"
 DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
 #: Methods of a tensor that give its numbers.
 SAME_NUMBERS = frozenset({"clone", "detach", "double"})
-#: Functions that give the elements of their arguments, or one of them.
-PASSING = frozenset(
-    {"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"}
-    | {"enumerate", "zip", "chain", "cycle", "islice"}
-)
-#: Methods of containers that give what is in them.
-TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
 #: What the name of a callee that has no dotted name starts with.
 UNNAMED = "@"
 
