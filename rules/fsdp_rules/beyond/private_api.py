@@ -15,7 +15,7 @@ from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.rule import Role, Rule
 from fsdp_rules.verdict.what_to_test import UNCHECKED
 
 FUNCTIONS = private_names("functions")
@@ -36,6 +36,7 @@ class PrivateApi(Rule):
     """
 
     id = "FSDP902"
+    role = Role.PRIVATE
     name = "private-api"
     spelled = ("flat_param",)
     words = (

@@ -32,7 +32,7 @@ from fsdp_rules.model.backends import reduces_no_cpu_tensors
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, Taken
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.rule import Role, Rule
 from fsdp_rules.verdict.sentence import sentence
 
 NOT_ON_META = "assumes this model is not on the meta device, where its first forward would fail"
@@ -63,6 +63,7 @@ class ConstructorCall(Rule):
     """
 
     id = "FSDP101"
+    role = Role.WRAP
     name = "constructor-call"
     shim = True
     moves_together = True

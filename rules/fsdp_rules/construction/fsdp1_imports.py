@@ -12,7 +12,7 @@ from fsdp_rules.file.printing import alias_text, import_text
 from fsdp_rules.fsdp1.names import FSDP1_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.rule import Role, Rule
 
 SHIM = "fsdp_compat"
 
@@ -28,6 +28,7 @@ class Imports(Rule):
     """
 
     id = "FSDP100"
+    role = Role.IMPORTS
     name = "import"
     visits = (cst.ImportFrom, cst.Attribute)
     shim = True

@@ -13,10 +13,10 @@ from fsdp_rules.construction._plan.contracts import contract_of, values_of
 from fsdp_rules.construction._plan.leaves import Leaf
 from fsdp_rules.construction._plan.member_writes import field_of
 from fsdp_rules.construction._plan.slot_uses import uses_of
-from fsdp_rules.construction.call import ConstructorCall
 from fsdp_rules.engine.fed_wraps import is_fed, spelled
 from fsdp_rules.engine.hosting import hosting
 from fsdp_rules.engine.kept_code import vendored
+from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.engine.rewrite import Prepared, Said, diagnosed
 from fsdp_rules.engine.source_text import decode
 from fsdp_rules.file.file import File
@@ -26,6 +26,7 @@ from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Project
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Taken
+from fsdp_rules.verdict.rule import Role
 
 #: The settings of each file.
 SettingsOf = Callable[[str], Settings]
@@ -141,7 +142,7 @@ class _Agreement(Mapping[Slot, Contract]):
         file = self._file(path)
         for call in file.nodes(cst.Call) if file is not None else ():
             if file is not None and file.fsdp1(call.func) == FSDP:
-                list(ConstructorCall().visit(call, file))
+                list(in_charge(Role.WRAP).visit(call, file))
 
     def _carried_out(self, paths: Iterable[str]) -> tuple[list[Taken], set[Slot]]:
         """What is taken, and given, by edits that are made in the files at ``paths``."""

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
+from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.engine.rewrite import rewrite_source
 from fsdp_rules.engine.source_text import decode
 from fsdp_rules.fsdp1.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, POLICY_NAMES
 from fsdp_rules.project.project import Project, index_source
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
+from fsdp_rules.verdict.rule import Role
 
 SHIM = "fsdp_compat"
 #: Functions of the shim that are methods of a model under FSDP1.
@@ -58,7 +60,8 @@ def back_on_shim(data: bytes, path: str) -> bytes:
     facts = index_source(path, data) if OWN.search(data) else None
     if facts is None:
         return data
-    result = rewrite_source(data, path, Project.build([facts]), Settings(to="shim", select=("FSDP100",)))
+    settings = Settings(to="shim", select=(in_charge(Role.IMPORTS).id,))
+    result = rewrite_source(data, path, Project.build([facts]), settings)
     return result.source if isinstance(result, Changed) else data
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import libcst as cst
 
-from fsdp_rules.beyond.private_api import PrivateApi
 from fsdp_rules.construction._plan.four_bit import keeps_fsdp1
+from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.rule import Role, Rule
 
 #: What only torch's own files of FSDP1 define: a file with two of them, or with the class itself, is a copy of one.
 OWN = re.compile(
@@ -25,7 +25,7 @@ OWN = re.compile(
 #: How every message about code that is left as it is starts.
 UNCHANGED = "unchanged: "
 FOUR_BIT = "the model of this file keeps FSDP1, since it has 4-bit weights"
-WITH_FSDP1 = "no change needed while the model keeps FSDP1 (FSDP101)"
+WITH_FSDP1 = "no change needed while the model keeps FSDP1 ({})"
 CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
 
 
@@ -36,7 +36,7 @@ def vendored(file: File) -> tuple[Rule, Diagnosis] | None:
     if not file.module.body:
         return None
     uses = "fsdp1" in file.project.flags
-    return PrivateApi(), Diagnosis(
+    return in_charge(Role.PRIVATE), Diagnosis(
         file.module.body[0],
         Level.MANUAL if uses else Level.INFO,
         "this file is a copy of FSDP1's own code, which does not work with FSDP2 models, and is unchanged",
@@ -68,7 +68,9 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
         diagnosis,
         level=Level.INFO,
         message=f"{UNCHANGED}{kept}",
-        advice=WITH_FSDP1 if kept == FOUR_BIT else "no change needed until that wrap is migrated",
+        advice=WITH_FSDP1.format(in_charge(Role.WRAP).id)
+        if kept == FOUR_BIT
+        else "no change needed until that wrap is migrated",
         edits=(),
         consumes=(),
     )

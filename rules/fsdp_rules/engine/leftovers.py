@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from fsdp_rules.beyond.unknown import UnknownUse
-from fsdp_rules.construction.fsdp1_imports import Imports
+from fsdp_rules.beyond._unknown_names import advice, message
+from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.fsdp1.names import CONFIG_NAMES, POLICY_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.project.facts import aliases_in
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.rule import Role, Rule
 
 #: How far above a reference the verdict that speaks for it may stand (``FSDP`` in ``FSDP.apply(...)``).
 REACH = 3
@@ -31,18 +31,18 @@ def unclaimed(file: File, diagnoses: list[Diagnosis]) -> Iterator[tuple[Rule, Di
         claimed.add(diagnosis.node)
         claimed.update(diagnosis.claims)
         claimed.update(edit.node for edit in diagnosis.edits)
-    rule = UnknownUse()
+    rule = in_charge(Role.UNKNOWN)
     for node, known in _references(file):
         if known.split(".")[0] in CONFIG_NAMES | POLICY_NAMES:
             continue
         if node in claimed or any(entry in claimed for entry in _near(file, node)):
             continue
-        yield rule, Diagnosis(node, Level.MANUAL, rule.message(known), rule.advice(known))
+        yield rule, Diagnosis(node, Level.MANUAL, message(known), advice(known))
 
 
 def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator[tuple[Rule, Diagnosis]]:
     """One verdict that names the values of torch's FSDP1 in ``output`` at whose statements nothing else is said."""
-    rule = Imports()
+    rule = in_charge(Role.IMPORTS)
     if not SPELLED.search(output) or not file.settings.enabled(rule.id):
         return
     kept = {canonical(file.project.resolve(full)) for full in aliases_in(file.path, output).values()}

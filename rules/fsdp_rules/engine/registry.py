@@ -6,7 +6,7 @@ from functools import cache
 from types import ModuleType
 
 from fsdp_rules import beyond, construction, hosts, loop, state
-from fsdp_rules.verdict.rule import Rule, classes_in
+from fsdp_rules.verdict.rule import Role, Rule, classes_in
 
 PACKAGES: tuple[ModuleType, ...] = (construction, loop, state, hosts, beyond)
 
@@ -16,6 +16,13 @@ def all_rules() -> tuple[Rule, ...]:
     """One instance of every rule, by id."""
     classes = (cls for package in PACKAGES for cls in classes_in(package))
     return tuple(sorted((cls() for cls in classes if hasattr(cls, "id")), key=lambda rule: rule.id))
+
+
+@cache
+def in_charge(role: Role) -> Rule:
+    """The one rule with this ``role``."""
+    (found,) = (rule for rule in all_rules() if rule.role is role)
+    return found
 
 
 @cache

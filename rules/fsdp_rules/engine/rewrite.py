@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.apply import apply_edits
 from fsdp_rules.engine.builtin_names import misunderstood
 from fsdp_rules.engine.contested import uncontested
@@ -19,7 +18,7 @@ from fsdp_rules.engine.inserted import is_made
 from fsdp_rules.engine.kept_code import UNCHANGED, left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.odd_names import odd_name
-from fsdp_rules.engine.registry import all_rules, speaker
+from fsdp_rules.engine.registry import all_rules, in_charge, speaker
 from fsdp_rules.engine.released import released_by
 from fsdp_rules.engine.relevance import is_relevant
 from fsdp_rules.engine.source_text import decode
@@ -33,11 +32,7 @@ from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
-from fsdp_rules.verdict.rule import Rule
-
-#: What the ids of the rules about a model that was wrapped before start with.
-LOOP = ("FSDP2", "FSDP3")
-
+from fsdp_rules.verdict.rule import Role, Rule
 
 #: What rules say of a file, each with the rule that says it.
 Said = list[tuple[Rule, Diagnosis]]
@@ -153,7 +148,7 @@ def _why_not_compiled(source: str, path: str) -> str | None:
 
 def _imports(file: File, said: str) -> Said:
     """The finding about the file's FSDP1 imports, at the first of them."""
-    rule = Imports()
+    rule = in_charge(Role.IMPORTS)
     if not said or not file.settings.enabled(rule.id):
         return []
     for node in file.nodes(cst.ImportFrom):
@@ -267,5 +262,5 @@ def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
         message=diagnosis.message,
         advice=diagnosis.advice,
         statement=file.span(file.statement(diagnosis.node)).line,
-        wrapped=wrapped_in(diagnosis.node, file) if rule.id.startswith(LOOP) else "",
+        wrapped=wrapped_in(diagnosis.node, file) if rule.names_the_wrap else "",
     )

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.engine.registry import all_rules, speaker
+from fsdp_rules.engine.registry import all_rules, in_charge, speaker
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.rule import Role, Rule
 
 TODO = re.compile(r"# TODO\(fsdp-migrate (FSDP\d+)\): (.*)")
 #: What a comment leaves out: the rewrite that adds it moves the lines that a message names.
@@ -128,7 +128,7 @@ def _is_in(node: cst.CSTNode, statement: cst.CSTNode, file: File) -> bool:
 
 def _rule(rule_id: str) -> Rule:
     known = any(rule.id == rule_id for rule in all_rules())
-    return speaker(rule_id if known else "FSDP901")
+    return speaker(rule_id) if known else in_charge(Role.UNKNOWN)
 
 
 def _text(rule: Rule, diagnosis: Diagnosis) -> str:

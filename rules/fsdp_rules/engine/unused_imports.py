@@ -6,7 +6,6 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.construction.fsdp1_imports import Imports
 from fsdp_rules.engine.import_statements import (
     FSDP1_IMPORT,
     StatementTransformer,
@@ -14,6 +13,7 @@ from fsdp_rules.engine.import_statements import (
     from_import,
     regenerated,
 )
+from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.engine.released import released_by
 from fsdp_rules.file.comments import lines_of_comments, removed_line
 from fsdp_rules.file.file import File
@@ -21,6 +21,7 @@ from fsdp_rules.file.printing import alias_text
 from fsdp_rules.file.tree import dotted
 from fsdp_rules.fsdp1.names import CHECKPOINT_WRAPPER, CONFIG_NAMES, FSDP, FSDP_PACKAGE, POLICY_NAMES, canonical
 from fsdp_rules.project.gates import VERSION_TEST
+from fsdp_rules.verdict.rule import Role
 
 #: Modules whose names a rewrite may leave unused besides FSDP1's own.
 CLEANED = (
@@ -174,7 +175,7 @@ class Cleaner(StatementTransformer):
     def _drop(self, local: str, fsdp1: bool) -> bool:
         if local in self.used:
             return False
-        if local not in self.used_before and not (fsdp1 and self.before.settings.enabled(Imports.id)):
+        if local not in self.used_before and not (fsdp1 and self.before.settings.enabled(in_charge(Role.IMPORTS).id)):
             return False
         return bool(self.depth) or not self._exported(local)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import pkgutil
@@ -18,11 +19,21 @@ if TYPE_CHECKING:
     from fsdp_rules.file.file import File
 
 
+class Role(enum.Enum):
+    """What the engine has something to say about itself, or asks of one rule: it finds that rule by its role."""
+
+    WRAP = "calls that wrap a model"
+    IMPORTS = "imports of FSDP1's names"
+    UNKNOWN = "uses of FSDP1's names that no other rule speaks about"
+    PRIVATE = "copies of FSDP1's own code"
+
+
 class Rule:
     """One FSDP1 concept: its docstring is its documentation, its example is its first test.
 
     ``visits`` lists the node types that the engine shows to :meth:`visit`; one walk of the tree serves all rules.
     ``shim``: the rule is about something that fsdp_compat does not carry either, and speaks under ``--to shim`` too.
+    ``role``: what the engine needs this one rule for.
 
     Four attributes say which files the rule is asked about, from the cheapest search to the dearest. ``spelled`` are
     texts that are FSDP1's by themselves: a file that has one is read in any tree; ``alone`` are regular expressions
@@ -39,6 +50,7 @@ class Rule:
     name: ClassVar[str]
     visits: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
     shim: ClassVar[bool] = False
+    role: ClassVar[Role | None] = None
     spelled: ClassVar[tuple[str, ...]] = ()
     alone: ClassVar[tuple[str, ...]] = ()
     markers: ClassVar[tuple[str | tuple[str, str], ...]] = ()
@@ -47,6 +59,11 @@ class Rule:
     what_to_test: ClassVar[str] = LOSSES
     before: ClassVar[str] = ""
     after: ClassVar[str] = ""
+
+    @property
+    def names_the_wrap(self) -> bool:
+        """Whether the rule is about a model that is wrapped, in the loop or its state, so that it says where."""
+        return self.id.startswith(("FSDP2", "FSDP3"))
 
     @classmethod
     def doc(cls) -> str:
