@@ -13,6 +13,8 @@ import pytest
 from fsdp_migrate.pipeline import pool as pool_module
 from fsdp_migrate.pipeline.pool import MIN_BYTES, MIN_ITEMS, Pool, worker_count
 
+#: Ends the test where a process never does; no test waits so long for one that ends.
+HANGS = 600
 # Workers say that they have an item, then wait for a byte that only the test can give.
 BLOCKED = """
 import os, signal, sys
@@ -97,7 +99,7 @@ def test_an_interrupt_ends_all_processes_with_one_line(blocked: tuple[subprocess
     process, writer = blocked
     os.killpg(process.pid, signal.SIGINT)
     # The pipes close only when the last process that holds them is gone.
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=HANGS)
     os.close(writer)
     assert process.returncode == 130
     assert err.decode().split() == ["interrupted:", "nothing", "was", "written"]
@@ -107,6 +109,6 @@ def test_workers_do_not_outlive_their_parent(blocked: tuple[subprocess.Popen[byt
     process, writer = blocked
     process.kill()
     os.write(writer, b"xx")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=HANGS)
     os.close(writer)
     assert err == b""
