@@ -71,8 +71,9 @@ def build(model):
         """Calls of known classes for a sharded model, and classes of the program that take such numbers."""
         if "fsdp1" not in file.project.flags:
             return
-        if isinstance(node, cst.Call) and last_name(node.func) in WHOLE and node.args:
-            name, value = last_name(node.func), node.args[0].value
+        name = _class_of(node, file) if isinstance(node, cst.Call) else ""
+        if isinstance(node, cst.Call) and name in WHOLE and node.args:
+            value = node.args[0].value
             model = model_of_parameters(value, file)
             held = sharded_value(model, file) if model is not None else _may_hold_groups(value)
             if held is not Certainty.NO and name not in file.project.owners.classes:
@@ -88,6 +89,11 @@ def _diagnosis(node: cst.CSTNode, name: str, held: Certainty, level: Level) -> D
     text = SEEN.format(name=name)
     message = text if held is Certainty.YES else f"if its model is sharded: {text}"
     return Diagnosis(node, level, message, ADVICE)
+
+
+def _class_of(call: cst.Call, file: File) -> str:
+    """What ``call`` calls, by the name that it has where it is defined."""
+    return (file.resolved(call.func) or "").rpartition(".")[2] or last_name(call.func)
 
 
 def _may_hold_groups(value: cst.BaseExpression) -> Certainty:

@@ -174,7 +174,7 @@ class Entered:
         receiver, _, name = callee.rpartition(".")
         found = self.functions.get(name, ())
         if not receiver:
-            seen = [site for site in found if _is_visible(site, path, scope)]
+            seen = [site for site in found if self._is_visible(site, path, scope)]
             return [site for site in seen if site[0] == path] or seen
         if receiver in ("self", "cls"):
             owner = scope.rpartition(".")[0]
@@ -184,6 +184,14 @@ class Entered:
         if name in OF_MODULES and (receiver == "?" or self._holds(path, scope, receiver)):
             return []
         return list(found)
+
+    def _is_visible(self, site: Site, path: str, scope: str) -> bool:
+        """Whether a bare name in ``scope`` may mean the function or class at ``site``: methods have no bare name."""
+        owner = site[1].removesuffix(".__init__").rpartition(".")[0]
+        if not owner:
+            return True
+        is_around = site[0] == path and f"{scope}.".startswith(f"{owner}.")
+        return is_around and (scope == owner or (path, owner) in self.functions.get(called_as(owner), ()))
 
     @cached_property
     def callers(self) -> dict[str, list[tuple[Site, int]]]:
@@ -204,12 +212,6 @@ def called_as(scope: str) -> str:
     """The name that a function is called by: a class's, for what initialises its objects."""
     owner, _, name = scope.rpartition(".")
     return owner.rpartition(".")[2] if name == "__init__" else name
-
-
-def _is_visible(site: Site, path: str, scope: str) -> bool:
-    """Whether a bare name in ``scope`` may mean the function or class at ``site``."""
-    owner = site[1].removesuffix(".__init__").rpartition(".")[0]
-    return not owner or (site[0] == path and f"{scope}.".startswith(f"{owner}."))
 
 
 def functions_by_name(files: Iterable[tuple[str, Iterable[str]]]) -> dict[str, tuple[Site, ...]]:

@@ -35,7 +35,8 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
         rb"(?i)\bencoder_hidden_states\b|cross_?att|\b\w*T5Block\b|"
         rb"\b(M?Bart|Whisper|Pegasus|Marian|M2M100|Blenderbot|Speech2Text)DecoderLayer\b"
     ),
-    "offload": re.compile(rb"\bCPUOffload\((?!\s*((offload_params\s*=\s*)?False\s*,?\s*)?\))"),
+    # What is imported under another name is made under that.
+    "offload": re.compile(rb"\bCPUOffload(\s+as\b|\((?!\s*((offload_params\s*=\s*)?False\s*,?\s*)?\)))"),
     # How the process group is started: for the tensors of one kind of device alone, or for those on the CPU too.
     "nccl_alone": re.compile(
         rb"""(init_process_group\(\s*|[Bb]ackend\w*["']?\s*(:\s*\w+\s*)?(=|,[^)\n]*default\s*=)\s*)["']nccl["']"""
@@ -73,7 +74,7 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
     "sticky_state": (b"set_state_dict_type",),
     "handed_context": (b"state_dict_type(",),
     "cross_inputs": (b"encoder_hidden_states", b"cross_att", b"crossatt", b"t5block", b"decoderlayer"),
-    "offload": (b"cpuoffload(",),
+    "offload": (b"cpuoffload",),
     "nccl_alone": (b"nccl",),
     "cpu_backend": (b"cpu:", b"init_process_group("),
     "low_precision": (b"float16", b"half", b"torch_dtype"),
@@ -82,7 +83,7 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
 
 #: A start whose backend is a text in the call, and what reduces gradients: FSDP1's clipping method and its scaler.
 STARTS_NCCL = re.compile(rb"""init_process_group\(([^)]*\bbackend\s*=)?\s*["']nccl["']""")
-REDUCES = re.compile(rb"(?<!utils)\.clip_grad_norm_\(|\bShardedGradScaler\(")
+REDUCES = re.compile(rb"(?<!utils)\.clip_grad_norm_\(|\bShardedGradScaler(\(|\s+as\b)")
 #: The start of a function, and what puts a rank into a text in its body.
 FUNCTION = re.compile(rb"^[ \t]*(?:async )?def (\w+)\(", re.MULTILINE)
 FORMS_RANK = re.compile(rb"\{[^{}\n]*rank[^{}\n]*\}|\b(str|format)\([^)\n]*rank|[\"'] % \(?[^)\n]*rank", re.IGNORECASE)

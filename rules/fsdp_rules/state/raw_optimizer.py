@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.state._governing.wrapped_optimizers import is_an_optimizer
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -17,7 +16,6 @@ from fsdp_rules.verdict.what_to_test import RESUME
 
 #: Functions that call ``state_dict()`` of what their dictionary holds.
 TAKES = frozenset(f"torch.distributed.checkpoint.{name}" for name in ("async_save", "load", "save"))
-OPTIMIZER = re.compile(r"(^|_)(opt|optim|optimizers?)$", re.IGNORECASE)
 
 
 class RawOptimizerState(Rule):
@@ -85,7 +83,7 @@ def _taken_whole(call: cst.Call, file: File) -> cst.BaseExpression | None:
     state = file.value(call.args[0].value)
     values = [entry.value for entry in state.elements] if isinstance(state, cst.Dict) else []
     named = (one for one in values if isinstance(one, cst.Name | cst.Attribute))
-    return next((one for one in named if OPTIMIZER.search(last_name(one))), None)
+    return next((one for one in named if is_an_optimizer(one, file)), None)
 
 
 def _uses_wrapped(file: File) -> bool:
@@ -100,7 +98,7 @@ def is_raw_state(call: cst.Call, file: File) -> bool:
         not call.args
         and isinstance(call.func, cst.Attribute)
         and call.func.attr.value == "state_dict"
-        and OPTIMIZER.search(last_name(call.func.value)) is not None
+        and is_an_optimizer(call.func.value, file)
         and not _is_transformed(call, file)
     )
 

@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.file import File
 from fsdp_rules.project.optimizers import holds_optimizer, is_optimizer
 
 #: What a class needs so that torch's functions for states can read its optimizer through it.
@@ -21,7 +21,7 @@ def wrapper_of(optim: cst.BaseExpression, file: File) -> tuple[str, str]:
     made = file.value(optim)
     if not isinstance(made, cst.Call) or (file.resolved(made.func) or "").startswith("torch."):
         return "", ""
-    if not any(_is_an_optimizer(argument.value, file) for argument in made.args):
+    if not any(is_an_optimizer(argument.value, file) for argument in made.args):
         return "", ""
     name = last_name(made.func)
     for owner in file.nodes(cst.ClassDef):
@@ -31,8 +31,9 @@ def wrapper_of(optim: cst.BaseExpression, file: File) -> tuple[str, str]:
     return ("", ASSUMED.format(name=name)) if name[:1].isupper() else ("", "")
 
 
-def _is_an_optimizer(node: cst.BaseExpression, file: File) -> bool:
+def is_an_optimizer(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is an optimizer, by the class that it is made of or by its name."""
     made = file.value(node)
     if isinstance(made, cst.Call) and is_optimizer(file.resolved(made.func) or last_name(made.func)):
         return True
-    return holds_optimizer((dotted(node) or "").rpartition(".")[2])
+    return holds_optimizer(last_name(node).lower())
