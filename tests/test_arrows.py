@@ -147,7 +147,7 @@ METHODS = 20
 
 
 @cache
-def _imports(package: str) -> dict[str, set[str]]:
+def imports_of(package: str) -> dict[str, set[str]]:
     """What each module of ``package`` imports of it, for type checkers alone too."""
     root = PACKAGES[package]
     modules = {
@@ -179,7 +179,7 @@ def _room(module: str) -> str:
     return (module.split(".") + [""])[1]
 
 
-def _circles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
+def circles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
     """The groups of two or more in which each reaches each."""
     reached = {start: set(ends) for start, ends in arrows.items()}
     changed = True
@@ -193,22 +193,23 @@ def _circles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
     return {group for group in groups if len(group) > 1}
 
 
-def _arrows(package: str) -> dict[str, set[str]]:
+def arrows_of(package: str) -> dict[str, set[str]]:
+    """What each room of ``package`` imports from."""
     arrows: dict[str, set[str]] = defaultdict(set)
-    for module, targets in _imports(package).items():
+    for module, targets in imports_of(package).items():
         arrows[_room(module)] |= {_room(target) for target in targets} - {_room(module), ""}
     return arrows
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_room_imports_from_the_rooms_of_the_table_alone(package: str) -> None:
-    arrows = {room: ends for room, ends in _arrows(package).items() if ends}
+    arrows = {room: ends for room, ends in arrows_of(package).items() if ends}
     assert arrows == {room: ends for room, ends in ROOMS[package].items() if ends}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_imports_go_in_circles(package: str) -> None:
-    assert _circles(_arrows(package)) | _circles(_imports(package)) == set()
+    assert circles(arrows_of(package)) | circles(imports_of(package)) == set()
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.state._governing.wrapped_optimizers import is_an_optimizer
+from fsdp_rules.state._optimizer_objects import is_an_optimizer
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule

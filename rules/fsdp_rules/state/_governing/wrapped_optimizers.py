@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.project.optimizers import holds_optimizer, is_optimizer
+from fsdp_rules.state._optimizer_objects import is_an_optimizer
 
 #: What a class needs so that torch's functions for states can read its optimizer through it.
 READABLE = re.compile(r"\bparam_groups\b|def __getattr__\b")
@@ -29,11 +29,3 @@ def wrapper_of(optim: cst.BaseExpression, file: File) -> tuple[str, str]:
             return LACKS.format(name=name), ""
     # Methods such as accelerator.prepare give what is an optimizer of torch itself.
     return ("", ASSUMED.format(name=name)) if name[:1].isupper() else ("", "")
-
-
-def is_an_optimizer(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` is an optimizer, by the class that it is made of or by its name."""
-    made = file.value(node)
-    if isinstance(made, cst.Call) and is_optimizer(file.resolved(made.func) or last_name(made.func)):
-        return True
-    return holds_optimizer(last_name(node).lower())
