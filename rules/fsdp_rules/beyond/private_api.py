@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import asked, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.fsdp1.private_names import advice, private_names
-from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_asked_for, tested
+from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_under_hasattr, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
@@ -104,7 +104,7 @@ def free(model):
         if name in ATTRIBUTES:
             if _is_rewritten(node, file) or not _may_be_fsdp1(node, file):
                 return
-            if is_asked_for(node, file.code(node.value), name, file):
+            if is_under_hasattr(node, file.code(node.value), name, file):
                 return
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:

@@ -99,11 +99,11 @@ def _kept(diagnosis: Diagnosis, file: File) -> str | None:
         return FOUR_BIT
     if kept.alone and diagnosis.edits:
         return "all wraps of this project are of a subclass of FSDP1's class, or silenced by a comment"
-    if file.path not in kept.paths:
+    if file.path not in kept.models.paths:
         return None
     for node in _named(diagnosis.node, file):
         text = dotted(node)
-        if text is not None and kept.holds(file.path, file.scope(node), text):
+        if text is not None and kept.keeps(file.path, file.scope(node), text):
             return f"{text} keeps FSDP1, by a subclass of its class or a comment on the wrap"
     return None
 

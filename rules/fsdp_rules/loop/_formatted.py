@@ -33,7 +33,7 @@ def is_formatted(node: cst.BaseExpression, file: File, names: int = NAMES) -> bo
             return False
         if isinstance(around, cst.For | cst.CompFor | cst.Assign | cst.AugAssign):
             given = _given(around, inner)
-            return names > 0 and any(_is_read(name, around, file, names) for name in given)
+            return names > 0 and any(_is_formatted_below(name, around, file, names) for name in given)
         if isinstance(around, cst.BaseStatement | cst.BaseSmallStatement):
             return False
         inner = around
@@ -53,7 +53,7 @@ def _is_key(around: cst.CSTNode, inner: cst.CSTNode) -> bool:
     return isinstance(around, cst.DictElement | cst.DictComp) and inner is around.key
 
 
-def _is_read(name: cst.Name, statement: cst.CSTNode, file: File, names: int) -> bool:
+def _is_formatted_below(name: cst.Name, statement: cst.CSTNode, file: File, names: int) -> bool:
     """Whether what ``statement`` gives ``name`` is formatted further down in the same function."""
     function, last = file.function(name), file.span(statement).line
     return any(

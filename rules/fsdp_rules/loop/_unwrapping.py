@@ -143,7 +143,7 @@ def _is_queued(node: cst.Attribute, subject: str, loop: cst.While, file: File) -
     )
 
 
-def is_read_elsewhere(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bool:
+def has_unguarded_twin(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bool:
     """Whether its function also reads ``node``, ``model.module``, outside of ``gone``, where nothing says what it is.
 
     Without ``gone``, the statement that unwraps the model, such a place would look like one of a wrapped model.

@@ -14,14 +14,14 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._unwrapping import (
     endless,
     ends_by_unwrapping,
+    has_unguarded_twin,
     is_only_binding,
     is_passed_to_itself,
-    is_read_elsewhere,
     unbound,
 )
 from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.given_by_call import is_given_by_call
-from fsdp_rules.model.guards import Guard, guard_of, is_asked_for, is_under_another_wrapper, tested
+from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
@@ -80,7 +80,7 @@ def unwrap(model):
         receiver = node.value
         subject = file.code(receiver)
         if _in_stripping_loop(node, file) or is_passed_to_itself(node, file):
-            if node.attr.value == PRIVATE and not is_asked_for(node, subject, PRIVATE, file):
+            if node.attr.value == PRIVATE and not is_under_hasattr(node, subject, PRIVATE, file):
                 yield endless(node, subject)
             return
         guard = guard_of(node, subject, file)
@@ -90,7 +90,7 @@ def unwrap(model):
         seen = (_is_a_unit, _is_given_to_fsdp1, is_given_by_call)
         if held is Certainty.NO and any(asked(receiver, file) for asked in seen):
             held = Certainty.MAYBE
-        if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_asked_for(node, subject, PRIVATE, file):
+        if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_under_hasattr(node, subject, PRIVATE, file):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
@@ -140,7 +140,7 @@ def unwrap(model):
             if not isinstance(gone, cst.BaseExpression) and is_only_binding(gone, subject, file):
                 yield unbound(gone, subject)
                 return
-            if not isinstance(gone, cst.BaseExpression) and is_read_elsewhere(node, gone, file):
+            if not isinstance(gone, cst.BaseExpression) and has_unguarded_twin(node, gone, file):
                 yield Diagnosis(
                     gone,
                     Level.MANUAL,

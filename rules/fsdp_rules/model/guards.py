@@ -169,7 +169,7 @@ def _classes(node: cst.BaseExpression, file: File) -> Guard:
     return Guard.MIXED if any(wrapped) else Guard.OTHER
 
 
-def is_asked_for(node: cst.CSTNode, subject: str, name: str, file: File) -> bool:
+def is_under_hasattr(node: cst.CSTNode, subject: str, name: str, file: File) -> bool:
     """Whether ``node`` is only reached where ``hasattr`` has found a ``name`` in the expression of text ``subject``."""
     for ancestor, child in branches(node, file):
         test: cst.BaseExpression | None = None

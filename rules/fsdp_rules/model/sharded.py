@@ -94,7 +94,7 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
     known = (*wraps, *sharding_statements(outer, file.scope(expression), file))
     if known and not any(_may_have_run(wrap, place, outer, file) for wrap in known):
-        early = file.project.holds_early(file.path, file.scope(expression), outer)
+        early = file.project.is_wrapped_before(file.path, file.scope(expression), outer)
         return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign, is_made_here=True)
     above = any(_has_run(wrap, place, file) for wrap in wraps)
     return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign, is_made_here=bool(known))

@@ -78,7 +78,7 @@ class Entered:
     def is_given_model(self, name: str) -> Certainty:
         """How sure it is that a call of ``name`` gets a sharded model, or its parameters; NO where others get none."""
         calls = [(site, self.steps[site][position]) for site, position in self.callers.get(name, ())]
-        if any(self._holds(*site, text) for site, step in calls for text in step.given):
+        if any(self._may_run(*site, text) for site, step in calls for text in step.given):
             return Certainty.YES
         # A list of groups may hold what no name of a model says.
         known = bool(calls) and all(step.given and not GROUPS.search(" ".join(step.given)) for _, step in calls)
@@ -87,7 +87,7 @@ class Entered:
     def calls_on_model(self, path: str, methods: frozenset[str]) -> bool:
         """Whether the file at ``path`` calls one of ``methods`` of what may be a sharded model."""
         return any(
-            step.callee.rpartition(".")[2] in methods and self._holds(*site, step.callee.rpartition(".")[0])
+            step.callee.rpartition(".")[2] in methods and self._may_run(*site, step.callee.rpartition(".")[0])
             for site, steps in self.steps.items()
             if site[0] == path
             for step in steps
@@ -107,7 +107,7 @@ class Entered:
             return name in self.values and self._evaluates
         for caller, position in callers:
             step = self.steps[caller][position]
-            if LOOKS.search(step.callee) and any(self._holds(*caller, text) for text in step.given):
+            if LOOKS.search(step.callee) and any(self._may_run(*caller, text) for text in step.given):
                 continue
             passes = self._before(caller, position)
             if Pass.FORWARD in passes or (Pass.UNKNOWN in passes and self.after_forward(*caller)):
@@ -157,16 +157,17 @@ class Entered:
         if name == "reshard":
             return frozenset({Pass.RESHARD})
         owner = step.callee.removesuffix(".forward")
-        if owner and self._holds(*site, owner):
+        if owner and self._may_run(*site, owner):
             return frozenset({Pass.FORWARD})
         found = self.leaves(*site, step.callee)
         if not found and EVALUATES.search(name) and name not in OF_MODULES and name != REGISTERS:
             receiver = step.callee.rpartition(".")[0]
-            if any(self._holds(*site, text) for text in (*step.given, *([receiver] if receiver else []))):
+            if any(self._may_run(*site, text) for text in (*step.given, *([receiver] if receiver else []))):
                 return frozenset({Pass.FORWARD})
         return found
 
-    def _holds(self, path: str, scope: str, text: str) -> bool:
+    def _may_run(self, path: str, scope: str, text: str) -> bool:
+        """Whether a call of the dotted name ``text``, or of what gets it, may run a sharded model."""
         return self.models.find(path, scope, text).certainty is not Certainty.NO
 
     def called(self, path: str, scope: str, callee: str) -> list[Site]:
@@ -181,7 +182,7 @@ class Entered:
             own = [site for site in found if site[0] == path and site[1] == f"{owner}.{name}"]
             if own:
                 return own
-        if name in OF_MODULES and (receiver == "?" or self._holds(path, scope, receiver)):
+        if name in OF_MODULES and (receiver == "?" or self._may_run(path, scope, receiver)):
             return []
         return list(found)
 

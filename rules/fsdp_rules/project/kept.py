@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from fsdp_rules.project.flow import Certainty, Held
-from fsdp_rules.project.places import INNER, Place, scopes
+from fsdp_rules.project.flow import Certainty
+from fsdp_rules.project.lookup import Lookup
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Every place that may hold such a model. ``alone``: the project wraps models in no other way."""
+    """``models`` finds every place that may hold such a model. ``alone``: the project wraps models in no other way."""
 
-    held: Mapping[Place, Held] = field(default_factory=dict)
+    models: Lookup = field(default_factory=Lookup)
     alone: bool = False
 
-    def holds(self, path: str, scope: str, text: str) -> bool:
-        """Whether the dotted name ``text`` in ``scope``, or an attribute of that name, may be such a model."""
-        while text.endswith(INNER):
-            text = text.rpartition(".")[0]
-        if any(self._certain(Place("var", path, around, text)) for around in scopes(scope)):
-            return True
-        return "." in text and self._certain(Place("attr", name=text.rpartition(".")[2]))
-
-    def _certain(self, place: Place) -> bool:
-        found = self.held.get(place)
-        return found is not None and found.certainty is not Certainty.NO
-
-    @cached_property
-    def paths(self) -> frozenset[str]:
-        """The files in which some name holds one."""
-        return frozenset(place.path for place in self.held if place.kind == "var")
+    def keeps(self, path: str, scope: str, text: str) -> bool:
+        """Whether the dotted name ``text`` in ``scope`` may be a model that stays FSDP1's, which no rule changes."""
+        return self.models.find(path, scope, text).certainty is not Certainty.NO

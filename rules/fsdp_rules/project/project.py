@@ -159,7 +159,7 @@ class Project:
             sources={file.path: file.source for file in files if file.source},
             unwrapped=unwrapped,
             optimizers=Optimizers.build(files),
-            kept=Kept(kept, alone=bool(kept) and not any(place.kind == "seed" and place.path for place in held)),
+            kept=Kept(Lookup(kept, owners), bool(kept) and not any(one.kind == "seed" and one.path for one in held)),
             fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
             taking=frozenset(one.path for one in files if one.flags & STATES == {"takes_state"}),
             given_rank=own_names((name for file in files for name in file.given_rank), (file.module for file in files)),
@@ -239,8 +239,8 @@ class Project:
         functions = {place.scope for place in self.unwrapped if place.kind == "param"}
         return frozenset(name.removesuffix(".__init__").rpartition(".")[2] for name in functions)
 
-    def holds_early(self, path: str, scope: str, text: str) -> Certainty:
-        """How sure it is that ``text`` in ``scope`` is a wrapped model above the line of ``scope`` that wraps it."""
+    def is_wrapped_before(self, path: str, scope: str, text: str) -> Certainty:
+        """How sure it is that ``text`` is wrapped above the line of ``scope`` that wraps it; ``holds`` is of all."""
         return self._models.at(Place("early", path, scope, text)).certainty
 
     def origin(self, path: str, scope: str, text: str) -> tuple[str, int] | None:

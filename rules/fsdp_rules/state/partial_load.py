@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.state._governing.loading import result_is_read
 from fsdp_rules.state._governing.site import state_site
 from fsdp_rules.state._writing.dcp_imports import DCP
 from fsdp_rules.state._writing.options import OPTIONS
@@ -85,7 +86,7 @@ def resume(net, path):
 def _skips(call: cst.Call, full: str | None, file: File) -> bool:
     if full == OPTIONS:
         strict = next((entry.value for entry in call.args if entry.keyword and entry.keyword.value == "strict"), None)
-        return literal_bool(strict) is False and not _is_read(call, file)
+        return literal_bool(strict) is False and not _result_of_taker_is_read(call, file)
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "load_state_dict":
         return False
     site = state_site(call, file)
@@ -97,8 +98,8 @@ def _skips(call: cst.Call, full: str | None, file: File) -> bool:
     )
 
 
-def _is_read(options: cst.Call, file: File) -> bool:
+def _result_of_taker_is_read(options: cst.Call, file: File) -> bool:
     """Whether ``options`` go straight into a call whose result the program reads."""
     argument = file.parent(options)
     taker = file.parent(argument) if isinstance(argument, cst.Arg) else None
-    return isinstance(taker, cst.Call) and not isinstance(file.parent(taker), cst.Expr)
+    return isinstance(taker, cst.Call) and result_is_read(taker, file)

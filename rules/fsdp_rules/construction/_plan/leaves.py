@@ -218,10 +218,10 @@ def is_shared(found: Found, file: File) -> bool:
 def is_imported(found: Found, file: File) -> bool:
     """Whether another file imports a variable that carries one of the values, or reads it from the module."""
     names = {carrier.value for carrier in found.carriers if not is_local(carrier.value, carrier, file)}
-    return any(file.project.imports_from(file.path, name) or _is_read_elsewhere(name, file) for name in names)
+    return any(file.project.imports_from(file.path, name) or _is_behind_a_dot_elsewhere(name, file) for name in names)
 
 
-def _is_read_elsewhere(name: str, file: File) -> bool:
+def _is_behind_a_dot_elsewhere(name: str, file: File) -> bool:
     """Whether a file that speaks of FSDP1, and of this module, has ``name`` behind a dot."""
     module = module_name(file.path).rpartition(".")[2].encode()
     return any(

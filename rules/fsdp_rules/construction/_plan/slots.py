@@ -113,17 +113,17 @@ def definition(name: str, file: File) -> cst.FunctionDef | None:
 def given(slot: Slot, file: File) -> list[cst.BaseExpression]:
     """The expressions that the definition of ``slot``, in ``file``, may give; none where that is not certain."""
     function = definition(slot.name, file)
-    if not slot.is_call and (function is None or not is_read_only(function, file)):
+    if not slot.is_call and (function is None or not is_property(function, file)):
         return _assigned(slot, file)
-    if function is None or slot.is_call == is_read_only(function, file) or not _always_returns(function.body):
+    if function is None or slot.is_call == is_property(function, file) or not _always_returns(function.body):
         return []
     returns = [entry.value for entry in file.inside(function, cst.Return) if file.function(entry) is function]
     values = [_element(value, slot.part) for value in returns]
     return [value for value in values if value is not None] if None not in values else []
 
 
-def is_read_only(function: cst.FunctionDef, file: File) -> bool:
-    """Whether what ``function`` returns is read as an attribute."""
+def is_property(function: cst.FunctionDef, file: File) -> bool:
+    """Whether what ``function`` returns is read as an attribute; definitions.py asks it of the trees of ``ast``."""
     return any("property" in file.code(entry.decorator) for entry in function.decorators)
 
 
