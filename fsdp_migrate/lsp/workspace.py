@@ -1,4 +1,4 @@
-"""What there is to say about the files that an editor has open, without a word of its protocol."""
+"""What there is to say about the files that an editor has open, without its protocol."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Engine(Protocol):
         """Whether these bytes have a spelling of FSDP1's own; a plain search."""
 
     def has_marker(self, data: bytes) -> bool:
-        """Whether these bytes may concern FSDP in a tree that holds FSDP1; a plain search."""
+        """Whether these bytes may concern FSDP in a tree with FSDP1; a plain search."""
 
     def is_migrating(self, project: Project) -> bool:
         """Whether the tree wraps a model, or asks for FSDP1's class, so that other files can be concerned."""

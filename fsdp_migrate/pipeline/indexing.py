@@ -45,7 +45,7 @@ class Index:
         """The facts of the whole tree; None where no file has any.
 
         ``marked`` are the files with a marker in their bytes, ``rest`` all others, which are read again only where
-        the tree holds FSDP1.
+        the tree has FSDP1.
         """
         speaking = [candidate for candidate in marked if self._engine.names_fsdp1(candidate.data)]
         self._add(speaking)

@@ -109,7 +109,7 @@ def memory_report(model: nn.Module, optimizer: Optimizer | None = None) -> Memor
     ``model`` does not have the row ``(not in the model)``.
 
     An allocation that several tensors share counts once, for the first that is met. Optimizer state that is no
-    DTensor is taken to be whole. Not counted: buffers, activations, communication buffers in flight, and what an
+    DTensor counts as whole. Not counted: buffers, activations, communication buffers in flight, and what an
     allocator rounds up.
 
     No collective, no gather, nothing is moved: each rank may call it alone, and reports for itself.

@@ -48,7 +48,7 @@ class OtherSetting(Cause):
 
 
 class NotResumed(Cause):
-    """The run before goes on from a checkpoint, the run after starts its optimizer anew."""
+    """The run before goes on from a checkpoint, the run after starts its optimizer from scratch."""
 
     name, rule = "not-resumed", "FSDP313"
     cure = "Fill the template with get_optimizer_state_dict before dcp.load, and check what was loaded."

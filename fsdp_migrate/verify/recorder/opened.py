@@ -19,7 +19,7 @@ _found: dict[str, None] = {}
 
 
 def watch() -> None:
-    """Note from now on each file that is opened to be read, and was written after the first run began."""
+    """Note each file from here on that is opened to be read, and was written after the first run began."""
     global _began
     orders = from_environment()
     if orders.since is None:

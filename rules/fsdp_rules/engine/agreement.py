@@ -55,7 +55,7 @@ def agreed(
     What strategies of frameworks shard in other files is decided as well.
 
     ``files`` are the Python files that have facts, ``unread`` gives the path and the bytes of all others,
-    whose uses are not seen.
+    whose uses this tool cannot see.
     """
     project = hosting(project, files, settings_of)
     marks = spelled(project)
@@ -128,7 +128,7 @@ class _Agreement(Mapping[Slot, Contract]):
         return self._ended({})
 
     def _ended(self, final: Mapping[Slot, Contract]) -> Agreed:
-        """``final`` as what files are told from now on; what rules said of a file is kept where they were told it."""
+        """``final`` as what files get now; what rules said of a file is kept where they had the same."""
         self._final = final
         prepared = {path: Prepared(file, self._kept(path)) for path, file in self._files.items() if file is not None}
         return Agreed(replace(self._project, configured=final), prepared)

@@ -20,7 +20,7 @@ def as_python_reads(data: bytes) -> bytes:
 
 
 def odd_name(text: str) -> tuple[int, str, str] | None:
-    """The line, spelling and meaning of the first name whose two spellings would be taken for two names.
+    """The line, spelling and meaning of the first name whose two spellings would count as two names.
 
     That is one that may be torch's, all of whose names are ASCII, or one that ``text`` also spells otherwise. ``text``
     is a source that parses. Python's rule: https://docs.python.org/3/reference/lexical_analysis.html#identifiers

@@ -14,7 +14,7 @@ def names_fsdp1(data: bytes) -> bool:
 
 
 def has_marker(data: bytes) -> bool:
-    """Whether ``data`` may need a closer look in a tree that holds FSDP1, though no model is seen to reach it.
+    """Whether ``data`` may need a closer look in a tree with FSDP1, though no model is seen to reach it.
 
     Loop markers such as ``clip_grad_norm_`` are in the list because a train loop that gets the wrapped model as a
     parameter often imports no FSDP name at all.

@@ -130,7 +130,7 @@ def rewrite_source(
 
 
 def diagnosed(file: File) -> Said:
-    """What the rules say about ``file``, asked anew: what an earlier answer wanted to import is forgotten."""
+    """What the rules say about ``file``, asked again: what an earlier answer wanted to import is forgotten."""
     file.answers.clear()
     file.references.want_nothing()
     return uncontested(file, with_standing_todos(file, _diagnose(file)))

@@ -203,7 +203,7 @@ class References:
 
     @cached_property
     def _is_guarded_above_a_star(self) -> bool:
-        """Whether FSDP1's import is in a ``try`` above a star import that is not seen: new ones belong into it too."""
+        """Whether FSDP1's import is in a ``try`` above an unseen star import: new ones belong into it too."""
         if not self.has_unseen_star:
             return False
         guards = [entry for entry in self._tree.body if isinstance(entry, ast.Try) and _imports_fsdp1(entry)]

@@ -132,7 +132,7 @@ def _word(node: cst.BaseExpression, file: File) -> Value:
 
 
 def _config(node: cst.BaseExpression | None, file: File) -> tuple[cst.Dict | None, str]:
-    """The dictionary behind ``fsdp_config``, or why it is not seen."""
+    """The dictionary behind ``fsdp_config``, or why this tool cannot see it."""
     if node is None or is_none(node):
         return None, ""
     made = branches(file.value(node))

@@ -134,7 +134,7 @@ def _size(found: Trained, arguments: dict[str, cst.BaseExpression], file: File) 
 
 
 def _modules(trainer: cst.Call, file: File) -> Iterator[str]:
-    """The classes of the modules that ``trainer`` is given, by their names; "" for one that is not seen."""
+    """The classes of the modules that ``trainer`` is given, by their names; "" for an unseen one."""
     for call in file.nodes(cst.Call):
         func = call.func
         if not isinstance(func, cst.Attribute) or func.attr.value not in _STEPS:

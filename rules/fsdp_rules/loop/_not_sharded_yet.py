@@ -1,4 +1,4 @@
-"""Places whose model is no sharded one yet: made anew, sharded further down, or by whoever calls the function."""
+"""Places whose model is no sharded one yet: newly made, sharded further down, or by whoever calls the function."""
 
 from __future__ import annotations
 

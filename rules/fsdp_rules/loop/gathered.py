@@ -142,7 +142,7 @@ def _is_of_fsdp2(place: cst.CSTNode, file: File) -> bool:
 
 
 def may_reshard_before(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
-    """Whether the statement around ``place`` can have another in front of it, which evaluates ``model`` once more."""
+    """Whether the statement around ``place`` can have another in front of it, which evaluates ``model`` again."""
     statement = file.statement(place)
     return (
         is_repeatable(model)

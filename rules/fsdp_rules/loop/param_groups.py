@@ -1,4 +1,4 @@
-"""Rule for parameter groups that are told apart by the number of dimensions."""
+"""Rule for parameter groups that are distinguished by the number of dimensions."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def unwrapped(model: "FSDPModule"):
 
 
 def _asks_whether_imported(node: cst.BaseExpression, parent: cst.CSTNode | None) -> bool:
-    """Whether ``node`` is only compared with None, or taken for true, as names of guarded imports are."""
+    """Whether ``node`` is only compared with None, or used as a flag, as names of guarded imports are."""
     if isinstance(parent, cst.Comparison) and parent.left is node and len(parent.comparisons) == 1:
         other = parent.comparisons[0].comparator
         return isinstance(other, cst.Name) and other.value == "None"

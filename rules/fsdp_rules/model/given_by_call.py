@@ -43,7 +43,7 @@ def is_made_by_table(node: cst.BaseExpression, file: File) -> bool:
 
 
 def _called(call: cst.Call, file: File) -> list[str] | None:
-    """The last names of what ``call`` may run: of an entry of a table, those of all; None where that is not seen."""
+    """The last names of what ``call`` may run: of an entry of a table, those of all; None where that is unseen."""
     if not isinstance(call.func, cst.Subscript):
         return [last_name(call.func)]
     table = file.value(call.func.value)

@@ -38,7 +38,7 @@ class Rule:
     Four attributes say which files the rule is asked about, from the cheapest search to the dearest. ``spelled`` are
     texts that are FSDP1's by themselves: a file that has one is read in any tree; ``alone`` are regular expressions
     for what the rule has to say about such a file, also where nothing else in the tree is FSDP1. ``markers`` are texts
-    (a pair counts where both are there) for which a file is read once the tree holds FSDP1, though no wrapped model is
+    (a pair counts where both are there) for which a file is read once the tree has FSDP1, though no wrapped model is
     seen to reach it. ``words`` are regular expressions for what the rule has to say about a file that a wrapped model
     reaches.
 

@@ -1,4 +1,4 @@
-"""Which parameters sharding has replaced, so that an optimizer that still holds one cannot train nothing in silence.
+"""Which parameters sharding has replaced, so that an optimizer that still holds one cannot silently train nothing.
 
 ``fully_shard`` puts new parameters into the modules. FSDP1 with ``use_orig_params=True`` kept the old ones, so code
 that builds its optimizer first worked there; here its steps would change tensors that nobody reads.
@@ -62,7 +62,7 @@ def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> No
 def note_parameters(places: Iterable[tuple[Place, str]]) -> None:
     """Note the parameters now at ``places``, except tensor subclasses on the meta device.
 
-    ``to_empty`` exchanges what is in those, which torch refuses where there are weak references; once more after that.
+    ``to_empty`` exchanges what is in those, which torch refuses where there are weak references; again after that.
     """
     for (module, name), fqn in places:
         param = parameter_at((module, name))
@@ -122,7 +122,7 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
 def refuse_exchanged_parameters(unit: nn.Module) -> None:
     """From the second forward on, raise RuntimeError where ``unit`` holds another parameter than the one it shards.
 
-    FSDP2 would put its own back without a word. What is exchanged before the first forward it takes over; an assigned
+    FSDP2 would silently put its own back. What is exchanged before the first forward it takes over; an assigned
     ``.data``, which it would not notice, is refused from the first one on, and by each optimizer.
     """
     note_data(unit)

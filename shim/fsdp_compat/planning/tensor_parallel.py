@@ -1,7 +1,7 @@
 """FSDP around a model that ``parallelize_module`` has made tensor-parallel: which meshes go together.
 
-``fully_shard`` shards such a parameter once more, along the data-parallel dimension, if both dimensions come from one
-mesh. Everything else fails deep inside torch, or in FSDP1 trains wrongly in silence, and is refused here by name.
+``fully_shard`` shards such a parameter again, along the data-parallel dimension, if both dimensions come from one
+mesh. Everything else fails deep inside torch, or in FSDP1 silently trains wrongly, and is refused here by name.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def frozen_with_trained(facts: Facts) -> Iterator[Suspicion]:
 
 
 def checkpoint_inside_out(facts: Facts) -> Iterator[Suspicion]:
-    """Activation checkpointing around a unit gathers it once more in each backward."""
+    """Activation checkpointing around a unit gathers it again in each backward."""
     for name, module in facts.model.named_modules():
         inner = getattr(module, "_checkpoint_wrapped_module", None)
         if inner is not None and (isinstance(inner, FSDPModule) or hasattr(inner, "_fsdp_wrapped_module")):

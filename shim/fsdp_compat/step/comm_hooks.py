@@ -28,7 +28,7 @@ _FACTORS = ("gradient_predivide_factor", "gradient_postdivide_factor")
 
 
 def register_comm_hook(module: nn.Module, state: object, hook: Hook) -> None:
-    """Have ``hook(state, grad, output)`` reduce the gradients of every unit of ``module``, the root, from now on.
+    """Have ``hook(state, grad, output)`` reduce the gradients of every unit of ``module``, the root, after this call.
 
     ``grad`` is a unit's whole gradient of this rank, flat, padded and in the reduce dtype; the hook leaves in
     ``output`` what belongs to this rank: the sum over the ranks of ``grad.chunk(world_size)[rank]``, divided as it

@@ -66,7 +66,7 @@ def _asks(module: nn.Module) -> bool:
 
 
 def _prefetch_in(order: list[nn.Module]) -> list[FSDPModule]:
-    """Returns the units that are gathered early from now on."""
+    """Returns the units that are now gathered early."""
     runs = Counter(order)
     targets: list[FSDPModule] = []
     for unit, following in itertools.pairwise(dict.fromkeys(order)):

@@ -177,7 +177,7 @@ _REFUSAL = _Refusal()
 
 
 def refuse_tensor_parallelism(modules: Iterable[nn.Module]) -> None:
-    """Have ``distribute_module``, which ``parallelize_module`` calls, raise RuntimeError for ``modules`` from now on.
+    """Have ``distribute_module``, which ``parallelize_module`` calls, raise RuntimeError for ``modules``.
 
     It looks at this attribute to see whether it has been there before; what says so already is left.
     """

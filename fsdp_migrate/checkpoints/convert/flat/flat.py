@@ -8,8 +8,8 @@ Where a parameter lies in its flat parameter is told
   (:mod:`told`). A template without an order is enough where a unit has one parameter.
 
 Either way what is found has to be a layout that FSDP1 makes (:mod:`layout`), for every unit; nothing is guessed, and
-what does not fit is refused, as what tensor parallelism has split does not. Parameters are taken for contiguous; where
-the template tells otherwise they are refused.
+what does not fit is refused, as what tensor parallelism has split does not. Parameters are assumed to be contiguous;
+where the template says otherwise they are refused.
 """
 
 from __future__ import annotations

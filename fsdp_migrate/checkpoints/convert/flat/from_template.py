@@ -18,7 +18,7 @@ WHY_ORDER = "in another order elements would silently be assigned to other param
 
 @dataclass(frozen=True)
 class Solution:
-    """``starts`` by name, and further names of parameters in it; ``notes`` say what was taken for granted."""
+    """``starts`` by name, and further names of parameters in it; ``notes`` say what was assumed."""
 
     starts: layout.Starts
     ties: Mapping[str, str]
@@ -28,7 +28,7 @@ class Solution:
 def solved(path: Path, unit: Unit, members: Sequence[Member], template: Template) -> Solution:
     """The one way in which ``members``, in their order, fill the flat parameter of the unit.
 
-    Members that the template finds alike are taken for tied where they fit in no other way. Raises
+    Members that the template finds alike are assumed to be tied where they fit in no other way. Raises
     :class:`CannotConvert` where there is no way or more than one, or no order.
     """
     if len(members) > 1 and not template.ordered:

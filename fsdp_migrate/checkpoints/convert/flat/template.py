@@ -117,7 +117,7 @@ def template_of_optimizer(checkpoint: Checkpoint) -> Template | None:
 
 
 def contiguous(template: Template, names: Iterable[str]) -> list[str]:
-    """What to tell about parameters whose elements are taken for lying in the order of their indices.
+    """What to say about parameters whose elements are assumed to be in the order of their indices.
 
     Raises :class:`CannotConvert` for one that the template knows to lie otherwise.
     """

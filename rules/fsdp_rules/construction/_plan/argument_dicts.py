@@ -43,7 +43,7 @@ class ArgumentDict:
 
 
 def argument_dict(slot: Slot, file: File) -> ArgumentDict | None:
-    """The dictionary of FSDP1's arguments that ``slot``, a function of ``file``, returns; None where it is not seen."""
+    """The dictionary of FSDP1's arguments that ``slot``, a function of ``file``, returns; None where it is unseen."""
     values = given(slot, file) if slot.is_call else []
     return _read(values[0], file) if len(values) == 1 else None
 

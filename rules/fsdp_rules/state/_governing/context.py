@@ -241,7 +241,7 @@ def yields(block: cst.With, file: File) -> bool:
 
 @once
 def unseen_contexts(module: cst.Module, file: File) -> list[cst.Call]:
-    """Calls of ``state_dict_type`` whose block is not seen: no ``with`` enters them where they stand, or it yields."""
+    """Calls of ``state_dict_type`` whose block is unseen: no ``with`` enters them where they stand, or it yields."""
     if "state_dict_type" not in file.text:
         return []
     found = [(call, _entering(call, file)) for call in file.inside(module, cst.Call) if is_context_call(call, file)]

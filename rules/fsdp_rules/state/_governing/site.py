@@ -155,7 +155,7 @@ class StateSite:
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
-        """What has to be true for the call to mean what it is taken for."""
+        """What has to be true for the call to mean what this tool assumes."""
         receiver = self.receiver.notes if self.enclosing is None and self.is_method else ()
         compiled = (
             ("state dict keys no longer start with _orig_mod., as in files of a compiled FSDP1 model",)

@@ -1,4 +1,4 @@
-"""Context managers that may set the kind of state in code that is not seen."""
+"""Context managers that may set the kind of state in code this tool cannot see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fsdp_rules.state._governing.switching import switching
 
 
 def unseen_manager(place: cst.Call, model: cst.BaseExpression, file: File) -> str:
-    """The context manager out of sight that may govern the state of ``model`` at ``place``, "" where there is none."""
+    """The unseen context manager that may govern the state of ``model`` at ``place``, "" where there is none."""
     unseen = unseen_contexts(file.module, file)
     if any(file.scope(call) == file.scope(place) for call in unseen):
         return "state_dict_type"
