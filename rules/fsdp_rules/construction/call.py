@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
+from fsdp_rules.construction._plan.bound_calls import Bound
 from fsdp_rules.construction._plan.cures import cure
 from fsdp_rules.construction._plan.each_unit import beyond_native
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
@@ -91,8 +92,21 @@ def build(model):
             return (Diagnosis(node, Level.MANUAL, message, "keep this model on FSDP1", claims=(node.func,)),)
         return self._call(node, file) if file.settings.to != "shim" else ()
 
-    def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
+    def applied(self, bound: Bound, file: File) -> list[Diagnosis] | str:
+        """The verdicts on a call that wraps with arguments bound elsewhere, or why it is not native."""
+        verdicts = list(self._call(bound.call, file, bound))
+        own = [verdict for verdict in verdicts if verdict.node is bound.call and not verdict.rule]
+        if any(edit.node is not bound.call.func for verdict in own for edit in verdict.edits):
+            return [_owned(verdict, self) for verdict in verdicts]
+        return own[-1].message.rpartition(": ")[2] if own else "an argument has no FSDP2 form"
+
+    def _call(self, call: cst.Call, file: File, bound: Bound | None = None) -> Iterator[Diagnosis]:
         gathered = gather(call, parameters(FSDP), file)
+        if bound is not None:
+            before = gather(bound.arguments, parameters(FSDP), file)
+            gathered.arguments = {**before.arguments, **gathered.arguments}
+            gathered.reasons += before.reasons
+            gathered.consumed += [(bound.statement, bound.name)] if bound.statement is not None else []
         spread = spread_of(call, file)
         contract = spread.contract(file) if spread is not None else None
         if contract is not None:
@@ -162,7 +176,8 @@ def build(model):
             native = None
             plan.helper.append(f"fully_shard would need more than {MOST_LINES} new lines here")
         guard: list[Diagnosis] = []
-        if native is not None and may_have_unseen(call, plan.module, file):
+        keeps = call if bound is None else bound.holder
+        if native is not None and may_have_unseen(call, plan.module, file, keeps):
             plan.guarded = True
             marking = render_native(plan, file)
             native = marking or native
@@ -205,6 +220,23 @@ def build(model):
             claims=(call.func,),
         )
         yield from passed
+
+
+def applied_all(calls: list[Bound] | str, file: File) -> list[Diagnosis] | str:
+    """The verdicts on all ``calls``, each edit of what they share once, or why one of them is not native."""
+    if isinstance(calls, str):
+        return calls
+    found: list[Diagnosis] = []
+    edited: set[cst.CSTNode] = set()
+    for bound in calls:
+        said = ConstructorCall().applied(bound, file)
+        if isinstance(said, str):
+            return said
+        for verdict in said:
+            edits = [edit for edit in verdict.edits if not (isinstance(edit, Replace) and edit.node in edited)]
+            edited.update(edit.node for edit in edits if isinstance(edit, Replace))
+            found.append(replace(verdict, edits=tuple(edits)))
+    return found
 
 
 def _assumed(contract: Contract, file: File) -> Iterator[str]:

@@ -6,9 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.bound_calls import calls_in_context, wraps_again
+from fsdp_rules.construction.call import applied_all
+from fsdp_rules.file.blocks import dissolved
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
@@ -17,9 +20,10 @@ class EnableWrap(Rule):
     """wrap() inside enable_wrap().
 
     The arguments of `enable_wrap` apply to every `wrap` that runs inside the `with`, also in other functions and files,
-    and `wrap` alone returns its argument. So the context is kept, with `fsdp_compat.shard` as its wrapper, which takes
-    FSDP1's arguments. A second `wrap` of a wrapped module changes nothing. `enable_wrap` and `wrap` themselves are now
-    imported from `fsdp_compat`.
+    and `wrap` alone returns its argument. Where all `wrap` calls of the project are in the block itself, each of them
+    becomes `fully_shard`, and the block is dissolved. Otherwise the context is kept, with `fsdp_compat.shard` as its
+    wrapper, which takes FSDP1's arguments; `enable_wrap` and `wrap` themselves are then imported from `fsdp_compat`. A
+    second `wrap` of a wrapped module changes nothing.
     """
 
     id = "FSDP116"
@@ -28,21 +32,20 @@ class EnableWrap(Rule):
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.fsdp.wrap import enable_wrap, wrap
 
-def shard_parts(model, **options):
-    with enable_wrap(wrapper_cls=FSDP, **options):
+def shard_parts(model):
+    with enable_wrap(wrapper_cls=FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP):
         model.encoder = wrap(model.encoder)
         model.decoder = wrap(model.decoder, use_orig_params=True)
 """
     after = """
-import fsdp_compat
-from fsdp_compat import enable_wrap, wrap
+from torch.distributed.fsdp import fully_shard
 
-def shard_parts(model, **options):
-    with enable_wrap(wrapper_cls=fsdp_compat.shard, **options):
-        model.encoder = wrap(model.encoder)
-        model.decoder = wrap(model.decoder, use_orig_params=True)
+def shard_parts(model):
+    fully_shard(model.encoder, reshard_after_forward=False)
+    fully_shard(model.decoder, reshard_after_forward=False)
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
@@ -54,9 +57,31 @@ def shard_parts(model, **options):
                 continue
             wrapper = file.value(argument.value)
             if file.fsdp1(wrapper) == FSDP:
-                yield self._wrapper(wrapper, argument.value, file)
+                yield from self._context(node, wrapper, argument.value, file)
 
-    def _wrapper(self, wrapper: cst.BaseExpression, given: cst.BaseExpression, file: File) -> Diagnosis:
+    def _context(
+        self, context: cst.Call, wrapper: cst.BaseExpression, given: cst.BaseExpression, file: File
+    ) -> Iterable[Diagnosis]:
+        item = file.parent(context)
+        block = file.parent(item) if isinstance(item, cst.WithItem) else None
+        if not isinstance(block, cst.With) or len(block.items) != 1:
+            yield self._wrapper(wrapper, given, "it is not the one context of a block", file)
+            return
+        said = applied_all(calls_in_context(context, block, file), file)
+        if isinstance(said, str):
+            yield self._wrapper(wrapper, given, said, file)
+            return
+        again = tuple(_passed_on(call) for call in wraps_again(block, file))
+        yield Diagnosis(
+            context,
+            Level.REVIEW,
+            "each wrap() in this block shards its module in place, assumes no library calls wrap() in it",
+            edits=(Rebuild(block, dissolved()), *again),
+            claims=(given, *(edit.node for edit in again)),
+        )
+        yield from said
+
+    def _wrapper(self, wrapper: cst.BaseExpression, given: cst.BaseExpression, why: str, file: File) -> Diagnosis:
         if not file.settings.may_help:
             return Diagnosis(
                 wrapper,
@@ -68,8 +93,13 @@ def shard_parts(model, **options):
         return Diagnosis(
             wrapper,
             Level.REVIEW,
-            "each wrap() inside the context shards its module in place with FSDP1's arguments",
+            f"each wrap() inside the context shards its module with FSDP1's arguments: {why}",
             "wrap children before their parents, and the whole model too if this context does so under FSDP1",
             edits=(Replace(wrapper, lambda code: spelled),),
             claims=(given,),
         )
+
+
+def _passed_on(call: cst.Call) -> Replace:
+    """A second ``wrap`` as what it is given."""
+    return Replace(call, lambda code: code(call.args[0].value))

@@ -35,7 +35,10 @@ class MixedPrecisionArgument(ArgumentRule):
     `MixedPrecision` becomes `MixedPrecisionPolicy`. FSDP1 casts only the inputs of the root, FSDP2 those of every unit,
     hence `cast_forward_inputs=False` inside. FSDP2 has no `buffer_dtype`: the buffers are cast where the model is
     sharded, and a saved state dict then has them in that dtype. `fsdp_compat.shard` takes models with BatchNorm, which
-    FSDP1 keeps in full precision, and policies that are not literals in the same file.
+    FSDP1 keeps in full precision, and policies that are not literals in the same file. The `param_dtype_override_fn` of
+    torch 2.15 does not replace it: it keeps parameters in full precision, but inputs are still cast to `param_dtype`,
+    and one dtype reduces the whole group, where FSDP1 casts the inputs of BatchNorm up, its output back, and reduces
+    its gradients in full precision.
     """
 
     id = "FSDP104"

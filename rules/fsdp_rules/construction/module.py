@@ -59,9 +59,9 @@ def build(cfg):
                 return True
             if isinstance(ancestor, cst.ClassDef):
                 return any("Module" in file.code(base.value) for base in ancestor.bases)
-        parent = file.parent(call)
-        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-            target: cst.BaseExpression = parent.targets[0].target
+        statement = file.statement(call)
+        if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+            target: cst.BaseExpression = statement.targets[0].target
             while isinstance(target, cst.Subscript):
                 target = target.value
             if not isinstance(target, cst.Attribute) or file.code(target.value) == "self":

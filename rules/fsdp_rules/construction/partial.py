@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.bound_calls import calls_of_partial
+from fsdp_rules.construction.call import applied_all
 from fsdp_rules.file.expressions import is_partial
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
@@ -17,8 +19,10 @@ from fsdp_rules.verdict.rule import Rule
 class PartialConstructor(Rule):
     """partial(FullyShardedDataParallel, ...).
 
-    The other arguments, and the model, are only known where the partial object is called. `fsdp_compat.shard` takes
-    FSDP1's arguments under FSDP1's names, so it replaces the class.
+    Where every call of the partial object is in the file and gives it a module alone, each of them becomes
+    `fully_shard`, with the arguments of both, and the partial object is removed. Elsewhere the other arguments, and the
+    model, are only known where it is called: `fsdp_compat.shard` takes FSDP1's arguments under FSDP1's names, and
+    replaces the class.
     """
 
     id = "FSDP115"
@@ -29,19 +33,21 @@ class PartialConstructor(Rule):
 from functools import partial
 
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy
 
-def build(parts):
-    wrapper = partial(FSDP, use_orig_params=True)
-    return {name: wrapper(part) for name, part in parts.items()}
+def build(model):
+    wrapper = partial(FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+    model.encoder = wrapper(model.encoder)
+    model.decoder = wrapper(model.decoder, use_orig_params=True)
+    return wrapper(model)
 """
     after = """
-from functools import partial
+from torch.distributed.fsdp import fully_shard
 
-import fsdp_compat
-
-def build(parts):
-    wrapper = partial(fsdp_compat.shard, use_orig_params=True)
-    return {name: wrapper(part) for name, part in parts.items()}
+def build(model):
+    fully_shard(model.encoder, reshard_after_forward=False)
+    fully_shard(model.decoder, reshard_after_forward=False)
+    return fully_shard(model, reshard_after_forward=False)
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
@@ -50,6 +56,11 @@ def build(parts):
             return
         wrapper = node.args[0].value
         if file.fsdp1(wrapper) != FSDP:
+            return
+        said = applied_all(calls_of_partial(node, file), file)
+        if not isinstance(said, str):
+            yield Diagnosis(wrapper, Level.SAFE, "each call of this partial object shards what it is given in place")
+            yield from said
             return
         if not file.settings.may_help:
             yield Diagnosis(
@@ -63,7 +74,7 @@ def build(parts):
         yield Diagnosis(
             wrapper,
             Level.REVIEW,
-            "fsdp_compat.shard applies FSDP1's arguments in place where the partial object is called",
+            f"fsdp_compat.shard applies FSDP1's arguments where this partial object is called: {said}",
             "check that its callers expect the same object back, not a wrapper",
             edits=(Replace(wrapper, lambda code: spelled),),
         )

@@ -75,9 +75,12 @@ def train(model, batches, config):
 """
 
 
-def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
-    """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it."""
-    if untrained(call) or isinstance(module, cst.Call) or _is_fresh(module, call, file):
+def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File, given: cst.Call) -> bool:
+    """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it.
+
+    ``given`` is the call that has FSDP1's arguments.
+    """
+    if untrained(given) or isinstance(module, cst.Call) or _is_fresh(module, call, file):
         return False
     place = file.span(call)
     lines = (place.line, place.end_line)

@@ -12,7 +12,7 @@ import libcst as cst
 from fsdp_rules.engine.apply import apply_edits
 from fsdp_rules.engine.builtin_names import misunderstood
 from fsdp_rules.engine.contested import uncontested
-from fsdp_rules.engine.fitting import fitted
+from fsdp_rules.engine.fitting import LONGEST, fitted
 from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.inserted import is_made
 from fsdp_rules.engine.kept_code import UNCHANGED, left_alone, said_once, vendored
@@ -104,8 +104,8 @@ def rewrite_source(
         module, said = tidy_imports(file, module, wanted)
         diagnoses += _imports(file, said)
     output = file.printer.code(module)
-    if settings.line_length is not None and output != text:
-        output = fitted(output, text, settings.line_length)
+    if output != text:
+        output = fitted(output, text, settings.line_length or LONGEST)
     if settings.to != "shim":
         diagnoses += staying(file, [diagnosis for _, diagnosis in diagnoses], output)
     findings = tuple(

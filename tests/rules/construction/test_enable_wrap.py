@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import check_findings, check_rewrites
+from tests.rules.helpers import check_findings, check_rewrites, findings
 
 
 def test_another_wrapper_class_is_left_alone() -> None:
@@ -78,3 +80,61 @@ def test_without_helpers_nothing_is_rewritten() -> None:
             model = build()
         """
     check_findings(source, {("FSDP116", "manual")}, Settings(helpers="never"))
+
+
+BLOCK = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+def build(model, args):
+    # the parts first
+    with enable_wrap(wrapper_cls=FSDP, {bound}):
+        {body}
+        # and that is all
+    return model
+"""
+
+
+def test_the_calls_of_one_block_are_native_and_comments_are_kept() -> None:
+    body = "model.head = wrap(wrap(model.head))\n        model = wrap(model, use_orig_params=False)"
+    check_rewrites(
+        BLOCK.format(bound="use_orig_params=True", body=body),
+        """
+        from torch.distributed.fsdp import fully_shard
+
+        def build(model, args):
+            # the parts first
+            model.head = fully_shard(model.head)
+            fully_shard(model)
+            # and that is all
+            return model
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "body", "others", "reason"),
+    [
+        ("**args", "model = wrap(model)", {}, "not all of its arguments are written by name"),
+        ("use_orig_params=True", "model = Net()", {}, "no wrap() in this block is known"),
+        (
+            "use_orig_params=True",
+            "model = wrap(Net())",
+            {"net": "from torch.distributed.fsdp.wrap import wrap\nlayer = wrap(Layer())\n"},
+            "wrap() in another file may run inside this block",
+        ),
+        (
+            "use_orig_params=True",
+            "args.f(lambda: model)\n    wrap(model)",
+            {},
+            "a wrap() outside of this block may run",
+        ),
+        ("device_id=args.next()", "wrap(model)", {}, "args.next() is computed once, and used by each call"),
+        ("use_orig_params=True", "def late():\n            wrap(model)", {}, "a wrap() in this block runs when its"),
+        ("use_orig_params=True, **{}), args.other(", "wrap(model)", {}, "it is not the one context of a block"),
+    ],
+)
+def test_blocks_that_keep_the_helper(bound: str, body: str, others: dict[str, str], reason: str) -> None:
+    source = BLOCK.format(bound=bound, body=body)
+    (found,) = [one for one in findings(source, **others) if one.rule == "FSDP116"]
+    assert reason in found.message and found.level.value == "review"

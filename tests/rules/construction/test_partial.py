@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import check_findings, check_noop, check_rewrites
+from tests.rules.helpers import check_findings, check_noop, check_rewrites, findings
 
 
 def test_partials_of_other_things_are_left_alone() -> None:
@@ -56,3 +58,70 @@ def test_without_helpers_nothing_is_rewritten() -> None:
         make = functools.partial(FSDP, device_id=0)
         """
     check_findings(source, {("FSDP115", "manual")}, Settings(helpers="never"))
+
+
+HEAD = """\
+import functools
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+def build(model, args):
+    make = functools.partial(FSDP, {bound})
+"""
+
+
+@pytest.mark.parametrize(
+    ("bound", "calls", "reason"),
+    [
+        ("device_id=0", "return args.apply(make)", "make is not only called, but read in line 7"),
+        ("device_id=0", "make = make or FSDP\n    return make(model)", "it is called in code this tool cannot see"),
+        ("device_id=0", "return make(model, **args)", "the call in line 7 does not give the module alone by position"),
+        ("process_group=args.new()", "return make(model)", "args.new() is computed once, and used by each call"),
+        ("*args", "return make(model)", "not all of its arguments are written by name"),
+        (
+            "device_mesh=args.mesh",
+            "return [make(part) for part in args(make(model, sharding_strategy=args.strategy))]",
+            "several statements are needed where only an expression is possible",
+        ),
+        (
+            "device_id=args.rank",
+            "def wrap(args):\n        return make(args)\n    return wrap(model)",
+            "the call in line 8 has other values of the same names",
+        ),
+        ("device_id=0", "return make(model)  # fsdp-migrate: ignore", "the call in line 7 is left alone"),
+    ],
+)
+def test_calls_that_keep_the_helper(bound: str, calls: str, reason: str) -> None:
+    (found,) = [one for one in findings(f"{HEAD.format(bound=bound)}    {calls}\n") if one.rule == "FSDP115"]
+    assert found.message.endswith(f"where this partial object is called: {reason}")
+
+
+def test_calls_of_one_partial_take_its_arguments_and_their_own() -> None:
+    source = HEAD.format(bound="sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True")
+    after = """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def build(model, args):
+    for part in model.parts:
+        part = fully_shard(part, reshard_after_forward=False)
+    fully_shard(model.head)
+    return fully_shard(model, reshard_after_forward=False)
+"""
+    source += "    for part in model.parts:\n        part = make(part)\n"
+    source += (
+        "    model.head = make(model.head, sharding_strategy=ShardingStrategy.FULL_SHARD)\n    return make(model)\n"
+    )
+    check_rewrites(source, after.replace("part = fully_shard", "fully_shard"))
+
+
+def test_another_file_that_imports_the_partial_keeps_it() -> None:
+    source = """
+        import functools
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        make = functools.partial(FSDP, device_id=0)
+        model = make(model)
+        """
+    (found,) = [one for one in findings(source, other="# FSDP\nfrom example import make\n") if one.rule == "FSDP115"]
+    assert found.message.endswith("it is called in code this tool cannot see")

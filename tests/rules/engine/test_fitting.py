@@ -30,6 +30,15 @@ from tests.rules.helpers import rewrite
             "if (first and second) and third(of, this):\n    pass",
             "if (\n    (first and second)\n    and third(of, this)\n):\n    pass",
         ),
+        (
+            "call(first_of_all, second, third=of(them))",
+            "call(\n    first_of_all,\n    second,\n    third=of(them),\n)",
+        ),
+        (
+            "of = {name: value for name, value in items if name}",
+            "of = {\n    name: value\n    for name, value in items\n    if name\n}",
+        ),
+        ("call(first, second, third, fourth)  # noqa: E501", "call(first, second, third, fourth)  # noqa: E501"),
         ("value = table[first_key, second_key]", "value = table[\n    first_key, second_key\n]"),
     ],
 )
@@ -49,3 +58,23 @@ def test_in_a_rewrite() -> None:
     assert max(map(len, result.source.splitlines())) <= 79
     assert b"clip_grad_norm_(\n            model.parameters(), steps.max_norm\n        )" in result.source
     assert not isinstance(rewrite(result.source, Settings(line_length=79)), Changed)
+
+
+def test_a_project_that_does_not_say_gets_lines_of_at_most_120() -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "from torch.distributed.fsdp import ShardingStrategy\n\n"
+        "parts = [FSDP(part, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, device_mesh=configuration.mesh)"
+        " for part in models.of(configuration) if part.is_trained_and_not_frozen_in_any_way]\n"
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    lines = result.source.decode().splitlines()
+    assert lines[2:] == [
+        "parts = [",
+        "    fully_shard(part, mesh=configuration.mesh, reshard_after_forward=False)",
+        "    for part in models.of(configuration)",
+        "    if part.is_trained_and_not_frozen_in_any_way",
+        "]",
+    ]
+    assert not isinstance(rewrite(result.source), Changed)

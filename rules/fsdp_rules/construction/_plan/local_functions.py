@@ -18,6 +18,7 @@ from fsdp_rules.construction._plan.own_names import (
 )
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.wrapping import is_factory
 from fsdp_rules.verdict.diagnosis import Edit, InsertBefore
 
 #: The attribute of parameters that fully_shard has replaced.
@@ -148,7 +149,8 @@ def defined(kind: str, text: str, file: File) -> list[Edit]:
     """The edit that puts the function above the first wrap of the file; none where the file has it already."""
     if is_written(own_name(kind, file), SUMMARIES[kind], file):
         return []
-    first = next(call for call in file.nodes(cst.Call) if file.fsdp1(call.func) == FSDP)
+    wraps = (call for call in file.nodes(cst.Call) if file.fsdp1(call.func) in (FSDP, "wrap") or is_factory(call, file))
+    first = next(wraps)
     outermost = file.statement(first)
     for ancestor in file.ancestors(first):
         if isinstance(ancestor, cst.BaseCompoundStatement):
