@@ -25,6 +25,7 @@ from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNOR
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
 from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers, may_have_unseen
 from fsdp_rules.construction.unused_parameters import about_unused_parameters, unread_parts
+from fsdp_rules.file.expressions import literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.api import parameters
@@ -176,8 +177,10 @@ def build(model):
             native = None
             plan.helper.append(f"fully_shard would need more than {MOST_LINES} new lines here")
         guard: list[Diagnosis] = []
-        keeps = call if bound is None else bound.holder
-        if native is not None and may_have_unseen(call, plan.module, file, keeps):
+        # Without use_orig_params an optimizer from before trained nothing under FSDP1, either.
+        flag = gathered.arguments.get("use_orig_params", cst.Name("False"))
+        kept = spread is not None or bool(gathered.reasons) or literal_bool(file.value(flag)) is not False
+        if native is not None and kept and may_have_unseen(call, plan.module, file):
             plan.guarded = True
             marking = render_native(plan, file)
             native = marking or native

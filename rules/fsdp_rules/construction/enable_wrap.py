@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.bound_calls import calls_in_context, wraps_again
 from fsdp_rules.construction.call import applied_all
-from fsdp_rules.file.blocks import dissolved
+from fsdp_rules.file.dissolved import dissolved
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, Replace

@@ -5,7 +5,6 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.construction._plan.around import marked
-from fsdp_rules.construction._plan.early_optimizers import untrained
 from fsdp_rules.construction._plan.local_functions import refuses_early
 from fsdp_rules.construction._plan.own_names import REFUSES_EARLY, own_name
 from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
@@ -75,12 +74,9 @@ def train(model, batches, config):
 """
 
 
-def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File, given: cst.Call) -> bool:
-    """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it.
-
-    ``given`` is the call that has FSDP1's arguments.
-    """
-    if untrained(given) or isinstance(module, cst.Call) or _is_fresh(module, call, file):
+def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
+    """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it."""
+    if isinstance(module, cst.Call) or _is_fresh(module, call, file):
         return False
     place = file.span(call)
     lines = (place.line, place.end_line)

@@ -9,6 +9,9 @@ from fsdp_rules.project.places import Place
 from fsdp_rules.project.texts import TAKING, lambda_name
 from fsdp_rules.project.values import Values
 
+#: FSDP1's class by its full name.
+CLASS = "torch.distributed.fsdp.FullyShardedDataParallel"
+
 
 class Calls(Values):
     """Collects the flows of arguments, and those of functions that decorators are given."""
@@ -16,6 +19,8 @@ class Calls(Values):
     def arguments(self, callee: str, node: ast.Call, scope: str) -> None:
         """What the call ``node`` gives to ``callee``."""
         starred = False
+        # What a partial of FSDP1's class is given, that class is given.
+        callee = CLASS if callee in self.aliases.factories else callee
         for position, argument in enumerate(node.args):
             starred = starred or isinstance(argument, ast.Starred)
             part = "*" if starred else str(position)

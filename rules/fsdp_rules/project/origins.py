@@ -19,8 +19,8 @@ Way = tuple[Place, set[Place]]
 
 
 def is_wrapped_model(place: Place) -> bool:
-    """Whether ``place`` is the model that a call of FSDP1's constructor is given."""
-    return place.kind == "arg" and place.part in ("0", "module") and canonical(place.name) == FSDP
+    """Whether ``place`` is the model that a call of FSDP1's constructor, or of ``wrap``, is given."""
+    return place.kind == "arg" and place.part in ("0", "module") and canonical(place.name) in (FSDP, "wrap")
 
 
 def model_origins(ways: Iterable[Way]) -> dict[Site, frozenset[Site]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import check_findings, check_noop, check_rewrites, findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import check_findings, check_noop, check_rewrites, findings, rewrite
 
 
 def test_partials_of_other_things_are_left_alone() -> None:
@@ -125,3 +126,29 @@ def test_another_file_that_imports_the_partial_keeps_it() -> None:
         """
     (found,) = [one for one in findings(source, other="# FSDP\nfrom example import make\n") if one.rule == "FSDP115"]
     assert found.message.endswith("it is called in code this tool cannot see")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "shard = functools.partial(FSDP, use_orig_params=True)\n    model = shard(model)",
+        "with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):\n        model = wrap(model)",
+    ],
+)
+def test_a_model_on_the_meta_device_is_initialised(wrap: str) -> None:
+    source = f"""\
+import functools
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+def build(config):
+    with torch.device("meta"):
+        model = Net(config)
+    {wrap}
+    return model
+"""
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert "fsdp_compat" not in text and "    reset_unit(model, torch.accelerator.current_accelerator())" in text

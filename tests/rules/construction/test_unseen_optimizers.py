@@ -254,3 +254,28 @@ def test_the_optimizers_of_a_program_beside_it_that_has_ddp_alone_are_not_counte
 ) -> None:
     said = findings(HEAD + SEEN["built from the wrapped model"], None, other=program)
     assert [found.level.value for found in said if found.rule == "FSDP125"] == told
+
+
+@pytest.mark.parametrize(
+    ("bound", "guarded"),
+    [
+        ("kwargs = dict(use_orig_params=False, limit_all_gathers=True)\n    net = FSDP(net, **kwargs)", False),
+        ("kwargs = dict(use_orig_params=True, limit_all_gathers=True)\n    net = FSDP(net, **kwargs)", True),
+        ("original = False\n    net = FSDP(net, use_orig_params=original)", False),
+        ("net = FSDP(net, use_orig_params=config.original)", True),
+        ("wrap = functools.partial(FSDP, use_orig_params=True)\n    net = wrap(net)", True),
+        ("wrap = functools.partial(FSDP)\n    net = wrap(net)", False),
+    ],
+)
+def test_what_fsdp1_would_not_have_trained_needs_no_guard(bound: str, guarded: bool) -> None:
+    source = f"""\
+import functools
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, registry, config):
+    optimizer = registry["sgd"](net)
+    {bound}
+    net(1).backward()
+    optimizer.step()
+"""
+    assert [found.level.value for found in findings(source) if found.rule == "FSDP125"] == ["review"] * guarded
