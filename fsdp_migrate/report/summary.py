@@ -16,6 +16,9 @@ from fsdp_rules.verdict.result import Changed
 #: The path that means standard input.
 STDIN = "-"
 _TODO = b"# TODO(fsdp-migrate "
+#: What the advice of a finding says a newer torch makes needless: a helper, or an assumption.
+_NEWER_HELPER = re.compile(r"the helper, (remove that part, or )?require torch (?P<major>\d+)\.(?P<minor>\d+)$")
+_NEWER = re.compile(r"\bif your model has any, pass --torch (?P<major>\d+)\.(?P<minor>\d+)\b")
 _COMMAND = re.compile(r"\A *::|##(?=\[)")
 _UNUSUAL = re.compile(r"[^ -~]")
 
@@ -110,7 +113,7 @@ def paragraph(result: RunResult) -> str:
     if result.errors:
         sentences.append(f"{count(len(result.errors), 'file')} could not be processed.")
     if result.changed and not only_todos:
-        sentences.append(_written_for(result.torch))
+        sentences += [_written_for(result.torch), newer_saves(result)]
     if importing := result.importing_helpers:
         sentences.append(f"Where it trains, fsdp-compat has to be installed: {new_imports(importing)}.")
     return " ".join(filter(None, [*sentences, _next(result, manual)]))
@@ -119,6 +122,19 @@ def paragraph(result: RunResult) -> str:
 def new_imports(files: Sequence[FileOutcome]) -> str:
     """How many files a rewrite gave an import of the runtime helpers."""
     return f"{count(len(files), 'file')} now {'imports' if len(files) == 1 else 'import'} fsdp_compat"
+
+
+def newer_saves(result: RunResult) -> str:
+    """What a newer torch could save, as the advice of the findings says; "" where it would be nothing."""
+    helpers = [found for each in result.findings if (found := _NEWER_HELPER.search(each.advice))]
+    assumptions = [found for each in result.of_level(Level.REVIEW) if (found := _NEWER.search(each.advice))]
+    releases = [(int(found["major"]), int(found["minor"])) for found in (*helpers, *assumptions)]
+    if not releases:
+        return ""
+    newest = ".".join(map(str, max(releases)))
+    saved = [count(len(helpers), "helper call")] if helpers else []
+    saved += [count(len(assumptions), "assumption")] if assumptions else []
+    return f"Requiring torch {newest} could save {' and '.join(saved)}: pass --torch {newest}."
 
 
 def _written_for(torch: TorchRelease) -> str:

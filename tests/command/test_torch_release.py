@@ -104,3 +104,41 @@ def test_a_release_that_is_not_known_is_named(tmp_path: Path, capsys: pytest.Cap
     assert main(["rewrite", str(tmp_path), "--diff", "--torch", "2.99"]) == 0
     said = "Written for torch 2.99 (--torch), which is newer than the newest known release 2.13."
     assert said in capsys.readouterr().err
+
+
+def test_the_summary_counts_what_a_newer_torch_could_save(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text(
+        SAVED := """\
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used = nn.Linear(2, 2)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def build_net():
+    model = Net()
+    model = FSDP(model)
+    return model
+
+
+def build(model, kwargs):
+    parts = [FSDP(model.tail)]
+    other = FSDP(parts[0], ignored_modules=[model.head], **kwargs)
+    return FSDP(model)
+"""
+    )
+    assert main(["rewrite", str(tmp_path), "--diff", "--torch", "2.6"]) == 0
+    assert "Requiring torch 2.13 could save 1 helper call and 1 assumption: pass --torch 2.13." in (
+        capsys.readouterr().err
+    )
+    (tmp_path / "train.py").write_text(SAVED.replace("self.used(x)", "self.unused(self.used(x))"))
+    assert main(["rewrite", str(tmp_path), "--diff", "--torch", "2.13"]) == 0
+    assert "could save" not in capsys.readouterr().err

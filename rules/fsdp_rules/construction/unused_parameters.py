@@ -21,6 +21,9 @@ FROZEN = "this model gets no gradients, so that unused parameters make no differ
 USED = "each step uses all parameters of this model, so that no gradients of zeros are missing"
 ASSUMED = "assumes each step uses all trained parameters: FSDP1 gave unused ones zero gradients, FSDP2 gives none"
 OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard"
+OLDER_IN_EXPRESSION = (
+    "if your model has any, assign this model to a name, and pass --torch 2.13, or use fsdp_compat.shard"
+)
 ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
 #: The call is a part of an expression, where no second statement can be written.
 IN_EXPRESSION = (
@@ -61,14 +64,16 @@ def build(model):
 def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: File) -> Diagnosis:
     """What to say about a constructor that becomes ``fully_shard`` of ``module``."""
     can_reduce = file.settings.torch >= REDUCES_UNUSED
-    if can_reduce and (place_of(call, file) or called_on(call, file)):
+    is_named = bool(place_of(call, file) or called_on(call, file))
+    if can_reduce and is_named:
         level, message, advice = Level.SAFE, REDUCED, ""
     elif is_frozen(call, module, file):
         level, message, advice = Level.INFO, FROZEN, ""
     elif use_of(module, file).is_whole:
         level, message, advice = Level.INFO, USED, ""
     else:
-        level, message, advice = Level.REVIEW, ASSUMED, IN_EXPRESSION if can_reduce else OLDER
+        older = OLDER if is_named else OLDER_IN_EXPRESSION
+        level, message, advice = Level.REVIEW, ASSUMED, IN_EXPRESSION if can_reduce else older
     return Diagnosis(call, level, message, advice, rule=UnusedParameters.id)
 
 

@@ -14,6 +14,8 @@ from fsdp_rules.file.comments import PRAGMA
 LONGEST = 120
 #: A line that is a whole condition, or gives one value, with what stands around that.
 WHOLE = re.compile(r"(?P<head>(?:el)?if |while |return |[\w.]+ = )(?P<value>.*?)(?P<end>:?)")
+#: The content of a bracket that is worth lines where another bracket has more.
+WIDE = 10
 #: More rounds than any statement has levels of brackets worth breaking.
 ROUNDS = 6
 
@@ -152,7 +154,11 @@ def _brackets(text: str, wanted: set[int]) -> dict[int, tuple[int, int]]:
             depth = len(opened)
             if line != token.start[0] or line not in wanted or token.start[1] - column < 2:
                 continue
-            if line not in found or depth <= found[line][2]:
+            width = token.start[1] - column
+            known = found.get(line)
+            # An index behind a call is not worth a line.
+            worth = known is None or width >= WIDE or width > known[1] - known[0]
+            if known is None or depth < known[2] or (depth == known[2] and worth):
                 found[line] = (column, token.start[1], depth)
     except (tokenize.TokenError, SyntaxError, IndexError):
         return {}

@@ -130,17 +130,23 @@ class Cleaner(StatementTransformer):
         return regenerated(line, node, module, kept)
 
     def _reexported(self, line: cst.SimpleStatementLine, node: cst.ImportFrom) -> cst.SimpleStatementLine:
-        """``line`` without FSDP1's names from another module of the project, where the edits used them up."""
+        """``line`` without names from another module of the project, where the edits used them up."""
         if isinstance(node.names, cst.ImportStar):
             return line
         kept: list[cst.ImportAlias] = []
+        own: list[cst.ImportAlias] = []
         for alias in node.names:
             local = alias.evaluated_alias or alias.evaluated_name
             full = self.before.project.resolve(self.before.aliases.get(local, ""))
             was_for_others = local in released_by(self.before.path, self.before.project)
             used = local in self.used_before or was_for_others
-            if canonical(full) is None or not used or not self._drop(local, was_for_others):
-                kept.append(alias)
+            if canonical(full) is not None and used and self._drop(local, was_for_others):
+                continue
+            # A removed argument was all that read it; what its module does when it is imported, it does for the others.
+            if self._is_of_project(local) and self._drop(local, False):
+                own.append(alias)
+            kept.append(alias)
+        kept = [alias for alias in kept if alias not in own] or own
         if len(kept) == len(node.names):
             return line
         if not kept:
@@ -148,6 +154,12 @@ class Cleaner(StatementTransformer):
             return _removed(line)
         module = "." * len(node.relative) + (dotted(node.module) or "" if node.module is not None else "")
         return regenerated(line, node, module, kept)
+
+    def _is_of_project(self, local: str) -> bool:
+        """Whether ``local`` is imported from a module of the project, and is no module itself."""
+        full = self.before.aliases.get(local, "")
+        modules = self.before.project.names.modules
+        return full.rpartition(".")[0] in modules and full not in modules
 
     def _plain(self, line: cst.SimpleStatementLine, node: cst.Import) -> cst.SimpleStatementLine:
         kept = []

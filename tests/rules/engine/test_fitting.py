@@ -39,6 +39,10 @@ from tests.rules.helpers import rewrite
             "of = {\n    name: value\n    for name, value in items\n    if name\n}",
         ),
         ("call(first, second, third, fourth)  # noqa: E501", "call(first, second, third, fourth)  # noqa: E501"),
+        (
+            "for unit in of(model, long_policy)[0]:\n    pass",
+            "for unit in of(\n    model, long_policy\n)[0]:\n    pass",
+        ),
         ("value = table[first_key, second_key]", "value = table[\n    first_key, second_key\n]"),
     ],
 )

@@ -356,3 +356,32 @@ def test_a_file_of_imports_that_are_gone_begins_with_its_code() -> None:
     result = rewrite(before)
     assert isinstance(result, Changed)
     assert result.source.decode() == "def build(model):\n    return model\n"
+
+
+@pytest.mark.parametrize(
+    ("imported", "left"),
+    [
+        ("from conf import prefetch, sizes", "from conf import sizes\n"),
+        ("from conf import prefetch", "from conf import prefetch\n"),
+        ("from conf import limit, prefetch, sizes", "from conf import limit, sizes\n"),
+        ("from library import prefetch, sizes", "from library import prefetch, sizes\n"),
+        ("from package import prefetch, sizes", "from package import prefetch, sizes\n"),
+    ],
+)
+def test_a_name_of_the_project_that_a_removed_argument_alone_read_is_not_imported(imported: str, left: str) -> None:
+    source = f"""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+{imported}
+
+
+def build(model):
+    return FSDP(model.to(sizes), backward_prefetch=prefetch)
+"""
+    others = {
+        "conf.py": b"# for fsdp\nprefetch = limit = sizes = print\n",
+        "package/prefetch.py": b"",
+        "package/__init__.py": b"",
+    }
+    result = rewrite_tree({"example.py": source.encode(), **others})["example.py"]
+    assert isinstance(result, Changed)
+    assert left in result.source.decode()
