@@ -57,6 +57,15 @@ def test_in_a_loop_of_the_function_that_wraps() -> None:
     assert lines(f"{HEAD}def main(net):\n    model = FSDP(net)\n{loop}        run(model)\n") == [8]
 
 
+def test_a_method_is_not_what_a_bare_name_in_its_class_calls() -> None:
+    """Were ``run(model)`` the method itself, nothing would be known to run the model."""
+    source = (
+        f"{HEAD}class Trainer:\n    def run(self, net, epochs):\n        model = FSDP(net)\n"
+        "        for epoch in range(epochs):\n            model.requires_grad_(epoch > 0)\n            run(model)\n"
+    )
+    assert lines(source) == lines(source.replace("def run", "def train")) == [8]
+
+
 def test_a_partial_wraps_as_well() -> None:
     """The model gets another name from its class nowhere: what is called is a partial of FSDP."""
     head = f"import functools\n{HEAD}def main(net):\n    model = net\n"

@@ -53,6 +53,23 @@ def test_a_model_is_sharded_below_its_wrap_alone(source: str, certainty: Certain
     assert (found.certainty, found.why) == (certainty, why)
 
 
+@pytest.mark.parametrize(
+    ("taken", "certainty"),
+    [
+        ("nets.get('a')", Certainty.MAYBE),
+        ("nets.pop('a')", Certainty.MAYBE),
+        ("next(iter(nets.values()))", Certainty.MAYBE),
+        ("list(nets.values())[0]", Certainty.MAYBE),
+        ("others.get('a')", Certainty.NO),
+        ("len(nets)", Certainty.NO),
+        ("open(nets).get('a')", Certainty.NO),
+    ],
+)
+def test_what_a_call_takes_from_a_container_may_be_one_of_its_models(taken: str, certainty: Certainty) -> None:
+    source = f"def f(net, others):\n    nets = {{'a': FSDP(net)}}\n    {taken}.ask()\n"
+    assert asked(source).certainty is certainty
+
+
 def test_a_loop_leads_back_from_the_wrap_unless_it_makes_another_model() -> None:
     assert asked("def f(net):\n    while True:\n        net.ask()\n        net = FSDP(net)\n").why is Why.FOLLOWED
     made = "def f():\n    for size in (1, 2):\n        net = Net(size)\n        net.ask()\n        net = FSDP(net)\n"

@@ -312,4 +312,46 @@ def work(thing):
     return deepcopy(thing)
 """,
     },
+    "attribute asked for by a text, two objects away": {
+        "kit": """\
+class Kit:
+    def __init__(self, brain):
+        self.brain = brain
+
+
+class Bag:
+    def __init__(self, kit):
+        self.kit = kit
+
+
+def build(model):
+    return Bag(Kit(model))
+""",
+        "run": """\
+from program.kit import build
+from program.loop import Loop
+
+
+def run(made):
+    Loop(build(made)).run()
+""",
+        "loop": """\
+from program.steps import work
+
+
+class Loop:
+    def __init__(self, bag):
+        self.bag = bag
+
+    def run(self):
+        work(getattr(self.bag.kit, "brain"))
+""",
+        "steps": """\
+from copy import deepcopy
+
+
+def work(thing):
+    return deepcopy(thing)
+""",
+    },
 }
