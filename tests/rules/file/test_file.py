@@ -84,10 +84,12 @@ def test_what_a_partial_of_the_class_is_called_with_is_sharded() -> None:
         """
         import functools
         import fsdp_compat
+        import torch
+        from torch.distributed.fsdp import fully_shard
 
         def build(net):
-            shard = functools.partial(fsdp_compat.shard, device_id=0)
-            model = shard(net)
+            torch.cuda.set_device(0)
+            model = fully_shard(net)
             other = functools.partial(fsdp_compat.shard, device_id=0)(net)
             return model.head, other.head
         """,
@@ -141,13 +143,11 @@ def test_an_optimizer_built_before_a_partial_is_called_keeps_training() -> None:
             return model, optimizer
         """,
         """
-        import functools
-        import fsdp_compat
         import torch
+        from torch.distributed.fsdp import fully_shard
 
         def build(model):
-            shard = functools.partial(fsdp_compat.shard, use_orig_params=True)
-            model = shard(model)
+            fully_shard(model)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             return model, optimizer
         """,

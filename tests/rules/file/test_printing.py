@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_rewrites
 
 BEFORE = """\
@@ -57,7 +58,9 @@ def test_a_name_that_is_taken_is_not_taken_again() -> None:
 def test_where_no_statement_fits_in_front_the_line_grows() -> None:
     body = "for k, v in sorted({}.items(), key=somewhere_else):\n        {}print(k, v)"
     check_rewrites(
-        BEFORE.format(body=body.format("model.state_dict()", "    ")), AFTER.format(body=body.format(SPELLED, ""))
+        BEFORE.format(body=body.format("model.state_dict()", "    ")),
+        AFTER.format(body=body.format(SPELLED, "")),
+        Settings(line_length=200),
     )
 
 

@@ -46,7 +46,7 @@ def _after(source: str) -> str:
 )
 def test_a_call_moves(arguments: str, after: str) -> None:
     text = " ".join(_after(f"arguments = TrainingArguments({arguments})\n").split())
-    assert text.replace("( ", "(").replace(", )", ")").endswith(f"TrainingArguments({after})")
+    assert text.replace("( ", "(").replace(", )", ")").replace(" )", ")").endswith(f"TrainingArguments({after})")
 
 
 @pytest.mark.parametrize(

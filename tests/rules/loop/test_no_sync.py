@@ -494,6 +494,7 @@ def test_a_default_for_no_sync_stays_for_others(before: str, after: str) -> None
     check_rewrites(
         source.replace("BODY", before.format(asked)),
         source.replace("BODY", after.format(instead)),
+        Settings(line_length=200),
         w=WRAP,
         main="from w import wrap\nfrom example import train\n\ntrain(wrap(net), step, quiet)\n",
     )

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -86,7 +87,8 @@ def test_expressions(before: str, after: str) -> None:
 )
 def test_annotations(annotation: str) -> None:
     body = f"def check(x: {annotation}, *, y: {annotation} = None) -> {annotation}:\n    z: {annotation} = x\n"
-    check_rewrites(USED.format(FSDP) + body, USED.format("") + body.replace("FSDP", "FSDPModule"))
+    after = USED.format("") + body.replace("FSDP", "FSDPModule")
+    check_rewrites(USED.format(FSDP) + body, after, Settings(line_length=200))
     assert levels(USED.format(FSDP) + body) == ["safe"] * 4
 
 
