@@ -124,6 +124,8 @@ def train(model, batches):
         name = file.code(receiver)
         may_be_ddp = _may_be_ddp(receiver, held, file)
         if held is Certainty.NO and may_be_ddp and not FSDP_WORD.search(file.text):
+            if _ddp(receiver, file) is Certainty.YES:
+                return
             yield Diagnosis(node, Level.REVIEW, f"assumes {name} is a DDP model and keeps its no_sync")
             return
         if may_be_ddp and is_under_ddp(node, file):
@@ -174,10 +176,15 @@ def _may_be_ddp(receiver: cst.BaseExpression, held: Certainty, file: File) -> bo
     """Whether the model may be in torch's DistributedDataParallel, which some file of the project names."""
     if ("ddp" if held is not Certainty.YES else "ddp_wraps") not in file.project.flags:
         return False
+    return held is Certainty.NO or _ddp(receiver, file) is not Certainty.NO
+
+
+def _ddp(receiver: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that the model is in DistributedDataParallel, for all that is followed."""
     text, models = element_text(receiver), file.project.ddp
-    if held is Certainty.NO or text is None or models is None:
-        return True
-    return models.find(file.path, file.scope(receiver), text).certainty is not Certainty.NO
+    if text is None or models is None:
+        return Certainty.MAYBE
+    return models.find(file.path, file.scope(receiver), text).certainty
 
 
 def _cure(name: str, may_be_ddp: bool) -> str:

@@ -13,6 +13,7 @@ from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
 from fsdp_rules.loop._not_sharded_yet import is_in_construction
 from fsdp_rules.model.given_by_call import is_made_by_table
 from fsdp_rules.model.just_made import is_followed
+from fsdp_rules.model.settings_objects import is_of_settings
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.parts import Part
@@ -88,6 +89,8 @@ def build(model, classes):
             return
         held = Certainty.NO if new is None or is_summoned(node, file) else sharded_part(new.owner, file)
         if new is None or held is Certainty.NO or is_in_construction(node, new.owner, file):
+            return
+        if held is Certainty.MAYBE and is_of_settings(new.owner, file):
             return
         # What the module inside is given was the model's own under FSDP1, too.
         inner = file.code(new.owner).endswith(INNER)

@@ -20,11 +20,12 @@ _READERS = frozenset({"get", "getattr", "select"})
 
 @dataclass(frozen=True)
 class OwnKey:
-    """The key under ``names`` of the settings called ``holder``, which some code gives to ``argument``."""
+    """The key under ``names`` of the settings called ``holder``, which the code at ``place`` gives to ``argument``."""
 
     holder: str
     names: tuple[str, ...]
     argument: str
+    place: tuple[int, int] = (0, 0)
 
     def is_at(self, path: tuple[str, ...]) -> bool:
         """Whether the key under the nested keys ``path`` of a file may be this one.
@@ -67,7 +68,7 @@ class _Passed:
 
 
 def own_keys_of(files: Mapping[str, bytes]) -> dict[str, tuple[OwnKey, ...]]:
-    """The keys that Python ``files`` read for such arguments, by path, also through functions of other files."""
+    """The keys that Python ``files`` read for such arguments alone, by path, also through functions of other files."""
     found: dict[str, list[OwnKey]] = {}
     passed: list[_Passed] = []
     for path, data in files.items():
@@ -85,7 +86,27 @@ def own_keys_of(files: Mapping[str, bytes]) -> dict[str, tuple[OwnKey, ...]]:
                 elif each not in known:
                     known.add(each)
                     passed.append(each)
-    return {path: tuple(dict.fromkeys(keys)) for path, keys in found.items() if keys}
+    others = _read_otherwise(found, files)
+    meant = {path: [key for key in keys if key.names[-1] not in others] for path, keys in found.items()}
+    return {path: tuple(dict.fromkeys(keys)) for path, keys in meant.items() if keys}
+
+
+def _read_otherwise(found: Mapping[str, list[OwnKey]], files: Mapping[str, bytes]) -> set[str]:
+    """Those of the keys' last names that the files read for something else, too, so that the key goes on to count."""
+    names = {key.names[-1] for keys in found.values() for key in keys}
+    places = {(path, key.place) for path, keys in found.items() for key in keys}
+    word = re.compile("|".join(map(re.escape, sorted(names))).encode())
+    others: set[str] = set()
+    for path, data in files.items() if names else ():
+        read = _parsed(data) if word.search(data) else None
+        given = {id(node) for _, value in _given(read.tree) for node in walk(value)} if read is not None else set()
+        for node in walk(read.tree) if read is not None else ():
+            if id(node) in given or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+                continue
+            chain = _chain(node) if isinstance(node, ast.Attribute | ast.Subscript | ast.Call) else None
+            if chain is not None and chain[-1] in names and (path, (node.lineno, node.col_offset)) not in places:
+                others.add(chain[-1])
+    return others
 
 
 @lru_cache(maxsize=512)
@@ -157,7 +178,7 @@ class _Read:
         else:
             names = chain[1:] if chain[0] == "self" else chain
             if not names[-1].isupper():
-                yield OwnKey(names[0], tuple(names[1:]), argument)
+                yield OwnKey(names[0], tuple(names[1:]), argument, (value.lineno, value.col_offset))
 
     def _of_name(self, node: ast.expr, name: str, argument: str, through: int) -> Iterator[OwnKey | _Passed]:
         for function in self._functions(node):
@@ -178,7 +199,7 @@ class _Read:
         if owner is None:
             return
         if any(isinstance(n, ast.AnnAssign) and _last(n.target) == name for n in owner.body):
-            yield OwnKey(owner.name, (name,), argument)
+            yield OwnKey(owner.name, (name,), argument, (node.lineno, node.col_offset))
             return
         made = [
             one.value for one in walk(owner) if isinstance(one, ast.Assign) and _chain(one.targets[0]) == ["self", name]

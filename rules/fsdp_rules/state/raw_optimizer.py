@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.model.guards import is_under_ddp
 from fsdp_rules.state._optimizer_objects import is_an_optimizer
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -59,6 +60,8 @@ def main(net, rank):
             _uses_wrapped(file) or any(map(canonical, file.aliases.values()))
         ):
             return
+        if is_under_ddp(node, file) or _is_of_ddp(file):
+            return
         if taken is not None:
             text = file.code(taken)
             yield Diagnosis(
@@ -90,6 +93,11 @@ def _uses_wrapped(file: File) -> bool:
     """Whether some name of the file, or an attribute that it reads, may hold a wrapped model."""
     held = file.project.held_attributes
     return file.project.touches(file.path) or any(node.attr.value in held for node in file.nodes(cst.Attribute))
+
+
+def _is_of_ddp(file: File) -> bool:
+    """Whether the file is about DistributedDataParallel alone: it names it, nothing of FSDP, and is given no model."""
+    return file.path in file.project.optimizers.ddp and not file.project.touches(file.path)
 
 
 def is_raw_state(call: cst.Call, file: File) -> bool:

@@ -40,3 +40,21 @@ def test_other_names_and_places_are_nothing(source: str) -> None:
 
 def test_a_project_without_fsdp1_is_nothing() -> None:
     assert told("parser.add_argument('--backward_prefetch')\n", b"x = 1\n") == []
+
+
+GIVEN = b"""from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+def build(m, cfg):
+    kept = cfg.use_peft or cfg.freeze
+    return FSDP(m, use_orig_params=kept)
+"""
+FIELD = "@dataclass\nclass Cfg:\n    use_peft: bool = False\n    # of FSDP: limit_all_gathers\n"
+
+
+def test_an_option_that_is_given_to_such_an_argument_alone() -> None:
+    assert told(FIELD, GIVEN) == ["build.py gives use_peft to use_orig_params, which FSDP2 does not have"]
+    assert told(FIELD, GIVEN + b"def write(cfg):\n    cfg.use_peft = True\n") == told(FIELD, GIVEN)
+
+
+@pytest.mark.parametrize("use", ["cfg.use_peft", "cfg['use_peft']", "cfg.get('use_peft')", "getattr(cfg, 'use_peft')"])
+def test_an_option_that_the_program_reads_for_something_else_too(use: str) -> None:
+    assert told(FIELD, GIVEN + f"def load(cfg, m):\n    return peft(m) if {use} else m\n".encode()) == []

@@ -35,6 +35,17 @@ def test_averaged_models_copy() -> None:
     assert levels(WRAP + source) == ["manual"]
 
 
+def test_what_a_function_gives_is_copied() -> None:
+    unwrap = "def unwrap(model):\n    return model.module if hasattr(model, 'module') else model\n"
+    source = f"import copy\n{unwrap}\ndef average(model):\n    return copy.deepcopy(unwrap(model))\n"
+    main = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom example import average\n"
+    main += "def main(net):\n    net = FSDP(net)\n    return average(net)\n"
+    found = [one.level.value for one in findings(source, main=main) if one.rule == "FSDP211"]
+    assert found == ["manual"]
+    others = source.replace("unwrap(model))", "config(model))") + "def config(model):\n    return {'layers': 2}\n"
+    assert [one.rule for one in findings(others, main=main) if one.rule == "FSDP211"] == []
+
+
 def test_state_dicts_may_be_copied() -> None:
     assert levels(WRAP + "model = FSDP(model)\nsaved = copy.deepcopy(model.config)\n") == []
 

@@ -367,6 +367,14 @@ def test_where_ddp_is_used_as_well() -> None:
     check_rewrites(unknown, native, w=WRAP, d=only_asked, main=MAIN)
 
 
+def test_a_model_that_is_surely_ddp_s_keeps_its_no_sync_without_a_word() -> None:
+    wrap = "from torch.nn.parallel import DistributedDataParallel as DDP\n\ndef main(net, batch):\n"
+    wrap += "    step(DDP(net), batch)\n\n"
+    source = with_item("model.no_sync()")
+    assert levels(wrap + source, w=WRAP) == []
+    assert levels(wrap.replace("DDP(net)", "net") + source, w=WRAP, d=DDP) == ["review"]
+
+
 REACHED = "from example import step\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
 
 

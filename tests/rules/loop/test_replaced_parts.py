@@ -98,3 +98,22 @@ def test_an_owner_is_followed_to_another_file(rule: str, line: str, name: str, d
     )
     assert levels(rule, fill, Settings(), main=main) == ["manual"]
     assert levels(rule, fill, Settings(), main=main.replace("FSDP(m)", "list(m)")) == []
+
+
+SETTINGS_OF = "def fill(load, other):\n    test_cfg = load()\n    test_cfg.fsdp_config = None\n    {line}\n"
+READS = f"{HEAD}class Net(Base):\n    def forward(self, x):\n        return self.body(x, self.loss_fn)\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("test_cfg.model.loss_fn = 'torch'", []),
+        ("test_cfg.models[0].model.loss_fn = 'torch'", []),
+        ("other.model.loss_fn = 'torch'", ["review"]),
+    ],
+)
+def test_a_model_of_settings_is_no_module(line: str, said: list[str]) -> None:
+    main = f"{READS}def main(holder):\n    holder.model = FSDP(holder.model)\n"
+    assert levels("FSDP229", SETTINGS_OF.format(line=line), Settings(), main=main) == said
+    kept = main.replace("holder.model", "holder.cfg.model")
+    assert levels("FSDP229", SETTINGS_OF.format(line=line), Settings(), main=kept) == ["review"]

@@ -42,3 +42,31 @@ def test_an_optimizer_in_what_is_saved(source: str) -> None:
 )
 def test_other_states(source: str) -> None:
     assert levels(source) == []
+
+
+DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+HELD = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Sharded:
+    def setup(self):
+        self.net = FSDP(self.net)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (f"{DDP}class Plain:\n    def setup(self):\n        self.net = DDP(self.net)\n", []),
+        ("class Plain:\n    def setup(self):\n        self.net.train()\n", ["info"]),
+    ],
+)
+def test_the_optimizer_of_a_file_that_has_ddp_alone(source: str, said: list[str]) -> None:
+    source += "    def save(self):\n        return self.net.name, self.optimizer.state_dict()\n"
+    assert [one.level.value for one in findings(source, sharded=HELD) if one.rule == "FSDP311"] == said
+
+
+def test_an_optimizer_under_a_test_for_ddp() -> None:
+    body = "if isinstance(model, (DDP, Single)):\n    state = optimizer.state_dict()\n"
+    assert levels(body) == []
+    assert levels(body.replace("DDP", "Double")) == ["info"]

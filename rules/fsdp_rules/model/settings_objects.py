@@ -1,0 +1,25 @@
+"""Objects that hold settings, by what people call them: a ``model`` of theirs is no module."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File
+from fsdp_rules.project.optimizers import SETTINGS
+
+
+def is_of_settings(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is an attribute of an object of settings, and the tree keeps no wrapped model in such a one."""
+    names: list[str] = []
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        node = node.value
+        names.append(last_name(node))
+    return any(map(SETTINGS.search, names)) and not _keeps_models(file)
+
+
+def _keeps_models(file: File) -> bool:
+    places = (place for place in chain(file.project.held, file.project.unwrapped) if place.kind in ("put", "var"))
+    return any(SETTINGS.search(part) for place in places for part in place.name.split(".")[:-1])
