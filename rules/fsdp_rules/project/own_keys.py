@@ -103,8 +103,9 @@ def _read_otherwise(found: Mapping[str, list[OwnKey]], files: Mapping[str, bytes
         for node in walk(read.tree) if read is not None else ():
             if id(node) in given or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
                 continue
-            chain = _chain(node) if isinstance(node, ast.Attribute | ast.Subscript | ast.Call) else None
-            if chain is not None and chain[-1] in names and (path, (node.lineno, node.col_offset)) not in places:
+            if not isinstance(node, ast.Attribute | ast.Subscript | ast.Call) or (chain := _chain(node)) is None:
+                continue
+            if chain[-1] in names and (path, (node.lineno, node.col_offset)) not in places:
                 others.add(chain[-1])
     return others
 
