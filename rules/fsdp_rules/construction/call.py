@@ -17,6 +17,7 @@ from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
 from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.construction._plan.rank_seeds import SAME_SEED, SEEDED, differ_by_rank
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
 from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
@@ -165,6 +166,8 @@ def build(model):
             return
         for message, advice in _beyond(file.module, file):
             yield Diagnosis(call, Level.REVIEW, message, advice)
+        if differ_by_rank(call, plan, file):
+            yield Diagnosis(call, Level.REVIEW, SEEDED, SAME_SEED)
         if plan.ignored is not None and (plan.units is not None or plan.on_meta):
             plan.helper.append("ignored parameters count in the policy, or on the meta device")
         plan.helper += beyond_native(plan, file)

@@ -1,0 +1,39 @@
+"""Whether ranks build different weights before they are sharded, since each seeds torch in its own way."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.file import File
+from fsdp_rules.project.rank_texts import RANK
+
+SEEDED = "assumes all ranks build the same weights, though the seed differs by rank: FSDP2 cuts shards in other places"
+SAME_SEED = "seed all ranks alike until the model is built, or broadcast rank 0's weights before they are sharded"
+#: What seeds the random numbers of weights: torch's, Lightning's and transformers' functions.
+_SEEDS = frozenset({"manual_seed", "manual_seed_all", "seed_everything", "set_seed"})
+#: What gives all ranks the same weights, whatever the seed.
+_LOADS = frozenset({"broadcast", "from_pretrained"})
+
+
+def differ_by_rank(call: cst.Call, plan: ShardPlan, file: File) -> bool:
+    """Whether the last seed above ``call``, in its function, is formed from a rank, and nothing evens the weights."""
+    function = file.function(call)
+    if plan.sync is not None or plan.on_meta or function is None or "sync_module_states" in file.text:
+        return False
+    line = file.span(call).line
+    above = [one for one in file.inside(function.body, cst.Call) if file.span(one).line < line]
+    seeds = [one for one in above if last_name(one.func) in _SEEDS and one.args]
+    if not seeds or any(last_name(one.func) in _LOADS for one in above):
+        return False
+    return _names_rank(seeds[-1].args[0].value, file)
+
+
+def _names_rank(value: cst.BaseExpression, file: File, depth: int = 2) -> bool:
+    for name in (*file.inside(value, cst.Name), *file.inside(value, cst.Attribute)):
+        text = name.value if isinstance(name, cst.Name) else name.attr.value
+        made = file.value(name) if isinstance(name, cst.Name) else name
+        if RANK.search(text) or (depth and made is not name and _names_rank(made, file, depth - 1)):
+            return True
+    return False

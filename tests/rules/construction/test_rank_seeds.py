@@ -1,0 +1,60 @@
+"""Weights that each rank draws with a seed of its own: what is sharded of them is not the same under FSDP2."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.settings import Settings
+from tests.rules.helpers import findings
+
+BUILD = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def main(args, make, utils):
+    {0}
+    model = make()
+    model = FSDP(model, use_orig_params=True)
+    return model
+"""
+
+
+def said(body: str, settings: Settings | None = None) -> list[str]:
+    found = findings(BUILD.format(body), settings)
+    return [one.level.value for one in found if "the seed differs by rank" in one.message]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "torch.manual_seed(args.seed + dist.get_rank())",
+        "seed = args.seed + utils.get_rank()\n    torch.manual_seed(seed)",
+        "rank = dist.get_rank()\n    seed = 7 + rank\n    pl.seed_everything(seed)",
+        "torch.manual_seed(1)\n    torch.cuda.manual_seed_all(args.seed * 8 + args.local_rank)",
+    ],
+)
+def test_a_seed_of_its_own_for_each_rank(body: str) -> None:
+    assert said(body) == said(body, Settings(helpers="always")) == ["review"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "torch.manual_seed(args.seed)",
+        "torch.manual_seed(args.seed + dist.get_rank())\n    torch.manual_seed(args.seed)",
+        "torch.manual_seed(args.ranking)",
+        "torch.manual_seed(dist.get_rank())\n    make = Net.from_pretrained(args.path)",
+        "random.seed(dist.get_rank())",
+        "torch.manual_seed(dist.get_rank())\n    sync_module_states = True",
+    ],
+)
+def test_the_same_weights_on_all_ranks(body: str) -> None:
+    assert said(body) == []
+
+
+def test_a_broadcast_of_all_weights() -> None:
+    source = BUILD.format("torch.manual_seed(dist.get_rank())").replace(
+        "FSDP(model,", "FSDP(model, sync_module_states=True,"
+    )
+    assert not [one for one in findings(source) if "the seed differs by rank" in one.message]
