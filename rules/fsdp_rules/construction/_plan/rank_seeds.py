@@ -31,9 +31,10 @@ def differ_by_rank(call: cst.Call, plan: ShardPlan, file: File) -> bool:
 
 
 def _names_rank(value: cst.BaseExpression, file: File, depth: int = 2) -> bool:
-    for name in (*file.inside(value, cst.Name), *file.inside(value, cst.Attribute)):
-        text = name.value if isinstance(name, cst.Name) else name.attr.value
-        made = file.value(name) if isinstance(name, cst.Name) else name
-        if RANK.search(text) or (depth and made is not name and _names_rank(made, file, depth - 1)):
+    for name in file.inside(value, cst.Name):
+        parent = file.parent(name)
+        is_attribute = isinstance(parent, cst.Attribute) and parent.attr is name
+        made = name if is_attribute else file.value(name)
+        if RANK.search(name.value) or (depth and made is not name and _names_rank(made, file, depth - 1)):
             return True
     return False
