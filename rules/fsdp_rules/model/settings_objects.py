@@ -12,8 +12,8 @@ from fsdp_rules.project.optimizers import SETTINGS
 
 
 def is_of_settings(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` is an attribute of an object of settings, and the tree keeps no wrapped model in such a one."""
-    names: list[str] = []
+    """Whether ``node`` is an object of settings or a part of one, and the tree keeps no wrapped model in such ones."""
+    names = [node.value] if isinstance(node, cst.Name) else []
     while isinstance(node, cst.Attribute | cst.Subscript):
         node = node.value
         names.append(last_name(node))

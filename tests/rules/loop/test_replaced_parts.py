@@ -109,6 +109,7 @@ READS = f"{HEAD}class Net(Base):\n    def forward(self, x):\n        return self
     [
         ("test_cfg.model.loss_fn = 'torch'", []),
         ("test_cfg.models[0].model.loss_fn = 'torch'", []),
+        ("model_cfg = test_cfg.model\n    model_cfg.loss_fn = 'torch'", []),
         ("other.model.loss_fn = 'torch'", ["review"]),
     ],
 )
