@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name, names_in
+from fsdp_rules.file.expressions import asked, attribute_of, last_name, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.parameters import NAMES
 from fsdp_rules.model.sharded import sharded, sharded_part
@@ -51,19 +51,33 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
             outer = file.parent(around[-1] if around else call)
             if known.isdisjoint((*around, outer)) and not any(_passes_on_less(one, call, file) for one in around):
                 found.append((call, func.value, False))
-    found += [(node, node.value, False) for node in _named_parameters(file)]
+    found += [*_named_parameters(file)]
     return iter(sorted(found, key=lambda entry: file.span(entry[0])))
 
 
-def _named_parameters(file: File) -> Iterator[cst.Attribute]:
-    """Every ``model.head.weight`` whose values are read or changed in place."""
-    for node in file.nodes(cst.Attribute):
-        if node.attr.value not in NAMES or sharded_part(node.value, file) is Certainty.NO:
+def _named_parameters(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, bool]]:
+    """Every ``model.head.weight`` whose values are read or changed in place, or whose gradient is cleared."""
+    asking = (node for node in file.nodes(cst.Call) if asked(node) is not None)
+    for node in (*file.nodes(cst.Attribute), *asking):
+        owner = next((found for name in sorted(NAMES) if (found := attribute_of(node, name)) is not None), None)
+        if owner is None or sharded_part(owner, file) is Certainty.NO:
             continue
         parent = file.parent(node)
-        asked = isinstance(parent, cst.Attribute) and parent.attr.value in {*ASKED, "grad", "requires_grad_"}
-        if not asked and not isinstance(parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget | cst.Del):
-            yield node
+        if isinstance(parent, cst.Attribute) and parent.attr.value == "grad":
+            if is_cleared(parent, file):
+                yield parent, owner, True
+            continue
+        is_asked = isinstance(parent, cst.Attribute) and parent.attr.value in {*ASKED, "requires_grad_"}
+        if not is_asked and not isinstance(parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget | cst.Del):
+            yield node, owner, False
+
+
+def is_cleared(gradient: cst.Attribute, file: File) -> bool:
+    """Whether ``gradient``, as in ``p.grad = None`` and ``p.grad.zero_()``, is removed or emptied."""
+    parent = file.parent(gradient)
+    if isinstance(parent, cst.AssignTarget | cst.Del):
+        return True
+    return isinstance(parent, cst.Attribute) and parent.attr.value in ("zero_", "detach_")
 
 
 def changes_in_place(node: cst.CSTNode, file: File) -> bool:
@@ -154,9 +168,6 @@ def _clears(loop: cst.For, file: File) -> bool:
     for node in file.inside(loop.body, cst.Attribute):
         if node.attr.value != "grad" or not isinstance(node.value, cst.Name) or node.value.value not in names:
             continue
-        parent = file.parent(node)
-        if isinstance(parent, cst.AssignTarget | cst.Del):
-            return True
-        if isinstance(parent, cst.Attribute) and parent.attr.value in ("zero_", "detach_"):
+        if is_cleared(node, file):
             return True
     return False

@@ -6,8 +6,8 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded_value
+from fsdp_rules.model.parameters import owner_of_named, sharded_parameter
+from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import model_of_parameter, model_of_parameters
 from fsdp_rules.project.project import Certainty
 
@@ -37,14 +37,15 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
     if isinstance(func, cst.Attribute) and func.attr.value == "copy_" and given:
         target = sharded_parameter(func.value, file)
         # What is kept in an object by name is an average, as a rule: copies, of full parameters if it was careful.
-        if target is Certainty.MAYBE and not isinstance(_root(func.value), cst.Name):
+        kept = _root(func.value)
+        if target is Certainty.MAYBE and not isinstance(kept, cst.Name) and owner_of_named(kept, file) is None:
             return Certainty.NO
         return Certainty.NO if _may_be_sharded(given[0], file) else target
     if isinstance(func, cst.Attribute) and func.attr.value in CHANGES and any(_is_made(one, file) for one in given):
         return sharded_parameter(func.value, file)
     if file.resolved(func) == FILLS and given:
         model = model_of_parameters(given[0], file)
-        return Certainty.NO if model is None else sharded_value(model, file)
+        return Certainty.NO if model is None else sharded_source(model, file)
     if isinstance(func, cst.Attribute) and func.attr.value == "share_memory_":
         return sharded_parameter(_root(func.value), file)
     if last_name(func) in COUNTS or file.resolved(func) in ARRAYS:

@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded_owner, sharded_value
+from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 
@@ -55,7 +55,7 @@ def reduced(call: cst.Call, file: File) -> Certainty:
     given = [argument.value for argument in call.args[:2]]
     if last_name(func) in OF_MANY | JOINS:
         models = [model for node in given if (model := model_of_parameters(node, file)) is not None]
-        return max((sharded_value(model, file) for model in models), default=Certainty.NO)
+        return max((sharded_source(model, file) for model in models), default=Certainty.NO)
     return _parameter(given[0], file) if given else Certainty.NO
 
 
@@ -70,8 +70,6 @@ def _parameter(node: cst.BaseExpression, file: File) -> Certainty:
             return max(_parameter(node.left, file), _parameter(node.right, file))
         else:
             break
-    if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias"):
-        return Certainty.NO if sharded_owner(node.value, file) is None else Certainty.YES
     return max(sharded_parameter(node, file), _optimizer_state(node, file))
 
 

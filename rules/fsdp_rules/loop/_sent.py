@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import elements, last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded_value
+from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 
@@ -50,6 +50,6 @@ def sent_together(call: cst.Call, file: File) -> cst.BaseExpression | None:
             model = value
         for one in elements(value) or []:
             model = model_of_parameters(one, file) or model
-        if model is not None and sharded_value(model, file) is not Certainty.NO:
+        if model is not None and sharded_source(model, file) is not Certainty.NO:
             return value
     return None

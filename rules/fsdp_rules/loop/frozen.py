@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.gathered import may_reshard_before, reshard_before
 from fsdp_rules.model.passes import Pass, last_passes
-from fsdp_rules.model.sharded import sharded, sharded_owner
+from fsdp_rules.model.sharded import sharded_owner, sharded_part
 from fsdp_rules.model.wrapping import assignments, may_wrap, model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -69,7 +69,7 @@ def train(net, epochs):
             return
         model = sharded_owner(found[0], file)
         sure = model is not None
-        if model is None and sharded(found[0], file).certainty is Certainty.MAYBE:
+        if model is None and sharded_part(found[0], file) is Certainty.MAYBE:
             model = found[0]
         if model is None or not _is_later(node, found[1], file):
             return

@@ -13,6 +13,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_reads import changes_in_place, parameter_reads
+from fsdp_rules.model.containing import containing
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.passes import Pass, last_passes, may_run_between
@@ -168,15 +169,14 @@ def reshard_before(statement: cst.CSTNode, model: cst.BaseExpression, file: File
 
 def _whole(part: cst.BaseExpression, clears: bool, file: File) -> cst.BaseExpression:
     """The sharded model that ``part`` is a part of, ``part`` itself where none is known."""
-    node = part
-    while (held := _held(node, file).certainty) is Certainty.NO or (clears and _is_itself(node, held)):
-        if not isinstance(node, cst.Attribute | cst.Subscript):
-            return part
+    for node in (part, *containing(part, file)):
+        held = _held(node, file).certainty
+        if held is not Certainty.NO and not (clears and _is_itself(node, held)):
+            return node
         # An optimizer that an object has beside its model is none of the model's parts.
         if clears and (FOREIGN.search(last_name(node)) or OPTIMIZER.search(last_name(node))):
             return part
-        node = node.value
-    return node
+    return part
 
 
 def _is_itself(node: cst.BaseExpression, held: Certainty) -> bool:
@@ -242,7 +242,7 @@ def _writes(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
     """Whether ``place`` is a loop that changes in place the parameters that it runs over, or leads to such changes."""
     loop = place if isinstance(place, cst.For) else None
     if isinstance(place, cst.Attribute):
-        return changes_in_place(place, file)
+        return place.attr.value != "grad" and changes_in_place(place, file)
     if loop is None and changes_in_place(place, file):
         return True
     target = None if loop is None else _own_target(loop, model, file)

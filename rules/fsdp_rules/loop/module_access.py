@@ -20,9 +20,8 @@ from fsdp_rules.loop._unwrapping import (
     unbound,
 )
 from fsdp_rules.model.asked_modules import asks_around
-from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
@@ -87,7 +86,7 @@ def unwrap(model):
         if guard is Guard.OTHER and asks_around(node, subject, file):
             guard = Guard.NONE
         held = sharded(receiver, file).certainty
-        seen = (_is_a_unit, _is_given_to_fsdp1, is_given_by_call)
+        seen = (_is_a_unit, _is_given_to_fsdp1, sharded_part)
         if held is Certainty.NO and any(asked(receiver, file) for asked in seen):
             held = Certainty.MAYBE
         if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_under_hasattr(node, subject, PRIVATE, file):

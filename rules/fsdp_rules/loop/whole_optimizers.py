@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._reductions import OF_MANY, REDUCES
 from fsdp_rules.loop.hand_reduced import AWARE
-from fsdp_rules.model.sharded import sharded_value
+from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -75,7 +75,7 @@ def build(model):
         if isinstance(node, cst.Call) and name in WHOLE and node.args:
             value = node.args[0].value
             model = model_of_parameters(value, file)
-            held = sharded_value(model, file) if model is not None else _may_hold_groups(value)
+            held = sharded_source(model, file) if model is not None else _may_hold_groups(value)
             if held is not Certainty.NO and name not in file.project.owners.classes:
                 yield _diagnosis(node, name, held, Level.REVIEW if model is None else Level.MANUAL)
         elif isinstance(node, cst.ClassDef) and any(last_name(base.value).endswith("Optimizer") for base in node.bases):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text
+from fsdp_rules.file.expressions import attribute_of, element_text
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded_part, sharded_value
+from fsdp_rules.model.sharded import sharded_part, sharded_source
 from fsdp_rules.model.wrapping import model_of_parameter
 from fsdp_rules.project.project import Certainty
 
@@ -24,12 +24,18 @@ def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
         node = node.value
     model = model_of_parameter(node, file)
     if model is not None:
-        return sharded_value(model, file)
-    owned = file.value(node)
-    if isinstance(owned, cst.Attribute) and owned.attr.value in NAMES and (held := sharded_part(owned.value, file)):
+        return sharded_source(model, file)
+    owner = owner_of_named(node, file)
+    if owner is not None and (held := sharded_part(owner, file)):
         return held
     text = element_text(node)
     return Certainty.NO if text is None else file.project.parameters.find(file.path, file.scope(node), text).certainty
+
+
+def owner_of_named(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """The module whose ``weight`` or ``bias`` the expression ``node`` is, or is another name for; None for others."""
+    made = file.value(node)
+    return next((owner for name in sorted(NAMES) if (owner := attribute_of(made, name)) is not None), None)
 
 
 def sharded_gradient(node: cst.BaseExpression, file: File) -> Certainty:

@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import element_text, last_name, named_member, taken_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.model.containing import containing
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
@@ -106,40 +107,30 @@ def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:
     return Certainty.MAYBE if held is Certainty.NO and is_given_by_call(node, file) else held
 
 
+def sharded_source(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that the parameters of ``node`` are those of a sharded model, or of a part of one."""
+    return max(sharded_value(node, file), sharded_part(node, file))
+
+
 def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> cst.BaseExpression | None:
     """What is surely a sharded model at ``at``: ``node``, or what it is a part of; None where neither is."""
-    while sharded(node, file, at).certainty is not Certainty.YES:
-        outer = _whole(node, file)
-        if outer is None:
-            return None
-        node = outer
-    return node
-
-
-def _whole(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
-    """What ``node`` is a part of: an attribute, an element, or what ``get_submodule`` gives."""
-    if isinstance(node, cst.Attribute | cst.Subscript):
-        return node.value
-    made = file.value(node)
-    if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and made.func.attr.value == "get_submodule":
-        return made.func.value
+    for one in (node, *containing(node, file)):
+        if sharded(one, file, at).certainty is Certainty.YES:
+            return one
     return None
 
 
 def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node`` is a sharded model, or a part of one."""
     held = Certainty.NO
-    while True:
-        found = sharded(node, file).certainty
+    for one in (node, *containing(node, file)):
+        found = sharded(one, file).certainty
         # An object is a model by the name of its method alone: its attributes are those of any module.
-        if found is Certainty.YES or not isinstance(node, cst.Name) or node.value not in ("self", "cls"):
+        if found is Certainty.YES or not isinstance(one, cst.Name) or one.value not in ("self", "cls"):
             held = max(held, found)
-        if held is Certainty.NO and is_given_by_call(node, file):
+        if held is Certainty.NO and is_given_by_call(one, file):
             held = Certainty.MAYBE
-        outer = _whole(node, file)
-        if outer is None:
-            return held
-        node = outer
+    return held
 
 
 def _followed(node: cst.BaseExpression, text: str, file: File) -> Certainty:

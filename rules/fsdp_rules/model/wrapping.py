@@ -128,10 +128,10 @@ def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | No
     if not isinstance(node, cst.Name):
         return _model_of_one(node, file)
     for ancestor in file.ancestors(node):
-        if isinstance(ancestor, cst.For) and _binds(ancestor.target, node.value):
+        if isinstance(ancestor, cst.For) and binds(ancestor.target, node.value):
             return model_of_parameters(ancestor.iter, file)
         for clause in _clauses(ancestor):
-            if _binds(clause.target, node.value):
+            if binds(clause.target, node.value):
                 return model_of_parameters(clause.iter, file)
         if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
             break
@@ -178,7 +178,7 @@ def model_of_parameters(node: cst.BaseExpression, file: File, depth: int = 0) ->
 def is_own_name(node: cst.CSTNode, file: File) -> bool:
     """Whether the name ``node`` runs over a module's own parameters, by the names that the module itself has them."""
     for loop in loops_around(node, file) if isinstance(node, cst.Name) else ():
-        if isinstance(node, cst.Name) and _binds(loop.target, node.value):
+        if isinstance(node, cst.Name) and binds(loop.target, node.value):
             text = file.code(loop.iter)
             return "._parameters" in text or "recurse=False" in text
     return False
@@ -187,7 +187,7 @@ def is_own_name(node: cst.CSTNode, file: File) -> bool:
 def model_of_module(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
     """The model over whose modules a loop around ``node`` runs, or ``node`` itself."""
     for loop in loops_around(node, file) if isinstance(node, cst.Name) else ():
-        if isinstance(node, cst.Name) and _binds(loop.target, node.value):
+        if isinstance(node, cst.Name) and binds(loop.target, node.value):
             sources = [loop.iter, *(_values(loop.iter, file) if isinstance(loop.iter, cst.Name) else [])]
             for source in sources:
                 func = source.func if isinstance(source, cst.Call) else None
@@ -217,7 +217,8 @@ def _values(name: cst.Name, file: File) -> list[cst.BaseExpression]:
     return [binding.value for binding in found if binding.value is not None]
 
 
-def _binds(target: cst.CSTNode, name: str) -> bool:
+def binds(target: cst.CSTNode, name: str) -> bool:
+    """Whether the ``target`` of an assignment or a loop gives the plain ``name`` a value."""
     if isinstance(target, cst.Tuple | cst.List):
-        return any(_binds(element.value, name) for element in target.elements)
+        return any(binds(element.value, name) for element in target.elements)
     return isinstance(target, cst.Name) and target.value == name

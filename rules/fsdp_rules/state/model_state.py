@@ -86,7 +86,9 @@ def main(path):
             return
         said = [*verdicts(node, file)]
         yield from said
-        if not said and is_given_by_call(node.func.value, file):
+        if said:
+            return
+        if is_given_by_call(node.func.value, file):
             yield Diagnosis(node, Level.MANUAL, f"{file.code(node.func.value)}{GIVEN}", NAMED)
 
 

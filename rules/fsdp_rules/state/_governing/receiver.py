@@ -83,8 +83,8 @@ class Receiver:
         if held is not Certainty.NO:
             return True, (f"assumes {name} is the sharded model",) if held is Certainty.MAYBE else ()
         model = self.state.model
-        part = isinstance(model, cst.Attribute) and (
-            sharded_owner(model.value, file) is not None or _is_unwrapped(model.value, file)
+        part = sharded_owner(model, file) is not None or (
+            isinstance(model, cst.Attribute) and _is_unwrapped(model.value, file)
         )
         return part, (f"assumes {name} is a part of the sharded model",) if part else ()
 
