@@ -10,7 +10,7 @@ from fsdp_rules.project.dotted_names import Found
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.handed_back import HandedBack
-from fsdp_rules.project.places import SEED, Flow, Place, Sure, joint
+from fsdp_rules.project.places import SEED, Flow, Place, Sure, field_of, joint
 
 #: From each place to those that its value reaches, each with how sure that is.
 Edges = dict[Place, list[tuple[Place, Sure]]]
@@ -117,9 +117,12 @@ def targets_of(flow: Flow, functions: Functions) -> list[tuple[Place, Sure]]:
     if flow.target.kind == "put":
         module, _, name = functions.exports.resolve(flow.target.name).rpartition(".")
         return [(Place("var", path, "", name), False) for path in functions.paths(module)]
-    if flow.target.kind != "arg":
+    kind, _, field = flow.target.kind.partition(".")
+    if kind != "arg":
         return [(flow.target, flow.sure)]
-    given = functions.parameters(flow.target)
+    given = functions.parameters(flow.target._replace(kind=kind))
+    if field:
+        given = [(reached, sure) for place, sure in given if (reached := field_of(place, field)) is not None]
     return [(flow.target, flow.sure), *(given if flow.sure else ((place, joint(sure, False)) for place, sure in given))]
 
 

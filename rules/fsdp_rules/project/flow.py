@@ -121,17 +121,26 @@ def _next(place: Place, found: Held, graph: Graph, instances: Instances) -> Iter
 
 
 def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, Sure]]:
-    """Where the attribute ``place`` of an object is when the object has moved on."""
-    if place.kind == "var":
-        owner, _, field = place.name.rpartition(".")
-        base = place._replace(name=owner)
-    else:
+    """Where the attribute ``place`` of an object is when the object, or one that has the object, has moved on."""
+    for base, field in _fields(place):
+        for target, sure in edges.get(base, ()):
+            reached = field_of(target, field)
+            if reached is not None:
+                yield reached, sure
+
+
+def _fields(place: Place) -> Iterator[tuple[Place, str]]:
+    """Every object that ``place`` is an attribute of, at any depth, and by what name."""
+    if place.kind != "var":
         kind, _, field = place.kind.partition(".")
-        base, owner = place._replace(kind=kind), kind if field else ""
-    for target, sure in edges.get(base, ()) if owner not in ("", "self") else ():
-        reached = field_of(target, field)
-        if reached is not None:
-            yield reached, sure
+        if field:
+            yield place._replace(kind=kind), field
+        return
+    names = place.name.split(".")
+    for depth in range(len(names) - 1, 0, -1):
+        owner = ".".join(names[:depth])
+        if owner != "self":
+            yield place._replace(name=owner), ".".join(names[depth:])
 
 
 def wrapped_later(graph: Graph, functions: Functions) -> frozenset[Place]:

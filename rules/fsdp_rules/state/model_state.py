@@ -8,8 +8,9 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.model.given_by_call import is_given_by_call
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.state._governing.receiver import NO_MODEL
 from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -18,6 +19,11 @@ from fsdp_rules.verdict.what_to_test import RESUME
 
 GIVEN = " may be a sharded model, and what a call gives is not followed into its state"
 NAMED = "assign it to a variable, take the state of that variable, and run the command again"
+PART = " may be a part of a sharded model, whose state has DTensors under FSDP2"
+OF_PART = (
+    "if it is, take the state by get_model_state_dict, or load it by set_model_state_dict, with "
+    "StateDictOptions(full_state_dict=True)"
+)
 
 
 class ModelState(Rule):
@@ -86,10 +92,20 @@ def main(path):
             return
         said = [*verdicts(node, file)]
         yield from said
+        model = node.func.value
         if said:
             return
-        if is_given_by_call(node.func.value, file):
-            yield Diagnosis(node, Level.MANUAL, f"{file.code(node.func.value)}{GIVEN}", NAMED)
+        if is_given_by_call(model, file):
+            yield Diagnosis(node, Level.MANUAL, f"{file.code(model)}{GIVEN}", NAMED)
+        elif _may_be_a_part(model, file):
+            yield Diagnosis(node, Level.MANUAL, f"{file.code(model)}{PART}", OF_PART)
+
+
+def _may_be_a_part(model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``model`` is none by itself, and is taken out of what may be a sharded one."""
+    if sharded(model, file).certainty is not Certainty.NO or NO_MODEL.search(file.code(model)):
+        return False
+    return sharded_part(model, file) is not Certainty.NO
 
 
 def _passed_on(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
