@@ -33,6 +33,7 @@ class Compile(Rule):
 
     id = "FSDP120"
     name = "compile"
+    words = (r"\bcompile\(",)
     visits = (cst.Call,)
     before = """
 import torch
@@ -55,13 +56,11 @@ def build(model):
             return
         model = node.args[0].value
         parent = file.parent(file.parent(node) or node)
-        if wrapping_call(model, file) is not None or sharded(model, file).certainty is Certainty.YES:
-            yield Diagnosis(
-                node,
-                Level.REVIEW,
-                "the numbers are the same, but state dict keys no longer have the prefix _orig_mod",
-                KEYS,
-            )
+        held = Certainty.YES if wrapping_call(model, file) is not None else sharded(model, file).certainty
+        if held is not Certainty.NO:
+            unsure = "" if held is Certainty.YES else "if this model is sharded: "
+            message = f"{unsure}the numbers are the same, but state dict keys no longer have the prefix _orig_mod"
+            yield Diagnosis(node, Level.REVIEW, message, KEYS)
         elif parent is not None and wrapping_call(parent, file) is not None:
             yield Diagnosis(
                 node,

@@ -61,15 +61,18 @@ DEPTH = 3
 
 
 def field_of(place: Place, name: str) -> Place | None:
-    """The attribute ``name`` of what is at ``place``; None where objects are not followed with their attributes.
+    """The attribute ``name`` (or ``a.b``) of what is at ``place``; None where objects are not followed so deep.
 
     In between, ``x.model`` that is passed as the argument ``x`` is a place of the kind ``arg.model``.
     """
+    own = place.name if place.kind == "var" else place.kind
+    if own.count(".") + name.count(".") >= DEPTH:
+        return None
     if place.kind == "var":
-        return place._replace(name=f"{place.name}.{name}") if place.name.count(".") < DEPTH else None
+        return place._replace(name=f"{own}.{name}")
     if place.kind.partition(".")[0] not in ("arg", "param", "ret", "call"):
         return None
-    return place._replace(kind=f"{place.kind}.{name}") if place.kind.count(".") < DEPTH else None
+    return place._replace(kind=f"{own}.{name}")
 
 
 def module_name(path: str) -> str:

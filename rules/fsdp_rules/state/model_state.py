@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.file.file import File
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded, sharded_part
+from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._governing.receiver import NO_MODEL
 from fsdp_rules.state._writing.verdict import verdicts
@@ -19,6 +20,13 @@ from fsdp_rules.verdict.what_to_test import RESUME
 
 GIVEN = " may be a sharded model, and what a call gives is not followed into its state"
 NAMED = "assign it to a variable, take the state of that variable, and run the command again"
+#: The method by which models of transformers, diffusers and peft write the state that they take of themselves.
+SAVES = "save_pretrained"
+OWN = "save_pretrained() writes the model's own state, which has DTensors under FSDP2"
+GIVE = (
+    "give it state_dict=get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)), "
+    "taken on all ranks"
+)
 PART = " may be a part of a sharded model, whose state has DTensors under FSDP2"
 OF_PART = (
     "if it is, take the state by get_model_state_dict, or load it by set_model_state_dict, with "
@@ -36,7 +44,8 @@ class ModelState(Rule):
     first rank of the model's `process_group`; with several such groups the others get nothing. A model that is loaded
     before it is wrapped is not rewritten. Where the same call may also load a model that is not sharded, the options
     ask `torch.distributed.is_initialized()`: without a process group the load is the plain one. A load that only rank
-    0 reaches is left as it is, with a finding, and so is the state of a model that a call gives and that has no name.
+    0 reaches is left as it is, with a finding, and so are the state of a model that a call gives and that has no name,
+    and `model.save_pretrained(...)` without `state_dict=`, which takes the model's own state.
     Under FSDP1 the names in the state of a model that is compiled with `torch.compile` start with `_orig_mod.`, under
     FSDP2 they do not.
     """
@@ -45,7 +54,7 @@ class ModelState(Rule):
     name = "model-state"
     moves_together = True
     markers = ("state_dict(",)
-    words = (r"state_dict\b",)
+    words = (r"state_dict\b|\bsave_pretrained\(",)
     what_to_test = RESUME
     visits = (cst.Attribute, cst.Call)
     before = """
@@ -88,6 +97,8 @@ def main(path):
             yield from _passed_on(node, file)
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
+        if node.func.attr.value == SAVES:
+            yield from _saved(node, node.func.value, file)
         if node.func.attr.value not in ("state_dict", "load_state_dict"):
             return
         said = [*verdicts(node, file)]
@@ -99,6 +110,16 @@ def main(path):
             yield Diagnosis(node, Level.MANUAL, f"{file.code(model)}{GIVEN}", NAMED)
         elif _may_be_a_part(model, file):
             yield Diagnosis(node, Level.MANUAL, f"{file.code(model)}{PART}", OF_PART)
+
+
+def _saved(call: cst.Call, model: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
+    """The verdict about a sharded ``model`` that writes its own state, where FSDP1 does not gather it around."""
+    held = sharded(model, file).certainty
+    given = any(one.star or (one.keyword is not None and one.keyword.value == "state_dict") for one in call.args)
+    if held is Certainty.NO or given or is_summoned(call, file):
+        return
+    message = OWN if held is Certainty.YES else f"if this model is sharded: {OWN}"
+    yield Diagnosis(call, Level.MANUAL, message, GIVE)
 
 
 def _may_be_a_part(model: cst.BaseExpression, file: File) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.rules.helpers import check_noop, findings
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.result import Changed, Unchanged
+from tests.rules.helpers import check_noop, findings, rewrite_tree
+
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 
 
 def levels(source: str) -> list[str]:
@@ -45,3 +49,13 @@ def test_a_model_compiled_before_it_is_wrapped() -> None:
             return FSDP(model)
         """
     assert levels(source) == []
+
+
+def test_a_model_that_a_list_gives_may_be_sharded() -> None:
+    main = f"{WRAP}from running import run\n\ndef main(nets):\n    run([FSDP(net) for net in nets])\n"
+    running = "import torch\n\ndef run(nets):\n    return [torch.compile(net) for net in nets]\n"
+    result = rewrite_tree({"main.py": main.encode(), "running.py": running.encode()}).get("running.py")
+    assert isinstance(result, Changed | Unchanged)
+    (found,) = result.findings
+    assert (found.rule, found.level) == ("FSDP120", Level.REVIEW)
+    assert found.message.startswith("if this model is sharded: ")

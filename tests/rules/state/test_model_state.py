@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.result import Changed
-from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite, rewrite_tree
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 LOADED = """\
@@ -514,3 +515,28 @@ def test_methods_that_are_passed_on() -> None:
 def test_an_element_is_unsharded_above_its_wrap_alone(before: str, after: str, is_sharded: bool) -> None:
     text = output(f"{WRAP}\ndef main(models, other):\n    {before}\n    save(models[0].state_dict())\n    {after}\n")
     assert ("save(get_model_state_dict(models[0]," in text) is is_sharded
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("model.save_pretrained('out')", True),
+        ("model.module.save_pretrained('out')", True),
+        ("with FSDP.summon_full_params(model):\n        model.save_pretrained('out')", False),
+        ("model.save_pretrained('out', state_dict=state)", False),
+        ("model.save_pretrained('out', **given)", False),
+        ("tokenizer.save_pretrained('out')", False),
+    ],
+)
+def test_a_model_that_writes_its_own_state_is_left_to_a_human(call: str, said: bool) -> None:
+    source = f"{WRAP}def f(model, tokenizer, state, given):\n    model = FSDP(model)\n    {call}\n"
+    found = {(one.rule, one.level) for one in findings(source) if "save_pretrained" in one.message}
+    assert (("FSDP309", Level.MANUAL) in found) == said
+
+
+def test_what_another_file_writes_of_a_list_of_models() -> None:
+    main = f"{WRAP}from saving import keep\n\ndef main(nets):\n    keep([FSDP(net) for net in nets])\n"
+    saving = "def keep(nets):\n    for number, net in enumerate(nets):\n        net.save_pretrained(f'out-{number}')\n"
+    result = rewrite_tree({"main.py": main.encode(), "saving.py": saving.encode()})["saving.py"]
+    assert isinstance(result, Changed)
+    assert [(one.rule, one.level) for one in result.findings] == [("FSDP309", Level.MANUAL)]
