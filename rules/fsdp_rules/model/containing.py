@@ -43,10 +43,9 @@ def _outer(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
     for loop in loops_around(node, file):
         if binds(loop.target, node.value):
             return _run_over(loop.iter, loop.target, node.value, file)
+    # What the name stands for is the same object, whose own whereabouts the project follows.
     made = _given_to(node, file)
-    if isinstance(made, cst.Call):
-        return made if named_member(made) is not None else _outer(made, file)
-    return made if isinstance(made, cst.Attribute | cst.Subscript) else None
+    return None if isinstance(made, cst.Name) else _outer(made, file)
 
 
 def _given_to(name: cst.Name, file: File) -> cst.BaseExpression:
