@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_rules.engine.rewrite import rewrite_source
-from fsdp_rules.project.project import Project, index_source
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Level
-from fsdp_rules.verdict.result import Changed, Failed, Skipped
 from tests.parity.compare import differences
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.programs import Program
 from tests.parity.tolerance import EXACT, tolerance
+from tests.parity.trees import rewrite_tree
 from tests.pool import Pool, WorkerError
 
+#: The file of a program that is run.
+SCRIPT = "train.py"
 #: The function that shards with FSDP1's arguments.
 HELPER = re.compile(r"\bfsdp_compat\.shard\b")
 
@@ -60,50 +60,61 @@ class NotRewrittenError(Exception):
 
 
 def rewritten(source: str, settings: Settings) -> str:
-    """What the rewriter makes of ``source``.
+    """What the rewriter makes of ``source`` alone.
 
     :raises NotRewrittenError: a finding is left to a human.
     :raises RuntimeError: the rewriter failed.
     """
-    data = source.encode()
-    facts = index_source("train.py", data)
-    result = rewrite_source(data, "train.py", Project.build([facts] if facts else []), settings)
-    if isinstance(result, Failed | Skipped):
-        raise RuntimeError(result.error if isinstance(result, Failed) else f"skipped: {result.reason}")
-    manual = [f"{found.rule}: {found.message}" for found in result.findings if found.level is Level.MANUAL]
-    if manual or not isinstance(result, Changed):
+    return rewritten_files({SCRIPT: source}, settings)[SCRIPT]
+
+
+def rewritten_files(files: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
+    """What the rewriter makes of a program of several ``files``; raises as :func:`rewritten` does."""
+    after = rewrite_tree(files, settings)
+    manual = [f"{found.rule}: {found.message}" for found in after.findings if found.level is Level.MANUAL]
+    if manual or after.files == files:
         raise NotRewrittenError("; ".join(dict.fromkeys(manual)) or "nothing to rewrite was found")
-    return result.source.decode()
+    return after.files
 
 
-def run(pool: Pool, program: Program, source: str, directory: Path, *, fsdp1: bool) -> Mapping[str, Any]:
-    """What ``source``, some version of ``program``, saves when it is trained."""
+def files_of(program: Program) -> dict[str, str]:
+    """Every file of ``program`` by its path."""
+    return {SCRIPT: program.source, **program.others}
+
+
+def run(pool: Pool, program: Program, source: str | Mapping[str, str], directory: Path, *, fsdp1: bool) -> Any:
+    """What ``source``, some version of ``program`` or of all its files, saves when it is trained."""
     import torch
 
-    script, saved = directory / "train.py", directory / "result.pt"
+    written = {SCRIPT: source, **program.others} if isinstance(source, str) else source
+    saved = directory / "result.pt"
     saved.unlink(missing_ok=True)
-    script.write_text(source)
+    for path, text in written.items():
+        (directory / path).write_text(text)
     prelude = fsdp1_on_cpu if fsdp1 else None
-    pool.run_script(script, program.world_size, [str(saved)], prelude=prelude)
-    result: Mapping[str, Any] = torch.load(saved, weights_only=True)
-    return result
+    pool.run_script(directory / SCRIPT, program.world_size, [str(saved)], prelude=prelude)
+    return torch.load(saved, weights_only=True)
 
 
 def check(pool: Pool, program: Program, directory: Path, settings: Settings) -> Outcome:
     """Train ``program`` before and after a rewrite under ``settings``; ``directory`` is empty and its own."""
     try:
-        after_source = rewritten(program.source, settings)
+        after_files = rewritten_files(files_of(program), settings)
     except NotRewrittenError as reason:
         return Outcome(program, Verdict.MANUAL, str(reason))
     except Exception as error:
         return Outcome(program, Verdict.FAILED, f"the rewriter raised {error!r}")
     try:
         before = run(pool, program, program.source, directory, fsdp1=True)
-        after = run(pool, program, after_source, directory, fsdp1=False)
+        after = run(pool, program, after_files, directory, fsdp1=False)
     except WorkerError as error:
         return Outcome(program, Verdict.FAILED, str(error))
-    form = "helper" if HELPER.search(after_source) else "native"
-    return replace(judge(program, before, after), form=form)
+    return replace(judge(program, before, after), form=form_of(after_files))
+
+
+def form_of(files: Mapping[str, str]) -> str:
+    """What wraps the models of a rewritten program: a helper, or fully_shard alone."""
+    return "helper" if any(HELPER.search(text) for text in files.values()) else "native"
 
 
 def judge(program: Program, before: Mapping[str, Any], after: Mapping[str, Any]) -> Outcome:

@@ -26,7 +26,8 @@ def drawn(number: int) -> Program:
     """The program of this number, the same one on every run."""
     rng = random.Random(f"differential {number}")
     factors, allowed = rng.choice(((FACTORS, valid), (COMMON, common)))
-    chosen = program(f"d{number}", _spec(rng, factors, allowed))
+    # What is changed below is the text of one script.
+    chosen = program(f"d{number}", _spec(rng, {**factors, "place": ("script",)}, allowed))
     source = chosen.source
     for change in _CHANGES:
         if rng.random() < 0.6:

@@ -38,6 +38,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "midway": ("none", "evaluate", "summon_read", "summon_write", "reload", "optim_state", "module"),
     "end": ("context", "context_config", "set_type", "summon"),
     "layout": ("inline", "train_function"),
+    "place": ("script", "another_file", "list", "dict", "dataclass", "factory", "closure", "method"),
 }
 
 #: The values that have a short spelling in FSDP2 itself: any other one sends a whole program through a helper.
@@ -107,6 +108,12 @@ EXCLUDED: dict[str, Callable[[Spec], bool]] = {
         and s["orig_params"] == "True"
         and s["precision"] in ("bf16", "bf16_param")
         and s["accumulate"] not in ("none", "plain")
+    ),
+    "a class that wraps its own model and trains it, with that in a container as well": lambda s: (
+        s["call"] == "attribute" and s["place"] not in ("script", "another_file")
+    ),
+    "a closure that trains has no train function beside it": lambda s: (
+        s["place"] == "closure" and s["layout"] == "train_function"
     ),
     "a hybrid strategy takes a two-dimensional mesh": lambda s: "HYBRID" in s["strategy"] and s["group"] != "mesh",
 }

@@ -25,7 +25,15 @@ def test_the_same_without_a_helper(pool: Pool, tmp_path: Path, ignored: str) -> 
         "strategy": "FULL_SHARD",
         "spelling": "literal",
         "accumulate": "none",
+        "place": "script",
     }
-    simple |= {"call": "rebind", "kwargs": "direct", "midway": "none", "end": "context", "optimizer": "adamw"}
+    simple |= {
+        "call": "rebind",
+        "kwargs": "direct",
+        "midway": "none",
+        "end": "context",
+        "optimizer": "adamw",
+        "place": "script",
+    }
     outcome = check(pool, program(f"ignored-{ignored}", simple), tmp_path, Settings(torch=(2, 13)))
     assert outcome.verdict.good, f"{outcome.verdict.value}: {outcome.detail}"

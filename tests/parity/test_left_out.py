@@ -50,6 +50,7 @@ def _drawn(allowed: Callable[[Spec], bool], count: int) -> Iterator[Spec]:
         "group": "none",
         "spelling": "literal",
         "model": "mlp",
+        "place": "script",
     }
     while count:
         spec = {name: chooser.choice(values) for name, values in FACTORS.items()} | plain

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.parity.harness import HELPER, rewritten
+from tests.parity.harness import files_of, form_of, rewritten_files
 from tests.parity.programs import programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,4 +46,5 @@ def test_no_program_that_was_native_becomes_a_helper(script: ModuleType) -> None
     data = json.loads(script.DATA.read_text(encoding="utf-8"))["programs"]
     native = [program for program in programs() if data[program.name]["form"] == "native"]
     assert len(native) > 80
-    assert [one.name for one in native if HELPER.search(rewritten(one.source, Settings()))] == []
+    forms = {one.name: form_of(rewritten_files(files_of(one), Settings())) for one in native}
+    assert [name for name, form in forms.items() if form != "native"] == []

@@ -28,10 +28,12 @@ _OPTIMIZERS = {
 }
 
 
-def constants(spec: Spec) -> Iterator[str]:
-    """Lines for the top of the module."""
-    if spec["accumulate"] != "none":
+def constants(spec: Spec, *, training: bool | None = None) -> Iterator[str]:
+    """Lines for the top of the module: those that ``training`` needs, those that wrapping needs, or both (None)."""
+    if spec["accumulate"] != "none" and training is not False:
         yield "ACCUMULATION = 2"
+    if training:
+        return
     if spec["spelling"] == "by_name":
         yield f'SHARDING = os.environ.get("SHARDING", "{spec["strategy"]}")'
     if spec["spelling"] == "table":

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fsdp_migrate.verify.recording.recording import Recording, Step
 from fsdp_migrate.verify.verdict import Verdict, with_rounding
 from fsdp_rules.settings import Settings
 from tests.parity.cpu import fsdp1_on_cpu
-from tests.parity.harness import rewritten
+from tests.parity.harness import SCRIPT, files_of, rewritten_files
 from tests.parity.programs import STEPS, Program
 from tests.parity.tolerance import SMALL, tolerance
 from tests.pool import Pool
@@ -46,11 +46,14 @@ def recorded_beside_its_result() -> Iterator[None]:
         yield
 
 
-def record(pool: Pool, program: Program, source: str, directory: Path, rounding: Rounding = NO_ROUNDING) -> Recording:
-    """Train ``source``, some version of ``program``, in the new folder ``directory``."""
+def record(
+    pool: Pool, program: Program, files: Mapping[str, str], directory: Path, rounding: Rounding = NO_ROUNDING
+) -> Recording:
+    """Train ``files``, some version of those of ``program``, in the new folder ``directory``."""
     directory.mkdir()
-    script = directory / "train.py"
-    script.write_text(source, encoding="utf-8")
+    for path, text in files.items():
+        (directory / path).write_text(text, encoding="utf-8")
+    script = directory / SCRIPT
     arguments = [os.fspath(directory / "result.pt"), json.dumps({"scale": rounding.scale, "rounding": rounding.sizes})]
     pool.run_script(script, program.world_size, arguments, prelude=recorded_beside_its_result)
     return read(directory / "recording")
@@ -69,15 +72,15 @@ def judged(pool: Pool, program: Program, directory: Path) -> Judged:
 
     :raises NotRewrittenError: the rewriter leaves it to a human, which is right for no program of the matrix.
     """
-    source = rewritten(program.source, Settings())
-    before = record(pool, program, program.source, directory / "before")
-    after = record(pool, program, source, directory / "after")
+    original = files_of(program)
+    before = record(pool, program, original, directory / "before")
+    after = record(pool, program, rewritten_files(original, Settings()), directory / "after")
     beyond = larger(program, before, after)
     found = verdict_of(before, after)
     if found.first is None or found.cause is None or not found.cause.is_rounding:
         return Judged(found, beyond)
     rounding = rounding_of(found.comparison, found.first)
-    rounded = record(pool, program, program.source, directory / "rounded", rounding)
+    rounded = record(pool, program, original, directory / "rounded", rounding)
     return Judged(with_rounding(verdict_of(before, after, rounded=rounded, rounding=rounding), found.cause), beyond)
 
 
