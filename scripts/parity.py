@@ -159,8 +159,8 @@ Each program is a small FSDP1 training script with one combination of constructo
 pair of values is in at least one program, as far as FSDP1 runs it. `place` says where its parts are: in one script, or
 over two to four files, with the model given to another file as it is, in a list, a dictionary or a dataclass, as the
 attribute of an object, made by a function of another file, or used by a closure. A program trains four steps, each
-rank on its own data: once with FSDP1, and once as `fsdp-migrate rewrite` rewrites it. `make parity` repeats all, and `python
-scripts/parity.py --only NAME` one."""
+rank on its own data: once with FSDP1, and once as `fsdp-migrate rewrite` rewrites it. `make parity` repeats all, and
+`python scripts/parity.py --only NAME` one."""
 
 LEFT_OUT = """\
 FSDP1 refuses most of these combinations or computes them wrong, and some cannot be written. FSDP1 runs two of them,
