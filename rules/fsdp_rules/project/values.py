@@ -182,8 +182,8 @@ class Values:
             if made.rpartition(".")[2][:1].isupper():
                 self.flow(Place("fn", self.path, scope, f"{made}.{method}"), place, sure)
         self.flow(self.var(scope, text, self._is_early(scope, text, node.lineno)), place, sure)
-        # What a class gives itself is followed as its own; what its attributes have is that of any object.
-        if owner not in ("", "self"):
+        # What a class gives itself is followed as its own, also where that is an attribute of what it has.
+        if owner and not text.startswith("self."):
             self.flow(Place("attr", name=text.rpartition(".")[2]), place, False)
         if text.endswith(INNER):
             self.flow(self.var(scope, text.rpartition(".")[0]), place, False)
