@@ -47,6 +47,9 @@ def _broken(text: str, known: set[str], limit: int) -> str:
     """``text`` with every line that is too long broken once."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.split(newline)
+    # With several kinds of newlines, what is between two of one kind is no line.
+    if any("\n" in line or "\r" in line for line in lines):
+        return text
     long = {
         number
         for number, line in enumerate(lines, start=1)

@@ -82,3 +82,9 @@ def test_a_project_that_does_not_say_gets_lines_of_at_most_120() -> None:
         "]",
     ]
     assert not isinstance(rewrite(result.source), Changed)
+
+
+@pytest.mark.parametrize("newline", ["\r\n", "\r"])
+def test_lines_that_end_in_several_ways_are_left_alone(newline: str) -> None:
+    text = f"a = f(1){newline}b = call(first, second)\nc = call(first, second)\n"
+    assert fitted(text, "", 30) == text
