@@ -217,3 +217,17 @@ def test_json_keeps_its_form() -> None:
     """
     check_migrates(before, after, "accelerate.json")
     check_migrates(before, after, "accelerate.yaml")
+
+
+def test_a_comment_above_a_key_that_goes_is_kept_and_one_beside_it_goes() -> None:
+    """It may be about several keys, or say why the block is as it is; only who wrote it knows."""
+    check_migrates(
+        _file(
+            "# measured: 3 % faster",
+            "fsdp_backward_prefetch: BACKWARD_PRE  # on our cluster",
+            "# needed for frozen layers",
+            "fsdp_use_orig_params: true",
+            FULL,
+        ),
+        _file("# measured: 3 % faster", "# needed for frozen layers", FULL, "fsdp_version: 2"),
+    )
