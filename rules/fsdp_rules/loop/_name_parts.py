@@ -11,7 +11,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._names import named_model
 from fsdp_rules.model.flattened import flattened
-from fsdp_rules.model.sharded import sharded_value
+from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_arguments import wrap_of
 from fsdp_rules.model.wrapping import is_own_name
@@ -89,7 +89,7 @@ def _diagnosis(node: cst.CSTNode, model: tuple[cst.BaseExpression, Certainty], m
 def _of_model(name: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, Certainty] | None:
     """The model, and how surely it is sharded, whose parameters or modules ``name`` is a name of."""
     model = named_model(name, file)
-    held = sharded_value(model, file) if model is not None else Certainty.NO
+    held = sharded_names(model, file) if model is not None else Certainty.NO
     if model is None or held is Certainty.NO or is_summoned(name, file) or is_own_name(name, file):
         return None
     return model, held

@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import elements, last_name
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.sharded import sharded, sharded_value
+from fsdp_rules.model.sharded import sharded, sharded_names
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import PASSING
 from fsdp_rules.project.project import Certainty
@@ -47,7 +47,7 @@ def about_table(node: cst.Comparison | cst.Call, file: File) -> Iterator[Diagnos
 
 
 def _held(model: cst.BaseExpression | None, file: File) -> Certainty:
-    return Certainty.NO if model is None else sharded_value(model, file)
+    return Certainty.NO if model is None else sharded_names(model, file)
 
 
 def _looped(table: cst.BaseExpression, file: File) -> cst.BaseExpression:

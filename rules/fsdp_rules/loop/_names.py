@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._name_tables import model_of_name
-from fsdp_rules.model.sharded import sharded_value
+from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import is_own_name, model_of_parameter
 from fsdp_rules.project.project import Certainty
@@ -21,7 +21,7 @@ def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
     # The model itself is called "" in both.
     name = _compared(text, file) if text.raw_value else None
     model = named_model(name, file) if name is not None else None
-    held = sharded_value(model, file) if model is not None else Certainty.NO
+    held = sharded_names(model, file) if model is not None else Certainty.NO
     # A module's own names are the same in both, and without use_orig_params FSDP233 is about them.
     if name is None or held is Certainty.NO or is_summoned(text, file) or is_own_name(name, file):
         return

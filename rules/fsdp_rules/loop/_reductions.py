@@ -9,9 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._formatted import is_formatted
-from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded_source
-from fsdp_rules.model.wrapping import model_of_parameters
+from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
 from fsdp_rules.project.project import Certainty
 
 #: Methods, and functions of torch, that make a number of a tensor.
@@ -54,8 +52,7 @@ def reduced(call: cst.Call, file: File) -> Certainty:
         return _parameter(func.value, file)
     given = [argument.value for argument in call.args[:2]]
     if last_name(func) in OF_MANY | JOINS:
-        models = [model for node in given if (model := model_of_parameters(node, file)) is not None]
-        return max((sharded_source(model, file) for model in models), default=Certainty.NO)
+        return max((sharded_parameters(node, file) for node in given), default=Certainty.NO)
     return _parameter(given[0], file) if given else Certainty.NO
 
 

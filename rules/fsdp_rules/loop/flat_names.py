@@ -11,7 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop.name_surgery import PREFIX
 from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded_value
+from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrapping import is_own_name, loops_around, model_of_module, model_of_parameter
 from fsdp_rules.project.project import Certainty
@@ -66,7 +66,7 @@ def build(net):
                 continue
             model = model_of_parameter(parameter, file)
             model = model_of_module(model, file) if model is not None else None
-            held = sharded_parameter(parameter, file) if model is None else sharded_value(model, file)
+            held = sharded_parameter(parameter, file) if model is None else sharded_names(model, file)
             flat = flattened(model, file) if held else Certainty.NO
             # Whole names are FSDP207's, which differ under use_orig_params=True as well.
             if flat is Certainty.NO or (_is_whole(node) and not is_own_name(name, file)):

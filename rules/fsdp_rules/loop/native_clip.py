@@ -8,7 +8,8 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import Why, sharded, sharded_source
+from fsdp_rules.model.parameters import sharded_parameters
+from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -61,14 +62,14 @@ def train(model, loss):
         if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in CLIP:
             return
         model = model_of_parameters(node.args[0].value, file)
-        held = sharded_source(model, file) if model is not None else Certainty.NO
+        held = sharded_parameters(node.args[0].value, file)
         parent = file.parent(node)
         if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
             return
-        if model is None or _other_arm_is_fsdp1(node, file):
+        if _other_arm_is_fsdp1(node, file):
             return
         yield self._numbers(node, held, file)
-        if not isinstance(parent, cst.Expr) and sharded(model, file).why is Why.ABOVE:
+        if model is not None and not isinstance(parent, cst.Expr) and sharded(model, file).why is Why.ABOVE:
             yield Diagnosis(
                 node,
                 Level.SAFE,

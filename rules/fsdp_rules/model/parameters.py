@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import attribute_of, element_text
+from fsdp_rules.file.expressions import attribute_of, element_text, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.model.sharded import sharded_part, sharded_source
-from fsdp_rules.model.wrapping import model_of_parameter
+from fsdp_rules.model.wrapping import PASSING, model_of_parameter, model_of_parameters
 from fsdp_rules.project.project import Certainty
 
 #: What modules of torch call their parameters.
 NAMES = frozenset({"bias", "weight"})
+#: Functions that give what all their arguments give, those of itertools among them.
+JOINING = PASSING | {"chain", "from_iterable"}
 
 
 def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
@@ -30,6 +32,23 @@ def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
         return held
     text = element_text(node)
     return Certainty.NO if text is None else file.project.parameters.find(file.path, file.scope(node), text).certainty
+
+
+def sharded_parameters(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that parameters of a sharded model are among those that ``node`` gives.
+
+    ``node`` is a call of ``parameters()``, what passes it on, a display, or a name, a field or an element for such.
+    """
+    if isinstance(node, cst.Call) and last_name(node.func) in JOINING:
+        return max((sharded_parameters(one.value, file) for one in node.args), default=Certainty.NO)
+    if isinstance(node, cst.List | cst.Tuple | cst.Dict):
+        # Groups of parameters, each with its options.
+        inside = (entry.value for entry in node.elements)
+        return max((sharded_parameters(one, file) for one in inside), default=Certainty.NO)
+    model = model_of_parameters(node, file)
+    if model is not None:
+        return sharded_source(model, file)
+    return sharded_parameter(node.elt if isinstance(node, cst.ListComp | cst.GeneratorExp) else node, file)
 
 
 def owner_of_named(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:

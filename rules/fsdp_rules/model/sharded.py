@@ -133,6 +133,12 @@ def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
     return held
 
 
+def sharded_names(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that FSDP1's prefix was in names of what ``node`` has: in a part's, if units are in the part."""
+    held = sharded_value(node, file)
+    return Certainty.MAYBE if held is Certainty.NO and sharded_part(node, file) is not Certainty.NO else held
+
+
 def _followed(node: cst.BaseExpression, text: str, file: File) -> Certainty:
     """How sure the flows of the project are that ``node``, whose text is ``text``, is a wrapped model somewhere."""
     function = file.function(node)

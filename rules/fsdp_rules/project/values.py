@@ -289,6 +289,10 @@ class Values:
         """Let the parameters of the model ``owner``, or the gradients of the parameters, flow into ``place``."""
         source = Place("of", self.path, scope, f"{owner.lineno}:{owner.col_offset}", kind)
         self.value(owner, source, scope, sure)
+        # The parameters of a part are among the model's.
+        while kind == "parameters" and isinstance(owner, ast.Attribute | ast.Subscript):
+            owner = owner.value
+            self.value(owner, source, scope, False)
         self.flow(source._replace(kind=kind), place, sure)
 
     def seed(self, node: ast.expr) -> Place:
