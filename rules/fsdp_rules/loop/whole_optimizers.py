@@ -10,6 +10,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._reductions import OF_MANY, REDUCES
 from fsdp_rules.loop.hand_reduced import AWARE
+from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
@@ -26,6 +27,10 @@ WHOLE = frozenset(
 )
 #: Numbers that the update of an element may depend on.
 NUMBERS = REDUCES - {"item", "max", "min"} | OF_MANY
+#: Optimizers whose kernels get addresses of plain tensors, and whose states are in blocks of what they get.
+IN_BLOCKS = "bitsandbytes.optim."
+BLOCKS = "{name} is made for plain tensors (FSDP1: flat shards), and its kernels are not for DTensors"
+TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit, and compare the losses"
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
 ADVICE = (
     "the new steps are those of training without sharding. For FSDP1's, take every number of to_local() in the "
@@ -38,14 +43,15 @@ class WholeOptimizers(Rule):
 
     FSDP1 gives an optimizer flat, one-dimensional shards, so a norm, a row or a column that it takes is one of a
     rank's own shard. FSDP2's parameters are DTensors of their full shape: norms are global, and matrices have rows and
-    columns. The steps are other ones, with the shim too. An optimizer of the program that reduces such numbers over
-    ranks by hand is reported by FSDP222.
+    columns. The steps are other ones, with the shim too. The optimizers of bitsandbytes quantize their state in blocks
+    of what they are given, by kernels that do not know DTensors. An optimizer of the program that reduces such numbers
+    over ranks by hand is reported by FSDP222.
     """
 
     id = "FSDP228"
     name = "whole-parameter-optimizers"
     markers = (("Optimizer)", "param_groups"),)
-    words = (r"Optimizer\)", "|".join(sorted(WHOLE)))
+    words = (r"Optimizer\)", "|".join(sorted(WHOLE)), "bitsandbytes")
     what_to_test = "Compare the losses of some hundred steps with those of the old code."
     visits = (cst.Call, cst.ClassDef)
     shim = True
@@ -72,7 +78,9 @@ def build(model):
         if "fsdp1" not in file.project.flags:
             return
         name = _class_of(node, file) if isinstance(node, cst.Call) else ""
-        if isinstance(node, cst.Call) and name in WHOLE and node.args:
+        if isinstance(node, cst.Call) and (file.resolved(node.func) or "").startswith(IN_BLOCKS):
+            yield from _of_blocks(node, file)
+        elif isinstance(node, cst.Call) and name in WHOLE and node.args:
             value = node.args[0].value
             model = model_of_parameters(value, file)
             held = sharded_source(model, file) if model is not None else _may_hold_groups(value)
@@ -83,6 +91,14 @@ def build(model):
             if held is not Certainty.NO and (number := _number(node, file)) is not None:
                 level = Level.MANUAL if held is Certainty.YES else Level.REVIEW
                 yield _diagnosis(number, node.name.value, held, level)
+
+
+def _of_blocks(call: cst.Call, file: File) -> Iterable[Diagnosis]:
+    held = sharded_parameters(call.args[0].value, file) if call.args else Certainty.NO
+    if held is not Certainty.NO:
+        message = BLOCKS.format(name=last_name(call.func))
+        message = message if held is Certainty.YES else f"if its model is sharded: {message}"
+        yield Diagnosis(call, Level.MANUAL, message, TAKES_DTENSORS)
 
 
 def _diagnosis(node: cst.CSTNode, name: str, held: Certainty, level: Level) -> Diagnosis:

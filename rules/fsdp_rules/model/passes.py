@@ -18,8 +18,8 @@ from fsdp_rules.project.project import Certainty
 
 __all__ = ["Pass", "last_passes", "may_run_between"]
 
-#: Names that only look like such functions.
-NO_PASS = frozenset({"eval", "register_fsdp_forward_method"})
+#: Names that only look like such functions: what is registered runs later.
+NO_PASS = re.compile(r"^(eval$|register_)")
 #: Functions that are given a model and do not run it, by what people call them.
 RUNS_NOTHING = re.compile(
     r"clip|save|load|state|print|log|wrap|optim|sched|param|count|ema|average|checkpoint|compile|shard|DistributedData|"
@@ -100,7 +100,7 @@ def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) 
             continue
         called = file.code(node.func)
         name = called.removeprefix(f"{text}.")
-        if called == text or (name != called and EVALUATES.search(name) and name not in NO_PASS):
+        if called == text or (name != called and EVALUATES.search(name) and not NO_PASS.search(name)):
             events.append(Event(node, frozenset({Pass.FORWARD}), False))
     return sorted(events, key=lambda entry: _end(entry[0], file))
 
@@ -167,7 +167,7 @@ def _kind(call: cst.Call, file: File) -> Pass | None:
         return None
     if not isinstance(func, cst.Call) and sharded(func, file).certainty is not Certainty.NO:
         return Pass.FORWARD
-    if EVALUATES.search(name) and name not in NO_PASS:
+    if EVALUATES.search(name) and not NO_PASS.search(name):
         receiver = func.value if isinstance(func, cst.Attribute) else None
         given = [argument.value for argument in call.args]
         passed = [*given, *([receiver] if receiver is not None else [])]

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.hooks import RemovableHandle
 
 from fsdp_compat import units as modules
 from fsdp_compat.face.attributes import ATTRIBUTES
@@ -130,6 +131,20 @@ class _Methods(_Statics, FSDPModule):
     @property
     def _fsdp_wrapped_module(self) -> Any:
         return _unwrapped(self, sys._getframe(1))
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any], **kwargs: Any) -> RemovableHandle:
+        """``nn.Module.register_forward_pre_hook``, in front of FSDP2's hook, which gathers and casts the inputs.
+
+        A hook of FSDP1's wrapper runs before both. What the module had before it was wrapped runs after them.
+        """
+        assert isinstance(self, nn.Module)
+        before = list(self._forward_pre_hooks.items())
+        handle: RemovableHandle = super().register_forward_pre_hook(hook, **kwargs)  # type: ignore[misc]
+        gathers = self._get_fsdp_state()
+        own = [place for place, (_, one) in enumerate(before) if getattr(one, "__self__", None) is gathers]
+        for key, _ in before[own[0] :] if own else ():
+            self._forward_pre_hooks[key] = self._forward_pre_hooks.pop(key)
+        return handle
 
     def check_is_root(self) -> bool:
         """Whether no sharded module is known to lie around this one."""

@@ -88,3 +88,19 @@ def limit(of):
 def test_clipping_of_what_another_file_hands_on(given: str, used: str, is_sharded: bool) -> None:
     found = findings(LIMIT.format(of=used), main=TRAINER.format(given=given))
     assert ("FSDP215" in {one.rule for one in found}) is is_sharded
+
+
+@pytest.mark.parametrize(
+    ("imported", "call", "is_reported"),
+    [
+        ("import bitsandbytes as bnb", "bnb.optim.AdamW8bit(model.parameters(), lr=1e-3)", True),
+        ("import bitsandbytes as bnb", "bnb.optim.Lion8bit([{'params': list(model.head.parameters())}])", True),
+        ("from bitsandbytes.optim import PagedAdamW", "PagedAdamW(model.parameters())", True),
+        ("import bitsandbytes as bnb", "bnb.optim.AdamW8bit(teacher.parameters())", False),
+        ("import bitsandbytes as bnb", "bnb.nn.Linear4bit(2, 2)", False),
+        ("from torchao.optim import AdamW8bit", "AdamW8bit(model.parameters())", False),
+    ],
+)
+def test_optimizers_of_bitsandbytes_take_no_dtensors(imported: str, call: str, is_reported: bool) -> None:
+    found = findings(imported + MAIN.format(line=f"return {call}"))
+    assert ("FSDP228" in {one.rule for one in found}) is is_reported
