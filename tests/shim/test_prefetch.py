@@ -82,7 +82,8 @@ def early_gathers(model: Any) -> Any:
         asked = [index for index, other in enumerate(parts) if is_being_gathered(other)]
         seen.append((parts.index(part), asked))
 
-    handles = [part.register_forward_pre_hook(look) for part in model.parts]
+    # Behind the gather, where a hook of the program does not come.
+    handles = [nn.Module.register_forward_pre_hook(part, look) for part in model.parts]
     yield seen
     for handle in handles:
         handle.remove()

@@ -47,29 +47,12 @@ def regenerated(
 ) -> cst.SimpleStatementLine:
     """``line`` with an import of ``names`` (of ``kept`` alone by default) in its place and in its style.
 
-    Comments beside names are moved above it, but for those beside names that are gone.
+    Comments beside names are moved above it.
     """
     long = "\n" in cst.Module([]).code_for_node(node)
-    above = lines_of_comments(_without_others(node, {alias_text(alias) for alias in kept}))
+    above = lines_of_comments(node)
     spelled = names if names is not None else [alias_text(alias) for alias in kept]
     return line.with_changes(body=[from_import(module, spelled, long)], leading_lines=[*line.leading_lines, *above])
-
-
-def _without_others(node: cst.ImportFrom, kept: set[str]) -> cst.ImportFrom:
-    """``node`` without the comments that stand in the lines of names which are not ``kept``, after the name."""
-    if isinstance(node.names, cst.ImportStar):
-        return node
-    aliases = [one if alias_text(one) in kept else _bare(one) for one in node.names]
-    return node.with_changes(names=aliases)
-
-
-def _bare(alias: cst.ImportAlias) -> cst.ImportAlias:
-    comma = alias.comma
-    space = comma.whitespace_after if isinstance(comma, cst.Comma) else None
-    if not isinstance(comma, cst.Comma) or not isinstance(space, cst.ParenthesizedWhitespace):
-        return alias
-    line = space.first_line.with_changes(comment=None)
-    return alias.with_changes(comma=comma.with_changes(whitespace_after=space.with_changes(first_line=line)))
 
 
 def from_import(module: str, names: list[str], long: bool = False) -> cst.ImportFrom:

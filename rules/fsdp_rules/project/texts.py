@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.optimizers import is_optimizer
@@ -14,6 +15,8 @@ PASSING = frozenset(
     {"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"}
     | {"enumerate", "zip", "chain", "cycle", "islice"}
 )
+#: Methods of a tensor that give its numbers.
+SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: Methods of containers that give what is in them.
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
 
@@ -72,3 +75,10 @@ def _container(call: ast.Call) -> ast.expr | None:
         return call.func.value if call.func.attr in TAKING else None
     is_passing = isinstance(call.func, ast.Name) and call.func.id in PASSING
     return call.args[0] if is_passing and call.args else None
+
+
+def wholes_of(part: ast.expr) -> Iterator[ast.expr]:
+    """What ``part`` is an attribute or an element of, from the inside out: its parameters are among theirs."""
+    while isinstance(part, ast.Attribute | ast.Subscript):
+        part = part.value
+        yield part

@@ -11,6 +11,7 @@ from fsdp_rules.project.places import INNER, Flow, Place, field_of, scopes
 from fsdp_rules.project.texts import (
     PARAMETERS,
     PASSING,
+    SAME_NUMBERS,
     TAKING,
     element_text,
     key_of,
@@ -18,6 +19,7 @@ from fsdp_rules.project.texts import (
     may_optimize,
     owner_of,
     prefix_of,
+    wholes_of,
 )
 from fsdp_rules.project.wraps import Wraps
 
@@ -25,8 +27,6 @@ from fsdp_rules.project.wraps import Wraps
 SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float", "half", "bfloat16", "requires_grad_"})
 #: The other wrapper of torch, by the names that it has.
 DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
-#: Methods of a tensor that give its numbers.
-SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: What the name of a callee that has no dotted name starts with.
 UNNAMED = "@"
 
@@ -173,8 +173,7 @@ class Values:
             self.taken("gradients", node.value, place, scope, sure)
         elif isinstance(node, ast.Attribute) and node.attr == "data":
             self.value(node.value, place, scope, sure)
-        text = text_of(node)
-        if text is None:
+        if (text := text_of(node)) is None:
             self._member(node, place, scope, sure)
             return
         owner, _, method = text.rpartition(".")
@@ -289,11 +288,9 @@ class Values:
         """Let the parameters of the model ``owner``, or the gradients of the parameters, flow into ``place``."""
         source = Place("of", self.path, scope, f"{owner.lineno}:{owner.col_offset}", kind)
         self.value(owner, source, scope, sure)
-        # The parameters of a part are among the model's.
-        while kind == "parameters" and isinstance(owner, ast.Attribute | ast.Subscript):
-            owner = owner.value
-            self.value(owner, source, scope, False)
         self.flow(source._replace(kind=kind), place, sure)
+        for whole in wholes_of(owner) if kind == "parameters" else ():
+            self.value(whole, source, scope, False)
 
     def seed(self, node: ast.expr) -> Place:
         """The place of the wrap at ``node``."""

@@ -44,7 +44,8 @@ def prefetch_after_first_forward(root: nn.Module) -> None:
         order[:] = [root] if param_groups(root) else []
         if not recorders:
             inner = [unit for unit in fsdp_modules(root) if unit is not root and param_groups(unit)]
-            recorders.extend(unit.register_forward_pre_hook(note) for unit in inner)
+            # After the gather of the unit, unlike what a program registers.
+            recorders.extend(nn.Module.register_forward_pre_hook(unit, note) for unit in inner)
             recorders.append(root.register_forward_hook(finish))
 
     def note(module: nn.Module, args: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from fsdp_rules.settings import Settings
@@ -387,22 +385,3 @@ def build(model):
     result = rewrite_tree({"example.py": source.encode(), **others})["example.py"]
     assert isinstance(result, Changed)
     assert left in result.source.decode()
-
-
-def test_comments_beside_names_that_are_gone() -> None:
-    before = """
-    from torch.distributed.fsdp import (
-        FullyShardedDataParallel as FSDP,
-        LocalStateDictConfig,  # flattened
-        # of its own line
-        FSDPModule,  # kept
-    )
-
-    def build(net):
-        model = FSDP(net, use_orig_params=True)
-        return model, FSDPModule
-    """
-    result = rewrite(textwrap.dedent(before))
-    assert isinstance(result, Changed)
-    after = result.source.decode()
-    assert "# flattened" not in after and "# of its own line" in after and "# kept" in after

@@ -90,7 +90,7 @@ class Members:
     [
         ("where.module.out.state_dict()", ["FSDP206", "FSDP309"]),
         ("where.module.out.load_state_dict(state)", ["FSDP206", "FSDP309"]),
-        ("where.clock.state_dict()", []),
+        ("where.clock", []),
     ],
 )
 def test_a_part_behind_the_wrapper_that_a_container_may_hold(taken: str, rules: list[str]) -> None:
@@ -99,3 +99,10 @@ def test_a_part_behind_the_wrapper_that_a_container_may_hold(taken: str, rules: 
     found = findings(source, main=f"{main}held = Members().add(FSDP(net))\n", members=MEMBERS)
     assert sorted(one.rule for one in found if one.rule in ("FSDP206", "FSDP309")) == rules
     assert {one.level.value for one in found} <= {"review"}
+
+
+def test_any_part_of_what_a_container_may_hold_may_be_a_model() -> None:
+    source = "def keep(members, state):\n    where = members.first()\n    return where.clock.state_dict()\n"
+    main = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom members import Members\n\n"
+    found = findings(source, main=f"{main}held = Members().add(FSDP(net))\n", members=MEMBERS)
+    assert [(one.rule, one.level.value) for one in found] == [("FSDP309", "manual")]
