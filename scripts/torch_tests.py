@@ -171,7 +171,8 @@ def _set_with_methods(self: Any, name: str, value: Any) -> None:
     # A child called "module" hides FSDP's attribute of that name, of which tests ask for what the model itself has.
     nn.Module.__setattr__(self, name, value)
     if name == "module":
-        value.__dict__.update({method: getattr(self, method) for method in ("get_input", "get_loss", "run_backward")})
+        asked = (method for method in ("get_input", "get_loss", "run_backward") if not hasattr(value, method))
+        value.__dict__.update({method: getattr(self, method) for method in asked})
 
 
 def _on_cpu(arguments: dict[str, Any]) -> dict[str, Any]:
