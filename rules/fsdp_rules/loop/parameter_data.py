@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._plain_tensors import added_plain, plain_tensor
-from fsdp_rules.model.parameters import NAMES, sharded_parameter
+from fsdp_rules.model.parameters import NAMES, sharded_gradient, sharded_parameter
 from fsdp_rules.model.sharded import sharded_owner, sharded_part
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
@@ -25,6 +25,8 @@ IN_PLACE = (
     "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy "
     "from a DTensor with the same placements (parameter.data.copy_(x))"
 )
+ITSELF = "assign the gradient itself (parameter.grad = x), which FSDP2 takes from a DTensor with the same placements"
+NOTHING = "assigning to .data of a sharded FSDP2 {what} silently changes nothing"
 
 
 class ParameterData(Rule):
@@ -32,7 +34,8 @@ class ParameterData(Rule):
 
     FSDP1's parameters are plain tensors, and the units read the new values at their next forward. Under FSDP2 a
     parameter is a DTensor: the assignment raises no error, and neither its values nor its dtype change. It works as
-    before on a model that is not sharded yet, and in-place changes (`parameter.data.mul_(x)`) work on both.
+    before on a model that is not sharded yet, and in-place changes (`parameter.data.mul_(x)`) work on both. So it is
+    with a gradient: `parameter.grad.data = x` changes nothing, `parameter.grad = x` does.
     """
 
     id = "FSDP217"
@@ -82,18 +85,20 @@ def decay(model, rate):
             return
         owner, attribute = assigned
         if attribute in NAMES:
-            held = sharded_part(owner, file)
+            held, advice = sharded_part(owner, file), EXCHANGE
             changes = f"{attribute} is a sharded parameter, and FSDP2 still uses the one that this replaces"
+        elif (held := sharded_gradient(owner, file)) is not Certainty.NO:
+            changes, advice = NOTHING.format(what="gradient"), ITSELF
         else:
-            held = max(sharded_parameter(owner, file), _owner(owner, file))
-            changes = "assigning to .data of a sharded FSDP2 parameter silently changes nothing"
+            held, advice = max(sharded_parameter(owner, file), _owner(owner, file)), IN_PLACE
+            changes = NOTHING.format(what="parameter")
         if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(node, file)):
             return
         yield Diagnosis(
             node.target if isinstance(node, cst.AssignTarget) else node,
             Level.MANUAL,
             changes if held is Certainty.YES else f"if this model is sharded here, {changes}",
-            EXCHANGE if attribute in NAMES else IN_PLACE,
+            advice,
         )
 
 

@@ -80,3 +80,25 @@ def test_a_plain_tensor_that_meets_a_parameter(line: str, raises: bool) -> None:
     main = f"{HEAD}from example import jitter\n\njitter(FSDP(model), 1)\n"
     assert bool(found(f"import torch\n\n\ndef jitter(model, rate):\n{body}", main=main)) == raises
     assert found(f"import torch\n\n\ndef jitter(model, rate):\n{body}") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_reported"),
+    [
+        ("for p in model.parameters(): p.grad.data = p.grad.data * 2", True),
+        ("for n, p in model.head.named_parameters(): p.grad.data = torch.clamp(p.grad.data, -1, 1)", True),
+        ("model.head.weight.grad.data = model.head.weight.grad * 2", True),
+        ("for p in model.parameters(): setattr(p.grad, 'data', 2 * p.grad)", True),
+        ("for p in model.parameters(): p.grad = p.grad * 2", False),
+        ("for p in model.parameters(): p.grad.data.mul_(2)", False),
+        ("for p in other.parameters(): p.grad.data = p.grad.data * 2", False),
+    ],
+)
+def test_the_data_of_a_gradient_takes_no_assignment(line: str, is_reported: bool) -> None:
+    source = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        "def run(net, other, batch):\n    model = FSDP(net, use_orig_params=True)\n    model(batch).backward()\n"
+        f"    {line}\n"
+    )
+    found = [one.message for one in findings(source) if one.rule == "FSDP217"]
+    assert found == (["assigning to .data of a sharded FSDP2 gradient silently changes nothing"] if is_reported else [])
