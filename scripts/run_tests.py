@@ -1,14 +1,15 @@
-"""The whole test suite as three runs of pytest side by side.
+"""The whole test suite as four runs of pytest side by side.
 
-Two have what trains: each shares one pool of workers, whose ranks wait for one another most of the time, and leaves the
-processors idle then, for the others. Coverage is measured in the third, whose tests run the rewriter and the command
-in their own process.
+Each shares one pool of workers, whose ranks wait for one another much of the time, and leaves the processors idle then,
+for the others. Coverage is measured in two of them, whose tests run the rewriter and the command in their own process.
 """
 
 from __future__ import annotations
 
 import compileall
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,16 +17,17 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Those of the first two runs, which take as long as all others, and what counts calls, to which coverage would add
-#: its own.
-WITHOUT_COVERAGE = (
+#: The runs without coverage: those that train most, and what counts calls, to which coverage would add its own.
+PLAIN = (
     ("tests/shim", "tests/test_pool.py"),
     ("tests/parity", "tests/verify", "tests/fuzz/test_growth.py"),
 )
+#: The tests of one run with coverage; the other has all that no other has.
+COVERING = ("tests/rules", "tests/leftovers")
 #: What the tests start hundreds of processes of: each would compile it again where Python is told to keep no bytecode.
 COMPILED = ("fsdp_migrate", "rules", "shim", "tests")
-#: Statements of the rewriter and the command that the third run reaches, in percent; what only the others do (verify)
-#: counts as not run. It may only rise.
+#: Statements of the rewriter and the command that the runs with coverage reach, in percent; what only the others do
+#: (verify) counts as not run. It may only rise.
 COVERED = 84
 #: Its instrumentation is gone from a line that has run once; tracing every line doubles the time of the whole run.
 SLIPCOVER = ("slipcover", "--source", "rules/fsdp_rules,fsdp_migrate", "--json", "--out")
@@ -38,32 +40,39 @@ def main() -> int:
     for name in COMPILED:
         # The corpus of the fuzzer does not compile.
         compileall.compile_dir(ROOT / name, quiet=2)
-    first, second = ([name for name in names if (ROOT / name).exists()] for names in WITHOUT_COVERAGE)
-    others = ["tests", *(f"--ignore={name}" for name in (*first, *second))]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryFile() as trained,
-        tempfile.TemporaryFile() as covered,
-    ):
-        counted = Path(folder, "coverage.json")
-        runs = [
-            _started(["pytest", *first], None),
-            _started(["pytest", *second], trained),
-            _started([*SLIPCOVER, str(counted), "-m", "pytest", "-W", LOADED, *others], covered),
+    named = [*PLAIN[0], *PLAIN[1], *COVERING]
+    others = ["tests", *(f"--ignore={name}" for name in named)]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        counted = [folder / "rules.json", folder / "others.json"]
+        commands = [
+            *(["pytest", *_present(names)] for names in PLAIN),
+            *(
+                [*SLIPCOVER, str(path), "-m", "pytest", "-W", LOADED, *tests]
+                for path, tests in zip(counted, (_present(COVERING), others), strict=True)
+            ),
         ]
-        for run in runs:
+        said = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in commands[1:])]
+        runs = [_started(command, output) for command, output in zip(commands, said, strict=True)]
+        for run, output in zip(runs, said, strict=True):
             run.wait()
-        for said in (trained, covered):
-            said.seek(0)
-            sys.stdout.buffer.write(said.read())
-            sys.stdout.flush()
+            if output is not None:
+                output.seek(0)
+                shutil.copyfileobj(output, sys.stdout.buffer)
+                sys.stdout.flush()
         failed = next((run.returncode for run in runs if run.returncode), 0)
-        return failed or _covered(counted)
+        return failed or _covered(counted, folder / "all.json")
 
 
-def _covered(counted: Path) -> int:
+def _present(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if (ROOT / name).exists()]
+
+
+def _covered(counted: list[Path], whole: Path) -> int:
     """Print the share of the statements that were run; 1 if it is too small."""
-    percent = json.loads(counted.read_bytes())["summary"]["percent_covered"]
+    merge = [sys.executable, "-m", "slipcover", "--merge", *map(str, counted), "--out", str(whole)]
+    subprocess.run(merge, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    percent = json.loads(whole.read_bytes())["summary"]["percent_covered"]
     print(f"coverage: {percent:.1f} % of statements, at least {COVERED} % asked")
     return int(percent < COVERED)
 
