@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Set
 
 from fsdp_rules.file.comments import PRAGMA
 
@@ -20,8 +21,10 @@ WIDE = 10
 ROUNDS = 6
 
 
-def fitted(output: str, before: str, limit: int) -> str:
+def fitted(output: str, before: str, limit: int, left: Set[str] = frozenset()) -> str:
     """``output`` with each line that ``before`` lacks, and that is longer than ``limit``, broken at a bracket.
+
+    No line that has one of the texts ``left`` in it is broken: each is of code that keeps every byte.
 
     A condition, or a value with one, is put in parentheses, an operand to a line. Else the content of the last
     outermost bracket moves to a line by itself, or an entry to a line. A line that has none is left as it is, and so is
@@ -30,7 +33,7 @@ def fitted(output: str, before: str, limit: int) -> str:
     known = {line.strip() for line in before.splitlines()}
     text = output
     for _ in range(ROUNDS):
-        broken = _broken(text, known, limit)
+        broken = _broken(text, known, limit, left)
         if broken == text:
             break
         text = broken
@@ -43,7 +46,7 @@ def fitted(output: str, before: str, limit: int) -> str:
     return text if same else output
 
 
-def _broken(text: str, known: set[str], limit: int) -> str:
+def _broken(text: str, known: set[str], limit: int, left: Set[str]) -> str:
     """``text`` with every line that is too long broken once."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.split(newline)
@@ -53,7 +56,7 @@ def _broken(text: str, known: set[str], limit: int) -> str:
     long = {
         number
         for number, line in enumerate(lines, start=1)
-        if len(line) > limit and line.strip() and _is_new(line, known)
+        if len(line) > limit and line.strip() and _is_new(line, known) and not any(one in line for one in left)
     }
     if not long:
         return text

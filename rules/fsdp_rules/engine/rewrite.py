@@ -105,7 +105,8 @@ def rewrite_source(
         diagnoses += _imports(file, said)
     output = file.printer.code(module)
     if output != text:
-        output = fitted(output, text, settings.line_length or LONGEST)
+        untouched = {file.code(diagnosis.node) for _, diagnosis in diagnoses if _is_left(diagnosis)}
+        output = fitted(output, text, settings.line_length or LONGEST, untouched)
     if settings.to != "shim":
         diagnoses += staying(file, [diagnosis for _, diagnosis in diagnoses], output)
     findings = tuple(

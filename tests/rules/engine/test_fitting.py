@@ -88,3 +88,9 @@ def test_a_project_that_does_not_say_gets_lines_of_at_most_120() -> None:
 def test_lines_that_end_in_several_ways_are_left_alone(newline: str) -> None:
     text = f"a = f(1){newline}b = call(first, second)\nc = call(first, second)\n"
     assert fitted(text, "", 30) == text
+
+
+def test_what_keeps_every_byte_is_not_broken() -> None:
+    line = "model, optimizer = shard(model, first=1), AdamW(model.parameters(), lr=0.1)\n"
+    assert fitted(line, "", 40) != line
+    assert fitted(line, "", 40, {"AdamW(model.parameters(), lr=0.1)"}) == line
