@@ -23,8 +23,14 @@ ATTRIBUTES = private_names("attributes")
 #: Those of them that other libraries have too; the rest is FSDP1's wherever it stands.
 COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
 
-
 PUBLIC = private_names("public")
+#: Those of them that fsdp_compat's modules have too.
+SHIMMED = frozenset(
+    {
+        *("backward_prefetch", "compute_device", "cpu_offload", "forward_prefetch", "limit_all_gathers"),
+        *("mixed_precision", "process_group", "rank", "sharding_strategy", "world_size"),
+    }
+)
 
 
 class PrivateApi(Rule):
@@ -41,7 +47,7 @@ class PrivateApi(Rule):
     spelled = ("flat_param",)
     words = (
         r"\._handles?\b",
-        r"\.process_group\b",
+        r"\.(process_group|rank|training_state|world_size)\b",
         r"\b_(all_handles|all_fsdp_states|exec_order_data|fully_sharded_module_to_handle|shard_param_infos)\b",
         r"\b_(post_backward|unshard)_stream\b",
     )
@@ -108,6 +114,9 @@ def free(model):
                 return
             advice = ATTRIBUTES[name]
         elif name in PUBLIC:
+            # What a model's own class calls so is the model's.
+            if file.code(node.value) in ("self", "cls") or (file.settings.to == "shim" and name in SHIMMED):
+                return
             sure = sharded(node.value, file).certainty is Certainty.YES
             known = sure or _is_guarded(node, file) or _is_given_to_fsdp1(node.value, file)
             if not known and not _is_one_of_the_units(node.value, file):

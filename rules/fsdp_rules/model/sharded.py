@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import element_text, last_name, named_member, taken_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
@@ -91,6 +92,8 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     outer = text
     while outer.endswith(INNER):
         outer = outer.rpartition(".")[0]
+    if runs_before_wrap(place, outer, file) is Certainty.YES:
+        return Sharded(Certainty.NO, Why.LATER, foreign=foreign)
     wraps = tuple(wrapping_statements(outer, file.scope(expression), file))
     # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
     known = (*wraps, *sharding_statements(outer, file.scope(expression), file))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_compat.face.attributes import ATTRIBUTES
+from fsdp_rules.beyond.private_api import PUBLIC, SHIMMED
+from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
 
@@ -143,3 +146,26 @@ def test_what_stands_behind_a_question_is_told_of_there() -> None:
         f"{CLASS}\ndef free(unit, other):\n    {body.replace('unit._handles.clear', 'other._handles.clear')}\n"
     )
     assert [entry.line for entry in other if entry.rule == "FSDP902"] == [4, 5]
+
+
+@pytest.mark.parametrize("name", ["cpu_offload", "rank", "training_state", "world_size"])
+def test_attributes_of_the_wrapper_that_programs_print(name: str) -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        f"class Trainer:\n    def __init__(self, net, {name}):\n        self.{name} = {name}\n"
+        "        self.model = FSDP(net)\n\n"
+        f"    def report(self):\n        print(f'{{self.model.{name}}} {{self.{name}}}')\n"
+    )
+    (found,) = [one for one in findings(source) if one.rule == "FSDP902"]
+    assert (found.level.value, found.message) == ("manual", f"only FSDP1's wrapper has .{name}")
+
+
+def test_what_the_shim_has_is_no_finding_there() -> None:
+    assert {name for name in PUBLIC if name in ATTRIBUTES} == SHIMMED
+    for name in sorted(PUBLIC):
+        source = (
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+            f"def build(net):\n    model = FSDP(net)\n    return model.{name}\n"
+        )
+        found = {one.rule for one in findings(source, Settings(to="shim"))}
+        assert ("FSDP902" in found) is (name not in SHIMMED), name
