@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fsdp_rules.fsdp1.names import canonical
-from fsdp_rules.project.facts import FileFacts, index_source
+from fsdp_rules.project.facts import Imports, imports_in
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Project
 
@@ -24,7 +24,7 @@ def released(
 
     ``before`` are the sources that were rewritten; both are by path.
     """
-    old, new = (_facts({path: one[path] for path in after if after[path] != before[path]}) for one in (before, after))
+    old, new = (_imports({path: one[path] for path in after if after[path] != before[path]}) for one in (before, after))
     changed = [path for path in new if path in old]
     gone = {entry for path in changed for entry in old[path].imported - new[path].imported}
     gone = {entry for entry in gone & project.imported if canonical(project.resolve(entry)) is not None}
@@ -38,8 +38,8 @@ def released(
     }
     if not gone and not starred:
         return project, frozenset()
-    everywhere = {**_facts({path: after[path] for path in after if path not in new}), **new}
-    gone = gone.difference(*(facts.imported for facts in everywhere.values()))
+    everywhere = {**_imports({path: after[path] for path in after if path not in new}), **new}
+    gone = gone.difference(*(imports.imported for imports in everywhere.values()))
     modules = {_last(entry.rpartition(".")[0]) for entry in gone | starred}
     paths = frozenset(path for path in after if _last(module_name(path)) in modules)
     return replace(
@@ -47,9 +47,9 @@ def released(
     ), paths
 
 
-def _facts(sources: Mapping[str, bytes]) -> dict[str, FileFacts]:
-    found = ((path, index_source(path, data)) for path, data in sources.items())
-    return {path: facts for path, facts in found if facts is not None}
+def _imports(sources: Mapping[str, bytes]) -> dict[str, Imports]:
+    found = ((path, imports_in(path, data)) for path, data in sources.items())
+    return {path: imports for path, imports in found if imports is not None}
 
 
 def _last(module: str) -> str:

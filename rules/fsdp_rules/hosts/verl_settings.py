@@ -59,15 +59,15 @@ def main(config):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Everything that gives a role its strategy."""
-        if not _is_about_verl(file.layout.module, file):
+        if not _is_about_verl(file.module, file):
             return
         for role in dict.fromkeys(_roles(node, file)):
             yield Diagnosis(node, Level.MANUAL, f'strategy of {role} is "fsdp" here, which is FSDP1', _ADVICE)
 
 
 @once
-def _is_about_verl(module: cst.Module, file: File) -> bool:
-    return re.search(VerlSettings.alone[0], file.code(module)) is not None
+def _is_about_verl(_: cst.Module, file: File) -> bool:
+    return re.search(VerlSettings.alone[0], file.text) is not None
 
 
 def _roles(node: cst.CSTNode, file: File) -> Iterator[str]:

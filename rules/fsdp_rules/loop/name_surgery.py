@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.loop._name_parts import about_parts, about_text
 from fsdp_rules.loop._name_tables import about_table
 from fsdp_rules.loop._names import about_comparison
@@ -65,7 +66,7 @@ def names(model):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Tell harmless uses of a prefix from those that count on it."""
-        is_plain = PREFIX.search(file.text) is None
+        is_plain = _is_plain(file.module, file)
         if isinstance(node, cst.Comparison | cst.Call):
             yield from about_table(node, file)
             if isinstance(node, cst.Call) and is_plain:
@@ -97,6 +98,11 @@ def names(model):
                 f'FSDP2 parameter names have no "{prefix}"',
                 "remove this line once no old checkpoint is read",
             )
+
+
+@once
+def _is_plain(_: cst.Module, file: File) -> bool:
+    return PREFIX.search(file.text) is None
 
 
 def _level(node: cst.CSTNode, file: File, depth: int = 0) -> Level | None:

@@ -97,6 +97,24 @@ def index_source(path: str, data: bytes, given: Mapping[str, str] | None = None)
         return None
 
 
+@dataclass(frozen=True)
+class Imports:
+    """The modules and names that one file imports, and every name that it reads where it has a star import."""
+
+    imported: frozenset[str]
+    reads: frozenset[str]
+
+
+def imports_in(path: str, data: bytes) -> Imports | None:
+    """``imported`` and ``reads`` of the facts of one file, without the others; None when it does not parse."""
+    try:
+        tree = ast.parse(data)
+        aliases = _aliases(path, tree)
+        return Imports(frozenset(aliases.imported), reads(tree) if aliases.starred else frozenset())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def aliases_in(path: str, text: str) -> dict[str, str]:
     """What each name that the source ``text`` imports stands for; nothing where it does not parse."""
     try:
