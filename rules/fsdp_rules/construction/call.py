@@ -20,6 +20,7 @@ from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.rank_seeds import SAME_SEED, SEEDED, differ_by_rank
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
+from fsdp_rules.construction._plan.unusable import unusable
 from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
 from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
@@ -60,9 +61,10 @@ class ConstructorCall(Rule):
     `FSDP(model, ...)` becomes `fully_shard` on the units that FSDP1 would have wrapped, children before parents and the
     model itself last. FSDP2 shards in place, so the same object is used afterwards. Where an argument is only known at
     run time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
-    `fsdp_compat.shard` takes FSDP1's arguments unchanged and applies them to `fully_shard`. Models with 4-bit weights
-    of bitsandbytes need FSDP1: the shards that FSDP2 makes of them lose their quantization state. Optimizers of apex do
-    not work on FSDP2's parameters.
+    `fsdp_compat.shard` takes FSDP1's arguments unchanged and applies them to `fully_shard`. A wrap whose result is
+    dropped, or that is all that assigns its name in a function, raises under FSDP1, and is left as it is. Models with
+    4-bit weights of bitsandbytes need FSDP1: the shards that FSDP2 makes of them lose their quantization state.
+    Optimizers of apex do not work on FSDP2's parameters.
     """
 
     id = "FSDP101"
@@ -121,6 +123,9 @@ def build(model):
         plan.helper.extend(gathered.reasons)
         plan.consumed.extend(gathered.consumed)
         module = gathered.arguments.get("module")
+        if module is not None and (said := [*unusable(call, module, file)]):
+            yield from said
+            return
         first = None if module is None else line_of_first_wrap(module, call, file)
         if first is not None:
             plan.helper.append(f"line {first} wraps this model already, and fully_shard takes a module once")

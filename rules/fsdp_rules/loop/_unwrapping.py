@@ -158,36 +158,6 @@ def has_unguarded_twin(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bo
     )
 
 
-def is_only_binding(node: cst.CSTNode, subject: str, file: File) -> bool:
-    """Whether nothing but ``node`` and other unwrapping statements makes ``subject`` a name of their function.
-
-    Python raises UnboundLocalError there; without them the name would be the outer one, in all of the function.
-    """
-    function = file.function(node)
-    if function is None or any(
-        name.name.value == subject for entry in file.inside(function, cst.Nonlocal) for name in entry.names
-    ):
-        return False
-    inner = {f"{subject}.{name}" for name in INNER}
-    found = file.bindings.found.get((file.scope(node), subject), ())
-    return bool(found) and all(
-        entry.statement is node
-        or node in file.ancestors(entry.statement)
-        or (entry.value is not None and any(file.code(one) in inner for one in file.inside(entry.value, cst.Attribute)))
-        for entry in found
-    )
-
-
-def unbound(gone: cst.CSTNode, subject: str) -> Diagnosis:
-    """What to say where ``gone`` is all that makes ``subject`` a name of its function."""
-    return Diagnosis(
-        gone,
-        Level.MANUAL,
-        f"this raises, as nothing assigns {subject} first: without it {subject} is the outer one",
-        f"give {subject} to the function as an argument, then run this tool again",
-    )
-
-
 def endless(node: cst.Attribute, subject: str) -> Diagnosis:
     """What to say of ``node``, FSDP1's private attribute of ``subject``, where a function gives it to itself."""
     return Diagnosis(

@@ -15,13 +15,12 @@ from fsdp_rules.loop._unwrapping import (
     endless,
     ends_by_unwrapping,
     has_unguarded_twin,
-    is_only_binding,
     is_passed_to_itself,
-    unbound,
 )
 from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
 from fsdp_rules.model.sharded import sharded, sharded_part
+from fsdp_rules.model.unbound_names import is_only_binding, unbound
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level

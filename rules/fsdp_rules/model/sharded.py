@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import element_text, last_name, named_member, taken_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
@@ -180,9 +181,17 @@ def _may_have_run(wrap: cst.CSTNode, place: cst.CSTNode, name: str, file: File) 
 def _is_made_anew(loop: cst.For | cst.While, line: int, name: str, file: File) -> bool:
     """Whether ``loop`` gives ``name`` another value above ``line``, each time that it comes by."""
     return any(
-        file.span(entry).line < line and any(dotted(target.target) == name for target in entry.targets)
+        file.span(entry).line < line
+        and any(dotted(target.target) == name for target in entry.targets)
+        and not _is_made_of(name, entry.value, file)
         for entry in file.inside(loop.body, cst.Assign)
     )
+
+
+def _is_made_of(name: str, value: cst.BaseExpression, file: File) -> bool:
+    """Whether ``value`` is made of what ``name`` is already: ``model.module``, ``model.to(device)``, ``f(model)``."""
+    parts = (*file.inside(value, cst.Name), *file.inside(value, cst.Attribute))
+    return any(dotted(one) == name and is_read(one, file.layout) for one in parts)
 
 
 def _has_run(wrap: cst.Assign, place: cst.CSTNode, file: File) -> bool:

@@ -188,7 +188,7 @@ KEPT = {
     "a dictionary of the models in a loop": files(
         ARGUMENTS,
         SPREAD.replace(
-            "    model = FSDP(model, **kwargs)", "    for model in config.all:\n        FSDP(model, **kwargs)"
+            "    model = FSDP(model, **kwargs)", "    for model in config.all:\n        model = FSDP(model, **kwargs)"
         ),
     ),
 }

@@ -1,0 +1,48 @@
+"""Wraps that FSDP1 itself cannot train with: to rewrite them would make another program of one that raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_rules.construction._plan.call_place import place_of
+from fsdp_rules.file.expressions import brief
+from fsdp_rules.file.file import File
+from fsdp_rules.model.just_made import SAME
+from fsdp_rules.model.unbound_names import is_bound_outside, is_only_binding, unbound
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+
+
+def unusable(call: cst.Call, module: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
+    """What to say of ``call``, which wraps ``module``, where its function cannot get that far, or drops the wrapper."""
+    place = place_of(call, file)
+    if place is None:
+        return
+    if place.form == "bare" and (kept := _kept(module)) is not None:
+        name = file.code(kept)
+        yield Diagnosis(
+            call,
+            Level.MANUAL,
+            f"the wrapper is dropped, and without it FSDP1 gathers no parameters of {brief(name)}",
+            f"assign it, as in {name} = ..., or remove the call, then run this tool again",
+            claims=(call.func,),
+        )
+    elif (
+        isinstance(module, cst.Name)
+        and place.target == module.value
+        and is_bound_outside(call, module.value, file)
+        and is_only_binding(place.statement, module.value, file)
+    ):
+        yield unbound(place.statement, module.value, call.func)
+
+
+def _kept(module: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What the program goes on calling the ``module`` that a wrap is given; None for one that is made for the wrap."""
+    while isinstance(module, cst.Call) and isinstance(module.func, cst.Attribute) and module.func.attr.value in SAME:
+        module = module.func.value
+    root = module
+    while isinstance(root, cst.Attribute | cst.Subscript):
+        root = root.value
+    return module if isinstance(root, cst.Name) else None
