@@ -1,7 +1,8 @@
 """Runs the shim's tests on several versions of torch and Python, each in an environment of its own under .matrix/.
 
-Without versions named it runs all of VERSIONS and writes docs/torch-versions.json and docs/torch-versions.md; with
-``--page`` the page alone, again from the former. Exits 1 if a test fails anywhere.
+Without versions named it runs all of VERSIONS. What test files of the shim yield on a version replaces what
+docs/torch-versions.json has of the same files and the same torch, and docs/torch-versions.md is written from it; with
+``--page`` the page alone. Exits 1 if a test fails anywhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import datetime
 import json
 import os
 import re
@@ -16,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -45,23 +47,70 @@ The shim tests these conditions when it is imported. Rewritten code that does no
 on the CPU it needs torch 2.8 for a forward and 2.10 for averages over gloo."""
 ASKED = """\
 The tests of `tests/shim` (on the CPU, with gloo, most of them against real FSDP1) were run on these releases. `make
-test` runs all of them on torch 2.13. A test that needs something its torch lacks is skipped."""
+test` runs all of them on torch 2.13. A test that needs something its torch lacks is skipped. Files that a change made
+for one release touches were run again on that release: each commit is followed by the number of files that ran at
+it."""
+DIRECTORY = "tests/shim"
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What came out of test files that ran together, at one commit.
+
+    ``passed`` holds how many tests passed in each file, also in those in which none did. ``failed`` holds (file, test,
+    first line of what it said), ``skipped`` (file, reason).
+    """
+
+    commit: str
+    date: str
+    passed: Mapping[str, int]
+    failed: tuple[tuple[str, str, str], ...]
+    skipped: tuple[tuple[str, str], ...]
+
+    def without(self, files: Collection[str]) -> Portion:
+        """What remains if other runs say more of ``files``."""
+        return dataclasses.replace(
+            self,
+            passed={file: count for file, count in self.passed.items() if file not in files},
+            failed=tuple(entry for entry in self.failed if entry[0] not in files),
+            skipped=tuple(entry for entry in self.skipped if entry[0] not in files),
+        )
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came out on one version. ``failed`` holds (test, first line of what it said), ``skipped`` the reasons.
-
-    ``files`` is the number of test files that were run.
-    """
+    """What came out on one version, in portions that have no file in common."""
 
     version: str
     torch: str
     python: str
-    files: int
-    passed: int
-    failed: tuple[tuple[str, str], ...]
-    skipped: tuple[str, ...]
+    portions: tuple[Portion, ...]
+
+    @property
+    def files(self) -> int:
+        return sum(len(portion.passed) for portion in self.portions)
+
+    @property
+    def passed(self) -> int:
+        return sum(sum(portion.passed.values()) for portion in self.portions)
+
+    @property
+    def failed(self) -> list[tuple[str, str]]:
+        """The tests that failed, each with the first line of what it said."""
+        return [(f"{file}::{test}", said) for portion in self.portions for file, test, said in portion.failed]
+
+    @property
+    def skipped(self) -> list[str]:
+        """The reasons of the tests that were skipped."""
+        return [reason for portion in self.portions for _, reason in portion.skipped]
+
+    def after(self, earlier: Result) -> Result:
+        """This and what it does not replace of an ``earlier`` result, of which nothing is left with another torch."""
+        if (earlier.torch, earlier.python) != (self.torch, self.python):
+            return self
+        again = {file for portion in self.portions for file in portion.passed}
+        rest = [portion.without(again) for portion in earlier.portions]
+        return dataclasses.replace(self, portions=(*(portion for portion in rest if portion.passed), *self.portions))
 
 
 @dataclass(frozen=True)
@@ -76,8 +125,8 @@ class Gate:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the matrix; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="*", metavar="X.Y", help="run these alone, and write no page")
-    parser.add_argument("--tests", nargs="+", default=["tests/shim"], help="what pytest is given (tests/shim)")
+    parser.add_argument("versions", nargs="*", metavar="X.Y", help="run these alone")
+    parser.add_argument("--tests", nargs="+", default=[DIRECTORY], help=f"what pytest is given ({DIRECTORY})")
     parser.add_argument("--page", action="store_true", help="write the page from the last results, and run nothing")
     options = parser.parse_args(arguments)
     if options.page:
@@ -86,12 +135,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = [version for version in options.versions if not re.fullmatch(r"\d+\.\d+", version)]
     if wrong:
         parser.error(f"{', '.join(wrong)}: a version is named by its first two numbers, like {next(iter(VERSIONS))}")
-    results = []
+    failed = False
     for version in options.versions or VERSIONS:
         started = time.monotonic()
         python = environment(version, interpreter(VERSIONS.get(version)))
         result = run_tests(version, python, options.tests)
-        results.append(result)
+        failed |= bool(result.failed)
         print(
             f"torch {result.torch}: {result.passed} passed, {len(result.failed)} failed, {len(result.skipped)} "
             f"skipped, after {(time.monotonic() - started) / 60:.1f} minutes",
@@ -99,11 +148,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for test, said in result.failed:
             print(f"  {test}: {said}", flush=True)
-    if not options.versions and options.tests == ["tests/shim"]:
-        found = {"results": [dataclasses.asdict(result) for result in results], "unknown": {}, "files": test_files()}
-        DATA.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        write_page()
-    return 1 if any(result.failed for result in results) else 0
+        if all(whole_files(test) for test in options.tests):
+            record(result)
+            write_page()
+    return 1 if failed else 0
+
+
+def whole_files(test: str) -> bool:
+    """Whether what pytest is given are whole test files of the shim."""
+    return test == DIRECTORY or bool(re.fullmatch(rf"{DIRECTORY}/test_\w+\.py", test))
+
+
+def record(result: Result) -> None:
+    """Put ``result`` in the place of what the last results have of the same files on the same version."""
+    results = {earlier.version: earlier for earlier in read_results()[0]}
+    earlier = results.get(result.version)
+    results[result.version] = result.after(earlier) if earlier else result
+    ordered = sorted(results.values(), key=lambda result: Version(result.version))
+    found = {"results": [dataclasses.asdict(result) for result in ordered], "files": test_files()}
+    DATA.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def read_results() -> tuple[list[Result], int]:
+    """The last results, and how many files of tests the shim had then."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    results = [
+        Result(**{**result, "portions": tuple(Portion(**portion) for portion in result["portions"])})
+        for result in data["results"]
+    ]
+    return results, data["files"]
 
 
 def interpreter(release: str | None) -> str:
@@ -132,35 +205,49 @@ def environment(version: str, base: str) -> Path:
 
 
 def run_tests(version: str, python: Path, tests: Sequence[str]) -> Result:
-    """Run ``tests`` with ``python``; RuntimeError if pytest did not get as far as running them."""
+    """Run ``tests`` with ``python``; RuntimeError if pytest did not run all of them."""
+    commit = checked_out()
     asked = "import platform, torch; print(torch.__version__, platform.python_version())"
     torch, release = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.split()
     report = ENVIRONMENTS / version / "report.xml"
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *tests]
     with (ENVIRONMENTS / version / "output.txt").open("w") as output:
-        subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=output, stderr=output)
-    if not report.exists():
-        raise RuntimeError(f"pytest ran no test on torch {torch}; see {output.name}")
-    return read_report(report, version, torch, release)
+        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(command, cwd=ROOT, env=variables, stdout=output, stderr=output).returncode
+    # 1: tests failed. With any other code the report is of a part of the tests, or of none.
+    if ended not in (0, 1):
+        raise RuntimeError(f"pytest ended with {ended} on torch {torch}; see {output.name}")
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return Result(version, torch, release, (read_report(report, commit, today),))
 
 
-def read_report(report: Path, version: str, torch: str, python: str) -> Result:
-    """The result that pytest has written to ``report``. An error while a test is collected or set up is a failure."""
-    passed, failed, skipped = 0, [], []
-    files = set()
+def checked_out() -> str:
+    """The commit of the shim and its tests, with a + if they were changed since."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+    return git("rev-parse", "--short=9", "HEAD") + ("+" if git("status", "--porcelain", "shim", "tests") else "")
+
+
+def read_report(report: Path, commit: str, date: str) -> Portion:
+    """What pytest has written to ``report``. An error while a test is collected or set up is a failure."""
+    passed: dict[str, int] = {}
+    failed, skipped = [], []
     for case in ElementTree.parse(report).iter("testcase"):
-        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-        files.add(case.get("classname"))
+        # A file that cannot be collected is a case without a class.
+        file = (case.get("classname") or case.get("name", "")).rpartition(".")[2]
+        passed.setdefault(file, 0)
         bad = [*case.iter("failure"), *case.iter("error")]
         left_out = case.find("skipped")
         if bad:
-            failed.append((name, _first_line(bad[0])))
+            failed.append((file, case.get("name", ""), _first_line(bad[0])))
         elif left_out is not None:
-            skipped.append(left_out.get("message", ""))
+            skipped.append((file, left_out.get("message", "")))
         else:
-            passed += 1
-    return Result(version, torch, python, len(files), passed, tuple(failed), tuple(skipped))
+            passed[file] += 1
+    return Portion(commit, date, passed, tuple(failed), tuple(skipped))
 
 
 def _first_line(failure: ElementTree.Element) -> str:
@@ -183,31 +270,25 @@ def gates(source: str) -> list[Gate]:
 
 def write_page() -> None:
     """Write docs/torch-versions.md from the last results."""
-    data = json.loads(DATA.read_text(encoding="utf-8"))
-    results = [Result(**result) for result in data["results"]]
-    PAGE.write_text(
-        page(results, data["unknown"], data["files"], gates(GATES.read_text(encoding="utf-8"))), encoding="utf-8"
-    )
+    PAGE.write_text(page(*read_results(), gates(GATES.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 def test_files() -> int:
     """How many files of tests the shim has."""
-    return len(list((ROOT / "tests" / "shim").glob("test_*.py")))
+    return len(list((ROOT / DIRECTORY).glob("test_*.py")))
 
 
-def page(results: Sequence[Result], unknown: Mapping[str, str], every: int, conditions: Sequence[Gate]) -> str:
-    """The text of docs/torch-versions.md.
-
-    ``unknown`` says what is known of releases without a whole run, which is one of ``every`` file of tests.
-    """
-    whole = [result for result in results if result.files >= every]
+def page(results: Sequence[Result], every: int, conditions: Sequence[Gate]) -> str:
+    """The text of docs/torch-versions.md. A whole run is one of ``every`` file of tests."""
+    whole = len([result for result in results if result.files >= every])
+    runs = "all" if whole == len(results) else whole or "none"
     passed, failed = sum(result.passed for result in results), sum(len(result.failed) for result in results)
     lines = ["<!-- Written by `make matrix`; do not edit. -->", "# Versions of torch", ""]
     lines += [
         f"**{NEEDED}**",
         "",
-        f"Besides torch 2.13, {passed} tests passed and {failed} failed on {len(results)} other releases; "
-        f"{len(whole) or 'none'} of these ran all test files.",
+        f"On {len(results)} releases {passed} tests passed and {failed} failed; {runs} of these releases ran all "
+        f"{every} test files.",
         "",
         "## What you lose on an older torch",
         "",
@@ -219,13 +300,13 @@ def page(results: Sequence[Result], unknown: Mapping[str, str], every: int, cond
     ordered = sorted(conditions, key=lambda gate: gate.since, reverse=True)
     lines += [f"| {gate.since} | {gate.reason} | `{gate.name}` |" for gate in ordered]
     lines += ["", "The conditions are in `shim/fsdp_compat/torch_/versions.py`.", "", "## What was run", "", ASKED, ""]
-    lines += ["| torch | python | test files | passed | failed | skipped |", "|---|---|---|---|---|---|"]
+    lines += ["| torch | python | test files | passed | failed | skipped | commits |"]
+    lines += ["|---|---|---|---|---|---|---|"]
     for result in results:
         counts = f"{result.passed} | {len(result.failed)} | {len(result.skipped)}"
-        lines.append(f"| {result.torch} | {result.python} | {result.files} of {every} | {counts} |")
-    if unknown:
-        lines += ["", "Not known for the present state:", ""]
-        lines += [f"- torch {version}: {state}" for version, state in unknown.items()]
+        commits = ", ".join(f"{part.commit} of {part.date} ({len(part.passed)})" for part in result.portions)
+        lines.append(f"| {result.torch} | {result.python} | {result.files} of {every} | {counts} | {commits} |")
+    lines += _missing(results)
     for result in results:
         if result.failed or result.skipped:
             lines += [
@@ -237,6 +318,20 @@ def page(results: Sequence[Result], unknown: Mapping[str, str], every: int, cond
         reasons = collections.Counter(result.skipped)
         lines += [f"- {count} skipped: {reason}" for reason, count in sorted(reasons.items())]
     return "\n".join([*lines, ""])
+
+
+def _missing(results: Sequence[Result]) -> list[str]:
+    """What VERSIONS asks for and no result has: a release, or a release with that Python."""
+    pythons = {result.version: ".".join(result.python.split(".")[:2]) for result in results}
+    absent = [version for version in VERSIONS if version not in pythons]
+    other = {version: (asked, pythons[version]) for version, asked in VERSIONS.items() if version in pythons}
+    lines = [f"- torch {version}: not run" for version in absent]
+    lines += [
+        f"- torch {version} on Python {asked}, which the machine of the run lacked: Python {had} took its place"
+        for version, (asked, had) in other.items()
+        if asked != had
+    ]
+    return ["", "Not known:", "", *lines] if lines else []
 
 
 if __name__ == "__main__":

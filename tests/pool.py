@@ -24,6 +24,8 @@ from tests.pool_worker import FunctionJob, Prelude, ScriptJob, serve
 ROOT = Path(__file__).resolve().parent.parent
 # A rank that waits in a collective for one that failed is told so by gloo at once, when the failed one leaves.
 GRACE_AFTER_FAILURE = 10.0
+# Longer than any rank needs to leave its groups and clean up, on a machine with much else to do.
+LEAVING = 60.0
 
 
 class WorkerError(RuntimeError):
@@ -139,8 +141,16 @@ class Pool:
         """Have the ``ranks`` that answered leave their groups, now that no other needs them; what failed there."""
         for rank in ranks:
             self._workers[rank].connection.send_bytes(b"leave")
-        left = {rank: self._receive(self._workers[rank].connection, rank) for rank in ranks}
-        return {rank: text for rank, (succeeded, text) in left.items() if not succeeded}
+        failures: dict[int, str] = {}
+        for rank in ranks:
+            if not self._workers[rank].connection.poll(LEAVING):
+                failures[rank] = self._stack(rank)
+                self._stop()
+                break
+            succeeded, text = self._receive(self._workers[rank].connection, rank)
+            if not succeeded:
+                failures[rank] = text
+        return failures
 
     def _receive(self, connection: Connection, rank: int) -> tuple[bool, Any]:
         try:

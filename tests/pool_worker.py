@@ -152,10 +152,12 @@ def _state_restored() -> Iterator[None]:
             warnings.filterwarnings("error", module=rf"({own})(\.|$)")
             yield
     finally:
+        backends = _backends()
         if dist.is_initialized():
             dist.destroy_process_group()
         _forget_meshes()
         gc.collect()
+        backends.clear()
         _keep_modules()
         torch.set_default_dtype(dtype)
         torch.set_default_device(None)
@@ -168,6 +170,20 @@ def _state_restored() -> Iterator[None]:
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(environ)
+
+
+def _backends() -> list[object]:
+    """What carries the groups of this process out. Freed after the groups, it waits for its threads as it should.
+
+    Until torch 2.8 a group that is freed waits for gloo's threads with the interpreter's lock in its hands. One that is
+    late still frees a tensor, needs the lock for that, and both wait for ever. A backend gives the lock away.
+    """
+    import torch
+    import torch.distributed as dist
+
+    groups = dist.distributed_c10d._world.pg_map
+    device = torch.device("cpu")
+    return [group._get_backend(device) for group in groups if device in group._device_types]
 
 
 _kept_modules = 0

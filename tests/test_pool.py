@@ -43,6 +43,13 @@ def die_on_rank_1(rank: int, world_size: int) -> None:
         os._exit(7)
 
 
+def hang_when_rank_1_leaves(rank: int, world_size: int) -> None:
+    import torch.distributed as dist
+
+    if rank == 1:
+        dist.destroy_process_group = signal.pause
+
+
 def leave_traces(rank: int, world_size: int) -> None:
     import torch
 
@@ -122,6 +129,19 @@ def test_raises_with_the_failing_ranks_traceback(pool: Pool) -> None:
 def test_a_hang_ends_at_the_timeout_and_names_the_place(pool: Pool) -> None:
     with pytest.raises(WorkerError, match=r"(?s)1 of 2 ranks failed.*rank 1 of 2.*in hang_on_rank_1"):
         pool.run(hang_on_rank_1, 2, timeout=1)
+    assert pool.run(total_of_ranks, 2, 0) == [(0, 1.0), (1, 1.0)]
+
+
+def test_a_rank_that_does_not_leave_is_killed_with_its_stack(pool: Pool) -> None:
+    """Without an end to the wait, one such rank holds up all tests for ever."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(WorkerError, match=r"(?s)1 of 2 ranks failed.*rank 1 of 2.*in _state_restored"),
+    ):
+        # For workers that have imported what they need to leave.
+        pool.run(total_of_ranks, 2, 0)
+        patch.setattr("tests.pool.LEAVING", 3.0)
+        pool.run(hang_when_rank_1_leaves, 2)
     assert pool.run(total_of_ranks, 2, 0) == [(0, 1.0), (1, 1.0)]
 
 
