@@ -90,6 +90,14 @@ WRAPS = (
     "with enable_wrap(wrapper_cls=@F, @K):\n    @M = wrap(@M)",
     "@M = {'net': @F(Net(), @K)}",
     "@M = @F(module=@M, @K)",
+    "@M = @F(*(@M,), **{'use_orig_params': True})",
+    "(make := lambda net: @F(net, @K)); @M = make(@M)",
+    "make = lambda *nets, wrapper=@F: [wrapper(net, @K) for net in nets]\n[@M] = make(@M)",
+    "@M, *others = map(@F, models)",
+    "@M = (@F if distributed else nn.Identity)(@M)",
+    "for number, block in enumerate(@M.blocks):\n    @M.blocks[number] = @F(block, @K)",
+    "@M = @F(@M, @K).to(device).eval()",
+    "@M = build()  # type: @F",
 )
 LOOPS = (
     "@M.clip_grad_norm_(1.0)",
@@ -140,6 +148,35 @@ LOOPS = (
     "bf16 = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)  # precision",
     "kwargs = dict(sharding_strategy=ShardingStrategy.FULL_SHARD)\nkwargs['use_orig_params'] = True",
     "kwargs = {'mixed_precision': bf16, 'device_id': 0}",
+    "if (norm := @M.clip_grad_norm_(1.0)) > 2: print(f'{norm=:.3f}')",
+    "norms = [net.clip_grad_norm_(1.0) for net in (@M, *others)]",
+    "context = @M.no_sync if step % 2 else nullcontext\nwith context(): @M(x).backward()",
+    "with (\n    torch.autocast('cuda') as cast,\n    @M.no_sync(),\n):\n    @M(x).backward()",
+    "with @F.state_dict_type(@M, StateDictType.FULL_STATE_DICT):\n    save((whole := @M.state_dict()), file)",
+    "@M = @M.module if hasattr(@M, 'module') else @M",
+    "while isinstance(@M, @F): @M = @M.module",
+    "state = {**@M.state_dict(), 'step': step}",
+    "save = lambda net=@M: torch.save(net.state_dict(), path)",
+    "del @M.module.head",
+)
+#: Compound statements around a block ``@B`` or a statement ``@S``, one tab a step; ``@P`` is a model's plain name.
+SHAPES = (
+    "@torch.no_grad()\ndef evaluate(@P, batch):\n\t@B",
+    "@contextlib.contextmanager\ndef around(@P):\n\ttry:\n\t\t@B\n\t\tyield @P\n\tfinally:\n\t\t@S",
+    "async def main(queue):\n\tasync with queue.lock, queue.other as other:\n\t\t@B\n\t\tawait queue.put(@M)",
+    "async def main(queue):\n\tasync for x in queue:\n\t\t@B\n\telse:\n\t\t@S",
+    "try:\n\t@B\nexcept OSError:\n\traise\nelse:\n\t@S\nfinally:\n\t@S",
+    "for step, x in enumerate(batches):\n\t@B\n\tif step: continue\nelse:\n\t@S",
+    "def outer(given):\n\t@P = given\n\tdef step(x):\n\t\tnonlocal @P\n\t\t@B\n\treturn step",
+    "def setup():\n\tglobal @P\n\t@B",
+    "match job:\n\tcase {'model': @P, **rest}:\n\t\t@B\n\tcase _:\n\t\t@S",
+    "match @M:\n\tcase @F(module=inner) as wrapped:\n\t\t@B\n\tcase nn.Module():\n\t\t@S",
+    "while (batch := next(batches, None)) is not None:\n\t@B",
+    "if (wrapped := @F(@M, @K)) is not None:\n\t@B",
+    "def train(@P):\n\t# type: (@F) -> None\n\t@B",
+    "def build(*nets, wrapper=@F):\n\t@P = wrapper(*nets)\n\t@B\n\treturn @P",
+    "class Model(nn.Module):\n\tdef __init__(self, @P):\n\t\tsuper().__init__()\n\t\t@B\n\tdef forward(self):\n\t\t@S",
+    "def build(@P) -> @F:\n\t@B\n\treturn @F(@P, @K)",
 )
 STATE_MODELS = ("model", "net", "self.model", "models[0]", "trainer.state.model", "fsdp_model", "module", "m")
 #: Names that rewritten code uses, bound by the program to something else.

@@ -57,9 +57,10 @@ class _Touched:
         touched = cls()
         statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
         words: set[str] = set()
+        contexts = _stored_contexts(statements, found)
         for node in statements:
             own = _own_lines(node)
-            if not found.isdisjoint(own):
+            if not found.isdisjoint(own) or node in contexts:
                 touched.lines.update(own)
                 inner = touched.inside if gathering.isdisjoint(own) else touched.lines
                 inner.update(range(own.stop, (node.end_lineno or 0) + 1))
@@ -74,6 +75,21 @@ class _Touched:
                 words.update(_WORD.findall(ast.unparse(node)) if isinstance(node, ast.Assign | ast.AnnAssign) else ())
             pending = [node for node in pending if node not in gone] if gone else []
         return touched
+
+
+def _stored_contexts(statements: list[ast.stmt], found: set[int]) -> list[ast.With]:
+    """The ``with`` blocks whose context a statement with a finding has given a name: what is said is said there."""
+    stored = [node for node in statements if isinstance(node, ast.Assign) and not found.isdisjoint(_own_lines(node))]
+    names = {target.id for node in stored for target in node.targets if isinstance(target, ast.Name)}
+    blocks = [node for node in statements if isinstance(node, ast.With)]
+    return [node for node in blocks if any(_name(item.context_expr) in names for item in node.items)]
+
+
+def _name(node: ast.expr) -> str:
+    """The plain name that is read, or called without arguments."""
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        node = node.func
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _may_go(node: ast.stmt, words: set[str]) -> bool:

@@ -77,8 +77,28 @@ class Writer:
         """``text`` one step deeper; lines inside of strings move too, which makes them other strings."""
         return "\n".join(self.indent + line if line.strip() else line for line in text.split("\n"))
 
+    def shape(self, depth: int) -> str:
+        """A compound statement of several parts."""
+        lines = []
+        plain = self.model if self.model.isidentifier() else "plain"
+        # What stands for a block or a statement may fill in names that look alike.
+        for line in self.rng.choice(fragments.SHAPES).split("\n"):
+            text = line.lstrip("\t")
+            if text == "@B":
+                text = self.block(depth - 1, 4)
+            elif text == "@S":
+                text = self.statement()
+            else:
+                text = self.fill(text.replace("@P", plain))
+            for _ in range(len(line) - len(line.lstrip("\t"))):
+                text = self.inner(text)
+            lines.append(text)
+        return "\n".join(lines)
+
     def compound(self, depth: int) -> str:
         """A compound statement around a block."""
+        if self.rng.random() < 0.4:
+            return self.shape(depth)
         head = self.rng.choice(
             (
                 *(
