@@ -83,7 +83,11 @@ def exchanged(call: cst.Call, file: File) -> NewPart | None:
         return NewPart(func.value, max((part_of(one, file) for one in given), default=Part.UNKNOWN))
     full = file.resolved(func) or ""
     if full.startswith(EXCHANGES) and name not in HARMLESS and given:
-        return NewPart(given[0], Part.HOLDS)
+        # Several are given as pairs of a module and the name of its parameter.
+        first = given[0]
+        while isinstance(first, cst.List | cst.Tuple) and first.elements:
+            first = first.elements[0].value
+        return NewPart(first, Part.HOLDS)
     if name != "setattr" or len(given) != 3 or "weight" in file.code(given[1]) or _is_wrapped_in_place(given, file):
         return None
     pattern = "" if isinstance(given[1], cst.SimpleString) else name_pattern(given[1], file)

@@ -14,9 +14,9 @@ from fsdp_rules.project.project import Certainty
 #: Methods that give the numbers of a plain tensor, and those on the way to them.
 NUMBERS = frozenset({"numpy", "tolist"})
 PASSED = frozenset({"clone", "contiguous", "cpu", "data", "detach", "double", "flatten", "float", "reshape", "view"})
-#: What counts the numbers of a tensor for a picture, by way of NumPy, and functions of NumPy.
+#: What counts the numbers of a tensor for a picture, by way of NumPy, and the functions of NumPy.
 COUNTS = frozenset({"Histogram", "add_histogram"})
-ARRAYS = frozenset({"numpy.array", "numpy.asarray", "numpy.histogram"})
+ARRAYS = "numpy."
 #: Functions that compare tensors, which have to be of one kind; ``allclose`` takes no DTensors at all.
 COMPARES = frozenset({"torch.allclose", "torch.equal", "torch.testing.assert_close"})
 #: Functions of torch that make a plain tensor of several elements, and methods that change one in place by another.
@@ -48,7 +48,7 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         return Certainty.NO if model is None else sharded_source(model, file)
     if isinstance(func, cst.Attribute) and func.attr.value == "share_memory_":
         return sharded_parameter(_root(func.value), file)
-    if last_name(func) in COUNTS or file.resolved(func) in ARRAYS:
+    if last_name(func) in COUNTS or (file.resolved(func) or "").startswith(ARRAYS):
         return max((sharded_parameter(_root(one.value), file) for one in call.args), default=Certainty.NO)
     if file.resolved(func) in COMPARES and len(given) > 1:
         held = [sharded_parameter(_root(one), file) for one in given[:2]]

@@ -9,23 +9,39 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._formatted import is_formatted
-from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
+from fsdp_rules.model.parameters import sharded_parameters
+from fsdp_rules.model.tensors import functions_given, may_be_tensor, sharded_tensor
 from fsdp_rules.project.project import Certainty
 
 #: Methods, and functions of torch, that make a number of a tensor.
 REDUCES = frozenset({"dot", "item", "max", "mean", "min", "norm", "prod", "std", "sum", "var", "vector_norm"})
+#: Those that depend on which elements there are, or on their order: of a flat shard other ones than of the whole.
+ORDERS = frozenset(
+    {
+        *("amax", "amin", "aminmax", "argmax", "argmin", "argsort", "bincount", "corrcoef", "cosine_similarity"),
+        *("count_nonzero", "cov", "cumprod", "cumsum", "diff", "dist", "histc", "kthvalue", "l1_loss"),
+        *("log_softmax", "logcumsumexp", "logsumexp", "median", "mode", "mse_loss", "msort", "nanmean"),
+        *("nanmedian", "nanquantile", "nansum", "normalize", "quantile", "smooth_l1_loss", "softmax", "std_mean"),
+        *("topk", "unique", "unique_consecutive", "var_mean"),
+    }
+)
+#: Those of them that lists have, too.
+OF_TENSORS = frozenset({"sort"})
 #: Functions that make numbers of many tensors.
 OF_MANY = frozenset({"_foreach_norm", "get_total_norm"})
-JOINS = frozenset({"cat", "concat", "hstack", "parameters_to_vector", "vector_to_parameters"})
+JOINS = frozenset({"_flatten_dense_tensors", "cat", "concat", "hstack", "parameters_to_vector", "vector_to_parameters"})
 #: What a parameter may go through before.
 PASSED = frozenset(
     {
-        *("abs", "clone", "contiguous", "cpu", "data", "detach", "double", "flatten", "float", "pow"),
-        *("ravel", "reshape", "sqrt", "square", "to", "view"),
+        *("T", "abs", "bfloat16", "clamp", "clone", "contiguous", "cpu", "cuda", "data", "detach", "double", "exp"),
+        *("flatten", "float", "half", "log", "neg", "pow", "ravel", "reshape", "sign", "sqrt", "square", "squeeze"),
+        *("t", "to", "transpose", "unsqueeze", "view"),
     }
 )
 #: What torch's optimizers call the tensors that they keep for each parameter.
 STATES = frozenset({"exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "square_avg"})
+#: Comparisons that give no tensor.
+NO_TENSORS = cst.Is | cst.IsNot | cst.In | cst.NotIn
 COLLECTIVES = re.compile(r"^(all_gather|all_reduce|broadcast|reduce)")
 PLAIN = frozenset({"float", "int", "item", "print", "str"})
 REPORTS = re.compile(r"(^|_)(debug|info|log|note|print|report|scalar|warn|warning|write|summary)(s|$|_)", re.IGNORECASE)
@@ -34,7 +50,7 @@ REPORTS = re.compile(r"(^|_)(debug|info|log|note|print|report|scalar|warn|warnin
 def reduces(call: cst.Call, file: File) -> bool:
     """Whether ``call`` makes a number of the tensor that it is called on or given, or numbers of many."""
     name = last_name(call.func)
-    if name not in REDUCES | OF_MANY:
+    if name not in REDUCES | ORDERS | OF_MANY | OF_TENSORS:
         return False
     return not isinstance(call.func, cst.Name) or (file.resolved(call.func) or "").startswith("torch.")
 
@@ -49,11 +65,23 @@ def reduced(call: cst.Call, file: File) -> Certainty:
     func = call.func
     is_torch = (file.resolved(func) or "").startswith("torch.")
     if isinstance(func, cst.Attribute) and not is_torch:
-        return _parameter(func.value, file)
+        may_be_list = last_name(func) in OF_TENSORS and isinstance(func.value, cst.Name | cst.Subscript)
+        return sharded_tensor(func.value, file) if may_be_list else _parameter(func.value, file)
     given = [argument.value for argument in call.args[:2]]
     if last_name(func) in OF_MANY | JOINS:
         return max((sharded_parameters(node, file) for node in given), default=Certainty.NO)
+    if last_name(func) in ("cosine_similarity", "dist", "dot", "l1_loss", "mse_loss", "smooth_l1_loss"):
+        return max((_parameter(one, file) for one in given), default=Certainty.NO)
     return _parameter(given[0], file) if given else Certainty.NO
+
+
+def reduced_one_by_one(call: cst.Call, file: File) -> tuple[str, Certainty]:
+    """The function of torch that ``map``, ``max`` or the like calls with each parameter for a number of it, if any."""
+    for function, several in functions_given(call, file):
+        name = last_name(function)
+        if (file.resolved(function) or "").startswith("torch.") and name in REDUCES | ORDERS | OF_TENSORS:
+            return name, sharded_parameters(several, file)
+    return "", Certainty.NO
 
 
 def _parameter(node: cst.BaseExpression, file: File) -> Certainty:
@@ -65,9 +93,13 @@ def _parameter(node: cst.BaseExpression, file: File) -> Certainty:
             node = node.value
         elif isinstance(node, cst.BinaryOperation):
             return max(_parameter(node.left, file), _parameter(node.right, file))
+        elif isinstance(node, cst.Comparison) and not isinstance(node.comparisons[0].operator, NO_TENSORS):
+            return max(_parameter(node.left, file), _parameter(node.comparisons[0].comparator, file))
+        elif isinstance(node, cst.Subscript) and (held := sharded_tensor(node.value, file)) is not Certainty.NO:
+            return held
         else:
             break
-    return max(sharded_parameter(node, file), _optimizer_state(node, file))
+    return max(may_be_tensor(node, file), _optimizer_state(node, file))
 
 
 def _optimizer_state(node: cst.BaseExpression, file: File) -> Certainty:

@@ -8,8 +8,9 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._flat_shards import flat_uses
 from fsdp_rules.loop._formatted import is_formatted
-from fsdp_rules.loop._reductions import is_only_reported, joins, reduced, reduces
+from fsdp_rules.loop._reductions import is_only_reported, joins, reduced, reduced_one_by_one, reduces
 from fsdp_rules.loop.hand_reduced import AWARE
 from fsdp_rules.loop.rank_guards import RankGuards
 from fsdp_rules.model.summoned import is_summoned
@@ -39,13 +40,19 @@ class ParameterNumbers(Rule):
     `fsdp_compat` too: a norm or a sum of one is of the whole parameter, and a DTensor, which raises in collectives and
     where it meets a plain tensor, and is counted several times where it is reduced again. Parameters that are joined to
     one vector raise where a rank's shards are of uneven sizes, and a number in a format such as `f"{norm:.3f}"`
-    raises. A number that is only reported is another one: of the whole parameter, or of this rank's rows.
+    raises. A number that is only reported is another one: of the whole parameter, or of this rank's rows. What works
+    on the flat shard is another thing under FSDP2: `p[0]` is a row of the whole parameter, `p.view(-1)` raises for
+    uneven shards, and `p.data_ptr()` is 0 for every DTensor.
     """
 
     id = "FSDP227"
     name = "parameter-numbers"
     markers = (".parameters()", "parameters_to_vector")
-    words = (r"\b(max|mean|min|norm|prod|std|sum|var|vector_norm)\(", r"\b(cat|_foreach_norm|\w+_to_\w+)\(")
+    words = (
+        r"\b(max|mean|min|norm|prod|std|sum|var|vector_norm)\(",
+        r"\b(cat|_foreach_norm|\w+_to_\w+)\(",
+        r"\.(weight|bias|parameters\()",
+    )
     what_to_test = "Compare the norms of the parameters with those of the old code on all ranks."
     visits = (cst.Module,)
     shim = True
@@ -78,37 +85,39 @@ def train(model):
         if "fsdp1" not in file.project.flags:
             return
         spoken: dict[cst.CSTNode | None, Level] = {}
-        for call, held in _taken(file):
-            function = file.function(call)
-            if is_summoned(call, file) or AWARE.search(file.code(function or file.module)):
+        flat = ((place, held, Level.MANUAL, text) for place, held, text in flat_uses(file))
+        for place, held, level, text in (*_taken(file), *flat):
+            function = file.function(place)
+            if is_summoned(place, file) or AWARE.search(file.code(function or file.module)):
                 continue
-            if any(found.level is Level.MANUAL for found in RankGuards().visit(call, file)):
+            if any(found.level is Level.MANUAL for found in RankGuards().visit(place, file)):
                 continue
-            level = Level.REVIEW if is_only_reported(call, file) else Level.MANUAL
             if spoken.get(function) in (level, Level.MANUAL):
                 continue
             spoken[function] = level
-            yield _diagnosis(call, level, held, file)
+            message = text if held is Certainty.YES else f"if this model is sharded: {text}"
+            yield Diagnosis(place, level, message, REPORTED if level is Level.REVIEW else ADVICE)
 
 
-def _taken(file: File) -> Iterator[tuple[cst.Call, Certainty]]:
-    """Every call that takes a number of sharded parameters, or joins them, and how sure it is that they are sharded."""
+def _taken(file: File) -> Iterator[tuple[cst.Call, Certainty, Level, str]]:
+    """Every call that takes a number of sharded parameters, or joins them: how sure they are, and what comes of it."""
     for call in file.nodes(cst.Call):
         if reduces(call, file) or joins(call, file):
-            held = reduced(call, file)
-            if held is not Certainty.NO:
-                yield call, held
+            name, held = last_name(call.func), reduced(call, file)
+        else:
+            name, held = reduced_one_by_one(call, file)
+        if held is not Certainty.NO:
+            level = Level.REVIEW if is_only_reported(call, file) else Level.MANUAL
+            yield call, held, level, _text(f"{name}()", call, level, file)
 
 
-def _diagnosis(call: cst.Call, level: Level, held: Certainty, file: File) -> Diagnosis:
-    name = f"{last_name(call.func)}()"
+def _text(name: str, call: cst.Call, level: Level, file: File) -> str:
+    if last_name(call.func) == "vector_to_parameters":
+        return f"{name} silently changes nothing in DTensors (FSDP1: plain shards)"
     if joins(call, file):
-        text = f"{name} of DTensors raises for uneven shards (FSDP1: plain shards)"
-    elif level is Level.REVIEW:
-        text = CHANGED.format(name=name)
-    elif is_formatted(call, file):
-        text = FORMATTED.format(name=name)
-    else:
-        text = f"{name} is of the whole parameter, a DTensor (FSDP1: of this rank's plain shard)"
-    message = text if held is Certainty.YES else f"if this model is sharded: {text}"
-    return Diagnosis(call, level, message, REPORTED if level is Level.REVIEW else ADVICE)
+        return f"{name} of DTensors raises for uneven shards (FSDP1: plain shards)"
+    if level is Level.REVIEW:
+        return CHANGED.format(name=name)
+    if is_formatted(call, file):
+        return FORMATTED.format(name=name)
+    return f"{name} is of the whole parameter, a DTensor (FSDP1: of this rank's plain shard)"

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.expressions import brief
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
-from fsdp_rules.model.parameters import sharded_parameter
+from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
 from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.tensors import functions_given
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -19,6 +21,9 @@ from fsdp_rules.verdict.rule import Rule
 #: Methods that need all ranks for a sharded tensor, and attributes on the way to them.
 COLLECTIVE = frozenset({"full_tensor", "item", "max", "mean", "min", "norm", "std", "sum", "tolist", "var"})
 LOCAL = frozenset({"numel", "nelement"})
+#: Functions that count the elements of the tensor that they are given, and those that multiply the sizes of a shape.
+COUNTS = frozenset({"torch.numel", "torch.Tensor.nelement", "torch.Tensor.numel"})
+PRODUCTS = frozenset({"math.prod", "numpy.prod"})
 PASSED = frozenset({"abs", "cpu", "data", "detach", "float", "grad", "pow", "square", "view", "flatten"})
 
 
@@ -32,9 +37,9 @@ class RankGuards(Rule):
 
     id = "FSDP214"
     name = "rank-guards"
-    words = (r"\.numel\(",)
+    words = (r"\bnumel\b", r"\bprod\(", r"\.nbytes\b")
     what_to_test = "Run what only one rank does (logging, evaluation) with several processes: it must not hang."
-    visits = (cst.Call,)
+    visits = (cst.Attribute, cst.Call)
     shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -56,27 +61,55 @@ def report(model, rank):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """List reads behind a test for the rank."""
+        counted = _counted(node, file)
+        if counted is not None:
+            held = (sharded_parameters if isinstance(node, cst.Call) and node.args else sharded_parameter)(
+                counted, file
+            )
+            if held is not Certainty.NO and not is_summoned(node, file):
+                yield Diagnosis(
+                    node,
+                    Level.REVIEW,
+                    f"{brief(file.code(node))} counts the whole parameter (FSDP1: this rank's shard)",
+                    "use p.to_local().numel() to count the shard",
+                )
+            return
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
-        method = node.func.attr.value
-        if method not in COLLECTIVE | LOCAL:
+        if node.func.attr.value not in COLLECTIVE or file.resolved(node.func) is not None:
             return
         if sharded_parameter(_root(node.func.value), file) is Certainty.NO or is_summoned(node, file):
             return
-        if method in LOCAL:
-            yield Diagnosis(
-                node,
-                Level.REVIEW,
-                f"{file.code(node)} counts the whole parameter (FSDP1: this rank's shard)",
-                "use p.to_local().numel() to count the shard",
-            )
-        elif not _goes_on(node, file) and _on_some_ranks(node, file):
+        if not _goes_on(node, file) and _on_some_ranks(node, file):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
                 f"{file.code(node)} on a sharded parameter is a collective: alone it hangs or returns a part",
                 "compute it on every rank and guard only the use of the result, or use p.to_local()",
             )
+
+
+def _counted(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:
+    """The parameter, or the parameters, whose elements or bytes ``node`` counts."""
+    if isinstance(node, cst.Attribute):
+        return _root(node.value) if node.attr.value == "nbytes" else None
+    if not isinstance(node, cst.Call):
+        return None
+    given = [one.value for one in node.args]
+    if file.resolved(node.func) in PRODUCTS and given:
+        return _of_shape(given[0])
+    if file.resolved(node.func) in COUNTS and given:
+        return given[0]
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value in LOCAL and not given:
+        return _of_shape(node.func.value) or _root(node.func.value)
+    found = ((several, file.resolved(one)) for one, several in functions_given(node, file))
+    return next((several for several, name in found if name in COUNTS), None)
+
+
+def _of_shape(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``p`` of ``p.shape`` and ``p.size()``."""
+    node = node.func if isinstance(node, cst.Call) and not node.args else node
+    return _root(node.value) if isinstance(node, cst.Attribute) and node.attr.value in ("shape", "size") else None
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:
