@@ -117,14 +117,24 @@ def free(model):
             # What a model's own class calls so is the model's.
             if file.code(node.value) in ("self", "cls") or (file.settings.to == "shim" and name in SHIMMED):
                 return
-            sure = sharded(node.value, file).certainty is Certainty.YES
-            known = sure or _is_guarded(node, file) or _is_given_to_fsdp1(node.value, file)
-            if not known and not _is_one_of_the_units(node.value, file):
-                return
+            found = sharded(node.value, file)
+            known = found.certainty is Certainty.YES or _is_guarded(node, file) or _is_given_to_fsdp1(node.value, file)
             advice = PUBLIC[name]
+            if not known and not _is_one_of_the_units(node.value, file):
+                if found.certainty is Certainty.MAYBE and not found.is_excluded and _is_value(node, file):
+                    message = f"if this model is sharded: only FSDP1's wrapper has .{name}"
+                    yield Diagnosis(node, Level.REVIEW, message, advice)
+                return
         else:
             return
         yield Diagnosis(node, Level.MANUAL, f"only FSDP1's wrapper has .{name}", advice)
+
+
+def _is_value(node: cst.Attribute, file: File) -> bool:
+    """Whether an attribute is read, and neither called nor set."""
+    parent = file.parent(node)
+    called = isinstance(parent, cst.Call) and parent.func is node
+    return not called and not isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Del)
 
 
 def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:

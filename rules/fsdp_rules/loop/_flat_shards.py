@@ -42,12 +42,19 @@ def flat_uses(file: File) -> Iterator[tuple[cst.CSTNode, Certainty, str]]:
             if held is not Certainty.NO:
                 yield call, held, _message(name)
     for node in file.nodes(cst.Subscript):
-        if (held := sharded_tensor(node.value, file)) is not Certainty.NO:
+        # What has texts as its keys is a group of parameters, or another dictionary.
+        by_text = any(isinstance(one.slice, cst.Index) and _is_text(one.slice.value) for one in node.slice)
+        held = Certainty.NO if by_text else sharded_tensor(node.value, file)
+        if held is not Certainty.NO:
             yield node, held, OTHERS.format(text=file.code(node))
     loops = [one.iter for one in file.nodes(cst.For)] + [one.iter for one in file.nodes(cst.CompFor)]
     for several in loops:
         if (held := sharded_tensor(several, file)) is not Certainty.NO:
             yield several, held, OTHERS.format(text=f"each element of {file.code(several)}")
+
+
+def _is_text(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
 def _of_call(call: cst.Call, file: File) -> Iterator[tuple[cst.CSTNode, Certainty, str]]:

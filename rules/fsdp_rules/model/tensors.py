@@ -55,7 +55,8 @@ def _tensor(node: cst.BaseExpression, file: File, names: int) -> Certainty:
     if isinstance(node, cst.Subscript):
         if (held := _second_of_pair(node, file)) is not Certainty.NO:
             return held
-        return Certainty.NO if _gives_pairs(node.value, file) else sharded_parameter(node, file)
+        other = _gives_pairs(node.value, file) or _gives_groups(node.value)
+        return Certainty.NO if other else sharded_parameter(node, file)
     if isinstance(node, cst.Call):
         named = isinstance(node.func, cst.Attribute) and node.func.attr.value == "get_parameter"
         taken = isinstance(node.func, cst.Name) and node.func.value == "next" and not _gives_pairs(node, file)
@@ -178,7 +179,7 @@ def _of_loop(target: cst.BaseExpression, several: cst.BaseExpression, name: cst.
             return _of_loop(target, given[-1], name, file)
     if _gives_pairs(iterated, file):
         return sharded_parameter(name, file) if _is_second(target, name) else Certainty.NO
-    if not isinstance(target, cst.Name) or _gives_names(iterated):
+    if not isinstance(target, cst.Name) or _gives_names(iterated) or _gives_groups(several):
         return Certainty.NO
     return sharded_parameter(name, file)
 
@@ -201,6 +202,11 @@ def _gives_names(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.DictComp | cst.Dict):
         return True
     return isinstance(node, cst.Call) and last_name(node.func) in ("dict", "keys", "OrderedDict")
+
+
+def _gives_groups(node: cst.BaseExpression) -> bool:
+    """Whether ``node`` gives groups of parameters, each with its options."""
+    return "group" in last_name(node).lower()
 
 
 def _gives_pairs(node: cst.BaseExpression, file: File) -> bool:

@@ -7,8 +7,8 @@ import pytest
 from fsdp_compat.face.attributes import ATTRIBUTES
 from fsdp_rules.beyond.private_api import PUBLIC, SHIMMED
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.result import Changed
-from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
+from fsdp_rules.verdict.result import Changed, Unchanged
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite, rewrite_tree
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
 
@@ -169,3 +169,29 @@ def test_what_the_shim_has_is_no_finding_there() -> None:
         )
         found = {one.rule for one in findings(source, Settings(to="shim"))}
         assert ("FSDP902" in found) is (name not in SHIMMED), name
+
+
+@pytest.mark.parametrize(
+    ("use", "levels"),
+    [
+        ("print(core.world_size)", ["review"]),
+        ("return core.rank", ["review"]),
+        ("core.rank = 3", []),
+        ("return core.rank()", []),
+        ("return config.world_size, args.rank", []),
+    ],
+)
+@pytest.mark.parametrize("wrap", ["FSDP(net)", "net"])
+def test_attributes_of_what_may_be_a_model(use: str, levels: list[str], wrap: str) -> None:
+    """An element of a list in an object of another file: what is read of it may be the wrapper's."""
+    files = {
+        "main.py": "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom job import Job\n"
+        f"from steps import go\n\ndef main(net, config, args):\n    FSDP(net.other)\n"
+        f"    go(Job([{wrap}]), config, args)\n",
+        "job.py": "from dataclasses import dataclass\n\n@dataclass\nclass Job:\n    cores: list\n",
+        "steps.py": f"def go(job, config, args):\n    for core in job.cores:\n        {use}\n",
+    }
+    result = rewrite_tree({path: text.encode() for path, text in files.items()}).get("steps.py", Unchanged())
+    assert isinstance(result, Changed | Unchanged)
+    found = [one.level.value for one in result.findings if one.rule == "FSDP902"]
+    assert found == (levels if wrap == "FSDP(net)" else [])

@@ -57,6 +57,9 @@ HARMLESS = (
     "return sorted(M.named_parameters(), key=lambda item: len(item[0]))",
     "out = M(x)\nreturn out[0], out.view(-1), len(out), out.topk(2), F.mse_loss(out, x)",
     "return M.head.weight.shape[0], M.head.weight.device, len(M.blocks), M.blocks[0]",
+    "optimizer = torch.optim.SGD(M.parameters())\n"
+    "for group in optimizer.param_groups:\n    print(group['lr'], group[x], len(group))",
+    "optimizer = torch.optim.SGD(M.parameters())\nprint(optimizer.param_groups[0]['lr'])",
     "return [torch.save(p, 'part.pt') for p in M.parameters()]",
 )
 
