@@ -178,7 +178,7 @@ def _of_loop(target: cst.BaseExpression, several: cst.BaseExpression, name: cst.
         if iterated.func.value in PASSING - {"dict"}:
             return _of_loop(target, given[-1], name, file)
     if _gives_pairs(iterated, file):
-        return sharded_parameter(name, file) if _is_second(target, name) else Certainty.NO
+        return sharded_parameters(several, file) if _is_second(target, name) else Certainty.NO
     if not isinstance(target, cst.Name) or _gives_names(iterated) or _gives_groups(several):
         return Certainty.NO
     return sharded_parameter(name, file)

@@ -60,6 +60,8 @@ HARMLESS = (
     "optimizer = torch.optim.SGD(M.parameters())\n"
     "for group in optimizer.param_groups:\n    print(group['lr'], group[x], len(group))",
     "optimizer = torch.optim.SGD(M.parameters())\nprint(optimizer.param_groups[0]['lr'])",
+    "def note(**given):\n    for name, one in given.items():\n        print(one[0], len(one))\n"
+    "for p in M.parameters():\n    note(parameter=p)",
     "return [torch.save(p, 'part.pt') for p in M.parameters()]",
 )
 
