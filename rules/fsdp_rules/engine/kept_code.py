@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import libcst as cst
@@ -26,6 +26,7 @@ OWN = re.compile(
 UNCHANGED = "unchanged: "
 FOUR_BIT = "the model of this file keeps FSDP1, since it has 4-bit weights"
 WITH_FSDP1 = "no change needed while the model keeps FSDP1 ({})"
+EITHER = "rewrite both wraps, or write one branch for FullyShardedDataParallel and one for FSDPModule"
 CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
 
 
@@ -61,7 +62,12 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
             f"{UNCHANGED}this is inside a torch version check",
             "keep the branch that runs on your torch version, remove the check, and run this tool again",
         )
-    kept = _kept(diagnosis, file) if diagnosis.edits or diagnosis.level is Level.MANUAL else None
+    if not diagnosis.edits and diagnosis.level is not Level.MANUAL:
+        return diagnosis
+    if (either := _either(diagnosis, file)) is not None:
+        message = f"{UNCHANGED}{either} may be a model that keeps FSDP1 or one that is rewritten"
+        return replace(diagnosis, level=Level.MANUAL, message=message, advice=EITHER, edits=(), consumes=())
+    kept = _kept(diagnosis, file)
     if kept is None:
         return diagnosis
     return replace(
@@ -99,12 +105,25 @@ def _kept(diagnosis: Diagnosis, file: File) -> str | None:
         return FOUR_BIT
     if kept.alone and diagnosis.edits:
         return "all wraps of this project are of a subclass of FSDP1's class, or silenced by a comment"
-    if file.path not in kept.models.paths:
+    text = _first(diagnosis, kept.keeps, file)
+    if text is not None:
+        return f"{text} keeps FSDP1: its wrap has a comment, an FSDP2 alternative or a subclass of FSDP's class"
+    return None
+
+
+def _either(diagnosis: Diagnosis, file: File) -> str | None:
+    """What ``diagnosis`` is about that may be a model of either kind, None where there is nothing of it."""
+    return None if isinstance(diagnosis.node, cst.ClassDef) else _first(diagnosis, file.project.kept.is_either, file)
+
+
+def _first(diagnosis: Diagnosis, holds: Callable[[str, str, str], bool], file: File) -> str | None:
+    """The first name that ``diagnosis`` is about of which ``holds`` is true, given its file and its scope."""
+    if file.path not in file.project.kept.models.paths:
         return None
     for node in _named(diagnosis.node, file):
         text = dotted(node)
-        if text is not None and kept.keeps(file.path, file.scope(node), text):
-            return f"{text} keeps FSDP1, by a subclass of its class or a comment on the wrap"
+        if text is not None and holds(file.path, file.scope(node), text):
+            return text
     return None
 
 

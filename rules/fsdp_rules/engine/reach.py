@@ -113,7 +113,11 @@ class Neighbours:
                 found.update(path for path in self.of(exit_.name) if path in rest)
             else:
                 names[exit_.way].append(exit_.name)
-        patterns = [re.compile(_SOUGHT[way] % b"|".join(sorted(_escaped(names[way])))) for way in _SOUGHT if names[way]]
+        patterns = [
+            re.compile(pattern.replace(b"%s", b"|".join(sorted(_escaped(names[way])))))
+            for way, pattern in _SOUGHT.items()
+            if names[way]
+        ]
         found.update(path for path, data in rest.items() if any(pattern.search(data) for pattern in patterns))
         return found
 
@@ -139,4 +143,5 @@ _SOUGHT = {
     Way.READ: rb"(?:\.|\bgetattr\([^\"'\n]*[\"'])(?:%s)\b",
     Way.EXTENDED: rb"\bclass[ \t]+\w+[ \t]*\([^)]*\b(?:%s)\b",
     Way.NAMED: rb"\b(?:%s)\b",
+    Way.LOOKED_UP: rb"\b(?:getattr|vars|dir|getmembers)\([ \t]*(?:\w+\.)*(?:%s)\b|\b(?:%s)\.__dict__",
 }

@@ -18,6 +18,9 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
+BOTH = "some models of this project keep FSDP1, which needs ShardedGradScaler, and others do not"
+PER_MODEL = "use ShardedGradScaler for the models that keep FSDP1, and torch.amp.GradScaler for the others"
+
 
 #: The parameters of ShardedGradScaler. Those of GradScaler have the two factors the other way round.
 class GradScaler(Rule):
@@ -50,10 +53,15 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """The constructor, or the class as a value, an annotation, a base."""
         if isinstance(node, cst.Call):
-            if file.fsdp1(node.func) == "ShardedGradScaler":
+            if file.fsdp1(node.func) == "ShardedGradScaler" and _serves_both(file):
+                yield Diagnosis(node, Level.MANUAL, BOTH, PER_MODEL, claims=(node.func,))
+            elif file.fsdp1(node.func) == "ShardedGradScaler":
                 yield from self._call(node, file)
         elif isinstance(node, cst.BaseExpression) and _is_reference(node, file):
-            yield from self._reference(node, file)
+            if _serves_both(file):
+                yield Diagnosis(node, Level.MANUAL, BOTH, PER_MODEL, claims=(node,))
+            else:
+                yield from self._reference(node, file)
 
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         if (reason := _contradicted(file)) is not None:
@@ -99,6 +107,12 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
             sentence("torch.amp.GradScaler replaces ShardedGradScaler, its subclass", *_assumptions(file)),
             edits=(Replace(node, lambda code: scaler),),
         )
+
+
+def _serves_both(file: File) -> bool:
+    """Whether some models of the project keep FSDP1, and others do not."""
+    kept = file.project.kept
+    return bool(kept.models.held) and not kept.alone
 
 
 def _assumptions(file: File) -> list[str]:

@@ -23,6 +23,7 @@ OTHER_WRAPPER = re.compile(
 )
 #: FSDP by any of its names: its class's own is that of another wrapper otherwise.
 SHARDED = re.compile(r"fsdp|shard", re.IGNORECASE)
+DDP_MODE = re.compile(r"^(torch|native|pytorch)?[-_ ]?(ddp|distributed[-_ ]?data[-_ ]?parallel)$", re.IGNORECASE)
 DDP = re.compile(r"(?<!not )\b(is_|use_)?ddp\b", re.IGNORECASE)
 
 
@@ -197,23 +198,42 @@ def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
 
 def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` is true for DistributedDataParallel alone, by what it is called."""
-    return any(OTHER_WRAPPER.search(test) and not SHARDED.search(test) for test in _tests_around(node, file))
+    texts = map(file.code, _tests_around(node, file))
+    return any(OTHER_WRAPPER.search(test) and not SHARDED.search(test) for test in texts)
 
 
 def is_under_ddp(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` says ddp, and nothing of sharding; ``data_parallel`` may be either."""
-    return any(
-        DDP.search(test) and "!=" not in test and "sdp" not in test.lower() for test in _tests_around(node, file)
-    )
+    texts = map(file.code, _tests_around(node, file))
+    return any(DDP.search(test) and "!=" not in test and "sdp" not in test.lower() for test in texts)
 
 
-def _tests_around(node: cst.CSTNode, file: File) -> Iterator[str]:
+def is_in_ddp_mode(node: cst.CSTNode, file: File) -> bool:
+    """Whether a test around ``node`` compares something with the text "ddp"; a flag of that name may mean any run."""
+    return any(_is_ddp_mode(test) for test in _tests_around(node, file))
+
+
+def _is_ddp_mode(test: cst.BaseExpression) -> bool:
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return _is_ddp_mode(test.left) or _is_ddp_mode(test.right)
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) > 1:
+        return False
+    (target,) = test.comparisons
+    if isinstance(target.operator, cst.Equal):
+        texts: list[cst.BaseExpression] = [target.comparator]
+    else:
+        texts = elements(target.comparator) or [] if isinstance(target.operator, cst.In) else []
+    values = [one.evaluated_value for one in texts if isinstance(one, cst.SimpleString)]
+    return bool(values) and len(values) == len(texts) and all(DDP_MODE.search(str(one)) for one in values)
+
+
+def _tests_around(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:
     for ancestor, child in branches(node, file):
         test = ancestor.test if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body else None
         if isinstance(ancestor, cst.BooleanOperation) and isinstance(ancestor.operator, cst.And):
             test = ancestor.left if child is ancestor.right else None
         if test is not None:
-            yield file.code(test)
+            yield test
 
 
 def is_ruled_out(node: cst.CSTNode, text: str, file: File) -> bool:

@@ -14,7 +14,7 @@ from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
-from fsdp_rules.model.guards import Guard, fsdp1_guard, is_ruled_out
+from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
 from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.project import INNER, Certainty
@@ -86,7 +86,7 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     if text is None or held is Certainty.NO:
         later = text is not None and _is_sharded_later(expression, text, place, file)
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
-    if is_ruled_out(place, text, file):
+    if is_ruled_out(place, text, file) or _is_in_ddp(expression, place, text, file):
         return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
     if is_just_made(expression, place, file):
         return Sharded(Certainty.NO, Why.MADE, foreign=_is_foreign(node, Certainty.NO, file))
@@ -103,6 +103,16 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
         return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign, is_made_here=True)
     above = any(_has_run(wrap, place, file) for wrap in wraps)
     return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign, is_made_here=bool(known))
+
+
+def _is_in_ddp(node: cst.BaseExpression, place: cst.CSTNode, text: str, file: File) -> bool:
+    """Whether ``node`` may be in DistributedDataParallel for all that is followed, and a test says that this is on."""
+    outer = text
+    while outer.endswith(INNER):
+        outer = outer.rpartition(".")[0]
+    ddp = file.project.ddp
+    found = ddp is not None and ddp.find(file.path, file.scope(node), outer).certainty is not Certainty.NO
+    return found and is_in_ddp_mode(place, file)
 
 
 def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
@@ -108,6 +108,12 @@ class Callbacks:
             *self.places(call),
             *([Place("attr", name=call[2].rpartition(".")[2])] if self._is_attribute(call) else []),
         ]
+
+    def carrying(self, functions: Container[tuple[str, str]]) -> Iterator[Place]:
+        """The places at which one of ``functions``, by their files and qualified names, is as a value."""
+        for place, values in self._values.items():
+            if any((value.path, value.qualified) in functions for value in values):
+                yield place
 
     def _is_attribute(self, call: Call) -> bool:
         head = call[2].rpartition(".")[0]

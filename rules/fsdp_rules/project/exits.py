@@ -15,6 +15,7 @@ class Way(enum.Enum):
     READ = "an attribute of this name"
     EXTENDED = "a class that extends this name"
     NAMED = "this name"
+    LOOKED_UP = "what looks names up in a module of this name"
 
 
 class Exit(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fsdp_rules.project.edges import Edges, Graph
@@ -48,9 +48,13 @@ class Held(NamedTuple):
         return -self.certainty, self.by_name, self.objects
 
 
-def seeds(edges: Edges, kind: str) -> dict[Place, Held]:
-    """Where models become wrapped ones; ``kind``: "seed", or "kept" for those that stay FSDP1's."""
-    return {place: Held(Certainty.YES, place) for place in sorted(edges) if place.kind == kind}
+def seeds(edges: Edges, kind: str, keeps: Callable[[Place], bool] = lambda place: False) -> dict[Place, Held]:
+    """Where models become wrapped ones; ``kind``: "seed", or "kept" for those that stay FSDP1's.
+
+    ``keeps`` says of a wrap that it stays, too.
+    """
+    kinds = ((place, "kept" if place.kind == "seed" and keeps(place) else place.kind) for place in sorted(edges))
+    return {place: Held(Certainty.YES, place) for place, own in kinds if own == kind}
 
 
 def parts(held: Mapping[Place, Held], kind: str) -> dict[Place, Held]:

@@ -1,20 +1,38 @@
-"""Models that keep FSDP1: those of a project's own subclass of its wrapper, and those whose wrap a comment silences."""
+"""Models that keep FSDP1: of a project's own subclass, under a comment, or beside an FSDP2 alternative."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fsdp_rules.project.flow import Certainty
+from fsdp_rules.project.classes import Owners
+from fsdp_rules.project.flow import Certainty, Held
 from fsdp_rules.project.lookup import Lookup
+from fsdp_rules.project.places import Place
 
 
 @dataclass(frozen=True)
 class Kept:
-    """``models`` finds every place that may hold such a model. ``alone``: the project wraps models in no other way."""
+    """``models`` finds every place that may hold such a model. ``alone``: the project wraps models in no other way.
+
+    ``others`` finds the places that may hold a model whose wrap is rewritten.
+    """
 
     models: Lookup = field(default_factory=Lookup)
     alone: bool = False
+    others: Lookup = field(default_factory=Lookup)
+
+    @classmethod
+    def build(cls, kept: Mapping[Place, Held], held: Mapping[Place, Held], owners: Owners) -> Kept:
+        """From the places of models that stay, and of those whose wraps are rewritten."""
+        alone = bool(kept) and not any(one.kind == "seed" and one.path for one in held)
+        return cls(Lookup(kept, owners), alone, Lookup(held, owners))
 
     def keeps(self, path: str, scope: str, text: str) -> bool:
         """Whether the dotted name ``text`` in ``scope`` may be a model that stays FSDP1's, which no rule changes."""
         return self.models.find(path, scope, text).certainty is not Certainty.NO
+
+    def is_either(self, path: str, scope: str, text: str) -> bool:
+        """Whether ``text`` may be such a model and also one whose wrap is rewritten, for more than its name."""
+        found = [lookup.find(path, scope, text) for lookup in (self.models, self.others)]
+        return all(one.certainty is not Certainty.NO and not one.by_name for one in found)

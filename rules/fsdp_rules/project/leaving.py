@@ -28,7 +28,7 @@ def exits(
     # What a star import gives decides which names the output may take.
     found.update(Exit(Way.IMPORTED, module) for file in known.values() for module in file.starred)
     for place in held:
-        found.update(_of_place(place, known, functions))
+        found.update(of_place(place, known, functions))
     found.update(_extended(known, held, functions))
     for place in unwrapped:
         if place.kind == "call":
@@ -46,7 +46,8 @@ def exits(
     return frozenset(found)
 
 
-def _of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions) -> Iterator[Exit]:
+def of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions) -> Iterator[Exit]:
+    """The ways to other files for what is at ``place``."""
     name = place.scope.rpartition(".")[2]
     kind = place.kind.partition(".")[0]
     if kind == "arg":
@@ -54,8 +55,12 @@ def _of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions
     elif kind == "ret" and name.startswith("__"):
         # Nothing calls such a method by its name: whoever has an object of the class may get the model.
         yield Exit(Way.NAMED, place.scope.split(".")[-2] if "." in place.scope else name)
+    elif kind == "ret" and "." not in place.scope:
+        # Where it is no call it is kept in a table, or handed on.
+        yield Exit(Way.NAMED, name)
     elif kind == "ret":
         yield Exit(Way.CALLED, name)
+        yield Exit(Way.READ, name)
     elif place.kind == "attr":
         yield Exit(Way.READ, place.name)
     elif place.kind == "var" and not place.scope and "." not in place.name:

@@ -117,15 +117,17 @@ class Project:
         callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
         instances = Instances(files, functions)
         graph = Graph(edges)
-        found, kept, ddp = (spread(graph, instances, seeds(edges, kind)) for kind in ("seed", "kept", "ddp"))
+        flags = flags.union(*(file.flags for file in files))
+        chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), flags, names.resolve)
+        starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "ddp"))
+        found, kept, ddp = (spread(graph, instances, start) for start in starts)
         held = trusted(found)
         parameters = trusted(spread(graph, instances, parts(held, "parameters")))
         gradients = trusted(spread(graph, instances, parts(parameters, "gradients")))
         ways = [*ways_to_wraps(graph)]
         unwrapped = wrapped_later(graph, functions)
-        reached = [*held, *(place for place in (*parameters, *gradients) if place.kind != "attr")]
-        unseen, owners = Unseen(callbacks, held, graph), Owners.build(files)
-        flags = flags.union(*(file.flags for file in files))
+        reached = [*held, *kept, *(place for place in (*parameters, *gradients) if place.kind != "attr")]
+        unseen, owners = Unseen(callbacks, held, graph, kept), Owners.build(files)
         groups = given_groups(files, graph, functions) if "own_group" in flags else frozenset()
         if any(place in groups for place in spread(graph, instances, seeds(edges, "subgroup"))):
             flags |= {"subgroup"}
@@ -133,7 +135,6 @@ class Project:
             flags |= {"bounded"}
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
-        chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), flags, names.resolve)
         return cls(
             flags=chosen.flags(flags, renamed),
             twins=chosen,
@@ -159,7 +160,7 @@ class Project:
             sources={file.path: file.source for file in files if file.source},
             unwrapped=unwrapped,
             optimizers=Optimizers.build(files),
-            kept=Kept(Lookup(kept, owners), bool(kept) and not any(one.kind == "seed" and one.path for one in held)),
+            kept=Kept.build(kept, held, owners),
             fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
             taking=frozenset(one.path for one in files if one.flags & STATES == {"takes_state"}),
             given_rank=own_names((name for file in files for name in file.given_rank), (file.module for file in files)),

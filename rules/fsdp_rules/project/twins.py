@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.places import module_name
+from fsdp_rules.project.places import Place, module_name
 
 #: What a file names that wraps, shards, or chooses between functions that do.
 CHOOSES = re.compile(rb"fsdp|shard|wrap|parallel|strateg", re.IGNORECASE)
+#: Files whose wraps only test the others.
+TEST = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)")
 #: The names that each alternative of one choice reads, by their dotted names.
 Choice = tuple[frozenset[str], ...]
 #: The first and the last line of a function or class.
@@ -45,16 +47,27 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Twins:
-    """The lines of FSDP1's functions that have a twin, by file, and whether no other wraps a model."""
+    """The lines of FSDP1's functions that have a twin, by file, and whether no other wraps a model, outside of tests.
+
+    ``wraps`` are the lines, by file, of the wraps that have no FSDP2 branch in their own function.
+    """
 
     lines: Mapping[str, tuple[Lines, ...]] = field(default_factory=dict)
     are_all: bool = False
+    wraps: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def flags(self, flags: frozenset[str], renamed: bool) -> frozenset[str]:
         """``flags`` of the project; ``renamed``: whether another file gives a wrap its name."""
         if renamed:
             return flags | {"fsdp1"}
         return (flags - {"fsdp1"}) | {"gated"} if self.are_all else flags
+
+    def keeps(self, wrap: Place) -> bool:
+        """Whether ``wrap``, a place of the kind ``seed``, stays FSDP1's in a project that has others to rewrite."""
+        if self.are_all or not wrap.part or not any(self.wraps.values()):
+            return False
+        line = int(wrap.part)
+        return line not in self.wraps.get(wrap.path, (line,)) or self.has(wrap.path, line)
 
     def has(self, path: str, line: int) -> bool:
         """Whether ``line`` of the file at ``path`` is in a function with an FSDP2 twin."""
@@ -109,13 +122,15 @@ def _sides(source: Source) -> Sides:
     return Sides(old, frozenset(new), choices, put, calls, wraps)
 
 
-def twins(sources: Iterable[Source], flags: frozenset[str], resolve: Callable[[str], str]) -> Twins:
-    """The functions of ``sources`` that one choice has as its FSDP1 side, where another side of it is FSDP2's.
+def twins(given: Iterable[Source], flags: frozenset[str], resolve: Callable[[str], str]) -> Twins:
+    """The functions of the ``given`` files that one choice has as its FSDP1 side, where another side of it is FSDP2's.
 
     None where the ``flags`` of the project name one FSDP alone.
     """
+    sources = [*given]
+    wraps = {source.path: source.wraps for source in sources}
     if not flags >= {"fsdp1", "fsdp2"}:
-        return Twins()
+        return Twins(wraps=wraps)
     found = [(source.path, _sides(source)) for source in sources if source.data]
     old = {name: (path, lines) for path, sides in found for name, lines in sides.old.items()}
     new = frozenset().union(*(sides.new for _, sides in found))
@@ -131,9 +146,9 @@ def twins(sources: Iterable[Source], flags: frozenset[str], resolve: Callable[[s
         if any(arm & new and not arm & old.keys() for arm in arms):
             for path, span in (old[name] for arm in arms if not arm & new for name in arm & old.keys()):
                 lines[path].add(span)
-    chosen = Twins({path: tuple(sorted(spans)) for path, spans in lines.items()}, False)
-    left = any(not chosen.has(path, line) for path, sides in found for line in sides.wraps)
-    return replace(chosen, are_all=bool(lines) and not left)
+    chosen = Twins({path: tuple(sorted(spans)) for path, spans in lines.items()}, False, wraps)
+    left = any(not chosen.has(path, line) for path, sides in found if not TEST.search(path) for line in sides.wraps)
+    return replace(chosen, are_all=(bool(lines) or "gated" in flags) and not left)
 
 
 def _reached(names: Iterable[str], calls: Mapping[str, frozenset[str]], resolve: Callable[[str], str]) -> set[str]:

@@ -10,18 +10,23 @@ from fsdp_rules.project.callbacks import Callbacks
 from fsdp_rules.project.edges import Call, Graph, called
 from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.flow import Held
+from fsdp_rules.project.leaving import of_place
 from fsdp_rules.project.places import Place, scopes
+from fsdp_rules.project.values import UNNAMED
 
 #: Functions of configuration libraries that call what a configuration names.
 CONFIGURED = frozenset({"instantiate"})
 
 
 class Unseen:
-    """Looks back from the calls that are given a wrapped model (``held``) to what they may call."""
+    """Looks back from the calls that are given a wrapped model (``held``) to what they may call.
 
-    def __init__(self, callbacks: Callbacks, held: dict[Place, Held], graph: Graph) -> None:
+    ``kept`` are the places of models that keep FSDP1.
+    """
+
+    def __init__(self, callbacks: Callbacks, held: dict[Place, Held], graph: Graph, kept: Iterable[Place] = ()) -> None:
         self._callbacks = callbacks
-        self._held = held
+        self._giving = {(place.path, place.scope) for place in (*held, *kept) if place.kind == "ret"}
         self._closed: set[Place] = set()
         self._back = graph.back
         #: What calls give of which no function is known, so that no edge is from there.
@@ -43,7 +48,16 @@ class Unseen:
         )
 
     def exits(self) -> Iterator[Exit]:
-        """The ways to files that may have one of the functions."""
+        """The ways to files that may have one of the functions, or call one that gives a model from a table."""
+        functions = self._callbacks.functions
+        for place in self._callbacks.carrying(self._giving):
+            yield from of_place(place, functions.files, functions)
+            if place.kind == "arg" and place.name.startswith(UNNAMED):
+                # What a decorator with arguments registers.
+                for one in self._sources([place._replace(kind="callee", part="")]):
+                    yield from self._exits(one)
+        for path in {path for path, _ in self._giving}:
+            yield Exit(Way.LOOKED_UP, functions.files[path].module.rpartition(".")[2])
         for call in self.calls:
             if call[2].rpartition(".")[0].endswith("import_module"):
                 yield Exit(Way.DEFINED, call[2].rpartition(".")[2])

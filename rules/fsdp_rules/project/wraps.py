@@ -33,7 +33,7 @@ class Wraps:
         """From which line on each (scope, name) is wrapped, where its function does that; a loop counts as one line.
 
         Where no ``FSDP(...)`` or ``fully_shard(...)`` says it, that is the last line that makes a name out of itself
-        (``model = f(model)``).
+        (``model = f(model)``, ``model, device = f(model)``).
         """
         return {**self._rebound, **self._wrapped}
 
@@ -80,6 +80,10 @@ class Wraps:
         given |= {text_of(keyword.value) for keyword in value.keywords}
         callee = self.aliases.dotted(value.func)
         for target in node.targets:
+            if isinstance(target, ast.Tuple | ast.List):
+                # model, device = wrap(model)
+                parts = [text_of(element) for element in target.elts]
+                self._rebound.update({(scope, one): loop or node.lineno for one in parts if one and one in given})
             text = text_of(target)
             if text is None:
                 continue

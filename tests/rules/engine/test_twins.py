@@ -142,3 +142,71 @@ def test_a_wrap_that_has_no_twin_is_rewritten_beside_one() -> None:
     assert isinstance(one, Changed)
     assert b"def wrap_old(net):\n    return FSDP(net)" in one.source
     assert b"def teacher(net):\n    return fully_shard(net)" in one.source
+
+
+USES = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+def stop(core):
+    if isinstance(core, FSDP):
+        return core.module.name
+    raise TypeError(core)
+
+def keep(core):
+    core.clip_grad_norm_(1.0)
+    with FSDP.state_dict_type(core, StateDictType.FULL_STATE_DICT):
+        return core.state_dict()
+"""
+GATED = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+
+def build(net, kind):
+    if kind == "one":
+        net = FSDP(net)
+    else:
+        fully_shard(net)
+    return net
+"""
+BOTH = {
+    "functions": {"one": OLD, "two": NEW, "kinds": CHOICES["a dictionary"]},
+    "branches": {"kinds": GATED},
+}
+RUN = "from kinds import build\nfrom uses import keep, stop\ndef run(net, x, kind):\n    model = build(net, kind)\n"
+
+
+@pytest.mark.parametrize("choice", BOTH.values(), ids=BOTH.keys())
+def test_what_is_done_to_a_model_of_a_choice_stays_beside_a_wrap_that_is_rewritten(choice: dict[str, str]) -> None:
+    """A rewritten test for FSDP2's class is false of the FSDP1 model, and FSDP2's states are not its own."""
+    run = f"{RUN}    stop(model)\n    return keep(model)\n"
+    files = {**choice, "uses": USES, "main": run, "other": OLD.replace("wrap_old", "teacher")}
+    results = rewrite_tree({f"{name}.py": text.encode() for name, text in files.items()})
+    assert isinstance(results["other.py"], Changed)
+    assert not isinstance(results["uses.py"], Changed)
+    assert {found.level.value for found in results["uses.py"].findings} == {"info"}
+
+
+@pytest.mark.parametrize("choice", BOTH.values(), ids=BOTH.keys())
+def test_what_both_kinds_of_models_reach_is_manual(choice: dict[str, str]) -> None:
+    teach = (
+        OLD.replace("wrap_old", "teacher") + "from uses import keep\ndef save(net):\n    return keep(teacher(net))\n"
+    )
+    scaler = (
+        f"from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler{USES}scaler = ShardedGradScaler()\n"
+    )
+    files = {**choice, "uses": scaler, "main": f"{RUN}    stop(model)\n    return keep(model)\n", "other": teach}
+    results = rewrite_tree({f"{name}.py": text.encode() for name, text in files.items()})
+    found = {(one.rule, one.level.value) for one in results["uses.py"].findings}
+    assert {(rule, "manual") for rule in ("FSDP201", "FSDP204", "FSDP301", "FSDP309")} <= found
+    assert ("FSDP205", "info") in found
+
+
+@pytest.mark.parametrize(
+    "path", ["tests/test_wraps.py", "test_wraps.py", "src/wraps_test.py", "pkg/tests/gpu/wraps.py"]
+)
+@pytest.mark.parametrize("choice", BOTH.values(), ids=BOTH.keys())
+def test_a_wrap_of_a_test_does_not_undo_a_choice(choice: dict[str, str], path: str) -> None:
+    run = f"{RUN}    stop(model)\n    return keep(model)\n"
+    files = {f"{name}.py": text for name, text in {**choice, "uses": USES, "main": run}.items()} | {path: OLD}
+    results = rewrite_tree({name: text.encode() for name, text in files.items()})
+    assert not any(isinstance(result, Changed) for result in results.values())
+    assert any(found.rule == "FSDP101" for found in results[path].findings)

@@ -108,6 +108,13 @@ def test_nothing_is_done_to_a_model_above_its_wrap() -> None:
         "from torch.distributed.fsdp import fully_shard\n"
         "def f(net, x):\n    y = net.forward(x)\n    fully_shard(net)\n    return net(x) + y\n",
     )
+    # Another file's function that is called above the wrap, which gives the model beside other things.
+    for line in ("net, device = wrap(net)", "device, net = wrap(net=net)", "[net, device] = wrap(net)"):
+        source = f"def count(m):\n    return m.module.name\ndef f(net):\n    count(net)\n    {line}\n"
+        check_noop(
+            f"from wraps import wrap\n{source}",
+            wraps=HEAD + WRAPS.replace("return FSDP(net)", "net = FSDP(net)\n    return net, net"),
+        )
     # DDP's method of the same name: FSDP1's is not there yet.
     check_noop(
         "from wraps import wrap\ndef f(net):\n    with net.no_sync():\n        pass\n    net = wrap(net)\n",
