@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from packaging.version import Version
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 
 import fsdp_compat
 from fsdp_compat import ShardingStrategy
+from fsdp_compat.torch_.versions import TORCH
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
@@ -37,11 +39,13 @@ THE_WHOLE: dict[str, Callable[[Grads], float]] = {
     "root of a sum": lambda grads: torch.stack([(grad * grad).sum() for grad in grads]).sum().sqrt().item() ** 2,
     "numel": lambda grads: float(sum(grad.numel() for grad in grads)),
 }
-#: Whether something is so in a rank's own part.
+#: Whether something is so in a rank's own part; since torch 2.14, in any or every rank's.
 ASKED: dict[str, Callable[[Grads], bool]] = {
     "nan": lambda grads: any(bool(torch.isnan(grad).any().item()) for grad in grads),
     "finite": lambda grads: all(bool(grad.isfinite().all()) for grad in grads),
 }
+#: DTensor's any() and all() reduce over ranks since then.
+ANSWERS_FOR_ALL = Version("2.14") <= TORCH
 REFUSED: dict[str, Callable[[Grads], Any]] = {
     "allclose": lambda grads: [torch.allclose(grad, grad) for grad in grads],
     "numpy": lambda grads: [grad.cpu().numpy() for grad in grads],
@@ -83,7 +87,8 @@ def seen(rank: int, world_size: int) -> None:
         for name, asked in ASKED.items():
             counts = [over_ranks(asked(grads)) for grads in (theirs, ours)]
             assert (0 < counts[0] < world_size) is bad, name
-            assert counts[0] == counts[1], (name, counts, bad)
+            of_all = {"nan": float(world_size), "finite": 0.0}[name] if bad and ANSWERS_FOR_ALL else counts[0]
+            assert counts[1] == of_all, (name, counts, bad)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, _init_utils
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.distributed.tensor import DTensor
 
 from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy
+from fsdp_compat.torch_.versions import TORCH
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.gates import needs_torch
@@ -78,6 +80,9 @@ def with_setting(rank: int, world_size: int, setting: str, style: str) -> None:
             their_weights = full({clean(name): param for name, param in theirs.named_parameters()})
     rounding = 0.0 if accumulate == 1 else 1e-5
     torch.testing.assert_close(losses, their_losses, rtol=rounding, atol=0.0)
+    # Since 2.15 FSDP2 adds up over tensor-parallel ranks in fp32, FSDP1 in bf16.
+    if (setting, style) == ("bf16", "sequence") and Version("2.15") <= TORCH:
+        rounding = 1e-4
     for name, weight in weights.items():
         torch.testing.assert_close(weight, their_weights[name], rtol=rounding, atol=rounding)
 

@@ -111,9 +111,11 @@ def _units(model: nn.Module) -> Iterator[UnitFacts]:
 
 def _fsdp2(name: str, module: nn.Module, group: Any, names: dict[int, str]) -> UnitFacts:
     params = [param.sharded_param for param in group.fsdp_params]
-    policy, mesh = group.mp_policy, group.mesh_info
+    # Since 2.15 each parameter has a policy of its own, in which param_dtype alone may be another.
+    policies = [param.mp_policy if hasattr(param, "mp_policy") else group.mp_policy for param in group.fsdp_params]
+    policy, mesh = policies[0], group.mesh_info
     numel = sum(param.numel() for param in params)
-    size = policy.param_dtype.itemsize if policy.param_dtype is not None else None
+    sizes = [None if policy.param_dtype is None else policy.param_dtype.itemsize for policy in policies]
     owners = [
         (names.get(id(param._module_info.module), ""), param._module_info.param_name) for param in group.fsdp_params
     ]
@@ -123,7 +125,7 @@ def _fsdp2(name: str, module: nn.Module, group: Any, names: dict[int, str]) -> U
         module,
         numel,
         sum(param.numel() * param.element_size() for param in params),
-        sum(param.numel() * (size or param.element_size()) for param in params),
+        sum(param.numel() * (size or param.element_size()) for param, size in zip(params, sizes, strict=True)),
         sum(local(param).numel() * param.element_size() for param in params),
         sum(param.numel() for param in params if param.requires_grad),
         tuple(dict.fromkeys(param.dtype for param in params)),
