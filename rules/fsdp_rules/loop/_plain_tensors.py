@@ -41,7 +41,7 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         if target is Certainty.MAYBE and not isinstance(kept, cst.Name) and owner_of_named(kept, file) is None:
             return Certainty.NO
         return Certainty.NO if _may_be_sharded(given[0], file) else target
-    if isinstance(func, cst.Attribute) and func.attr.value in CHANGES and any(_is_made(one, file) for one in given):
+    if isinstance(func, cst.Attribute) and func.attr.value in CHANGES and any(is_made(one, file) for one in given):
         return sharded_parameter(func.value, file)
     if file.resolved(func) == FILLS and given:
         model = model_of_parameters(given[0], file)
@@ -61,19 +61,19 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
 
 def added_plain(node: cst.AugAssign, file: File) -> Certainty:
     """How sure it is that ``node``, ``p += torch.randn(p.shape)``, adds a plain tensor to a sharded parameter."""
-    return sharded_parameter(node.target, file) if _is_made(node.value, file) else Certainty.NO
+    return sharded_parameter(node.target, file) if is_made(node.value, file) else Certainty.NO
 
 
-def _is_made(node: cst.BaseExpression, file: File) -> bool:
+def is_made(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is a plain tensor that torch makes, or is computed from one."""
     node = file.value(node)
     if isinstance(node, cst.BinaryOperation):
-        return _is_made(node.left, file) or _is_made(node.right, file)
+        return is_made(node.left, file) or is_made(node.right, file)
     if not isinstance(node, cst.Call):
         return False
     if file.resolved(node.func) in MAKES:
         return True
-    return isinstance(node.func, cst.Attribute) and file.resolved(node.func) is None and _is_made(node.func.value, file)
+    return isinstance(node.func, cst.Attribute) and file.resolved(node.func) is None and is_made(node.func.value, file)
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -24,6 +24,7 @@ BEFORE = "register_forward_pre_hook"
 AFTER = "register_forward_hook"
 FIRST = "prepend=True has the hook run before FSDP2 casts the inputs, as under FSDP1"
 CAST = "FSDP2 casts the inputs to param_dtype before this hook (FSDP1: after it)"
+ALONE = "give it prepend=True, if it is the only hook that is registered before this model's forward"
 ORDER = "with several hooks, give prepend=True to each, and register the one that has to run first as the last"
 SEEN = "assumes this hook does not use the inputs, which it now gets in param_dtype (FSDP1: as they were given)"
 
@@ -87,7 +88,8 @@ def build(net, add_noise):
         elif _prepend(node) is None and held is Certainty.YES and _is_alone(node, file):
             yield Diagnosis(node, Level.SAFE, FIRST, edits=(Replace(node, lambda code: _prepended(node, code)),))
         elif _prepend(node) is not True:
-            yield Diagnosis(node, Level.MANUAL, f"{prefix}{CAST}", ORDER)
+            alone = _prepend(node) is None and _is_alone(node, file)
+            yield Diagnosis(node, Level.MANUAL, f"{prefix}{CAST}", ALONE if alone else ORDER)
 
 
 def _prepend(call: cst.Call) -> bool | None:

@@ -10,11 +10,13 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.loop._not_sharded_yet import is_filled_before_sharding
+from fsdp_rules.loop._plain_tensors import is_made
 from fsdp_rules.loop._sent import COLLECTIVES, is_collective, sent, sent_together
 from fsdp_rules.loop.hand_reduced import AWARE, HandReducedNorms
 from fsdp_rules.model.parameters import sharded_gradient, sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameters
+from fsdp_rules.model.tensors import may_be_tensor, same_values
+from fsdp_rules.model.wrapping import binds, loops_around, model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -23,7 +25,10 @@ from fsdp_rules.verdict.what_to_test import CLIPPING
 
 #: What takes no number out of a gradient, or changes it in place alike on every shard.
 HARMLESS = frozenset(
-    {"add_", "data_ptr", "detach_", "device", "div_", "dtype", "mul_", "record_stream", "requires_grad_", "zero_"}
+    {
+        *("add_", "clamp_", "clip_", "data_ptr", "detach_", "device", "div_", "dtype", "mul_", "nan_to_num_", "neg_"),
+        *("record_stream", "requires_grad_", "sign_", "sub_", "zero_"),
+    }
 )
 CASTS = frozenset({"bfloat16", "clone", "contiguous", "detach", "double", "float", "half", "to"})
 #: Calls that take numbers out of gradients, and those under which a DTensor raises or that make others of them.
@@ -179,12 +184,48 @@ def _is_handed(node: cst.BaseExpression, file: File) -> bool:
 
 def _is_data(node: cst.Attribute, file: File) -> bool:
     """Whether the number in a gradient goes anywhere: not where it is cleared, scaled or compared with None."""
+    if _is_changed_alike(node, file):
+        return False
     parent = file.parent(node)
     if isinstance(parent, cst.Attribute):
-        return parent.attr.value not in HARMLESS and not (parent.attr.value in CASTS and _is_put_back(node, file))
+        return not (parent.attr.value in CASTS and _is_put_back(node, file))
     return not isinstance(
         parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget | cst.Del | cst.If | cst.BooleanOperation
     )
+
+
+def _is_changed_alike(node: cst.Attribute, file: File) -> bool:
+    """Whether a gradient, or its data, is asked for no number, or changed in place by what is no plain tensor."""
+    current: cst.CSTNode = node
+    while True:
+        parent = file.parent(current)
+        if isinstance(parent, cst.AugAssign):
+            return parent.target is current and not _may_be_plain(parent.value, file)
+        if not isinstance(parent, cst.Attribute):
+            return False
+        call = file.parent(parent)
+        called = isinstance(call, cst.Call) and call.func is parent
+        if parent.attr.value in HARMLESS:
+            given = [one.value for one in call.args] if isinstance(call, cst.Call) and called else []
+            return not any(_may_be_plain(one, file) for one in given)
+        if parent.attr.value == "detach" and called and call is not None:
+            current = call
+        elif parent.attr.value == "data" and not called:
+            current = parent
+        else:
+            return False
+
+
+def _may_be_plain(value: cst.BaseExpression, file: File) -> bool:
+    """Whether ``value`` is a plain tensor, or another one for each parameter, as a mask out of a dictionary is."""
+    if is_made(value, file):
+        return True
+    inner = same_values(value)
+    if isinstance(inner, cst.Name):
+        each = any(binds(loop.target, inner.value) for loop in loops_around(inner, file))
+    else:
+        each = isinstance(inner, cst.Subscript)
+    return each and may_be_tensor(inner, file) is Certainty.NO
 
 
 def _is_put_back(node: cst.Attribute, file: File) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.loop.forward_hooks import ALONE, ORDER
 from tests.rules.helpers import findings
 
 SOURCE = """
@@ -49,4 +50,7 @@ def test_several_hooks_would_run_in_another_order() -> None:
 def test_a_hook_that_another_file_registers() -> None:
     main = SOURCE.format(above="from example import watch", given=BF16, line="watch(model, hook)")
     found = findings("def watch(net, hook):\n    net.register_forward_pre_hook(hook)\n", main=main)
-    assert "FSDP236" in {one.rule for one in found}
+    (only,) = [one for one in found if one.rule == "FSDP236"]
+    assert (only.level.value, only.advice) == ("manual", ALONE)
+    twice = "def watch(net, hook):\n    net.register_forward_pre_hook(hook)\n    net.register_forward_pre_hook(hook)\n"
+    assert {one.advice for one in findings(twice, main=main) if one.rule == "FSDP236"} == {ORDER}
