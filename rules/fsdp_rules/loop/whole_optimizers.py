@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._reductions import OF_MANY, REDUCES
+from fsdp_rules.loop._update_numbers import is_only_kept
 from fsdp_rules.loop.hand_reduced import AWARE
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
@@ -32,6 +33,8 @@ IN_BLOCKS = "bitsandbytes.optim."
 BLOCKS = "{name} is made for plain tensors (FSDP1: flat shards), and its kernels are not for DTensors"
 TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit, and compare the losses"
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
+KEPT = "{name} keeps numbers of whole parameters (FSDP1: flat shards), which its steps do not use"
+COMPARED = "compare these numbers with none of FSDP1's runs. p.to_local() gives this rank's part"
 ADVICE = (
     "the new steps are those of training without sharding. For FSDP1's, take every number of to_local() in the "
     "optimizer's step. Compare the losses, and expect to tune the learning rate again"
@@ -88,9 +91,15 @@ def build(model):
                 yield _diagnosis(node, name, held, Level.REVIEW if model is None else Level.MANUAL)
         elif isinstance(node, cst.ClassDef) and any(last_name(base.value).endswith("Optimizer") for base in node.bases):
             held = file.project.entered.is_given_model(node.name.value)
-            if held is not Certainty.NO and (number := _number(node, file)) is not None:
+            numbers = _numbers(node, file) if held is not Certainty.NO else []
+            used = next((one for one in numbers if not is_only_kept(one, node, file)), None)
+            if used is not None:
                 level = Level.MANUAL if held is Certainty.YES else Level.REVIEW
-                yield _diagnosis(number, node.name.value, held, level)
+                yield _diagnosis(used, node.name.value, held, level)
+            elif numbers:
+                message = KEPT.format(name=node.name.value)
+                message = message if held is Certainty.YES else f"if its model is sharded: {message}"
+                yield Diagnosis(numbers[0], Level.REVIEW, message, COMPARED)
 
 
 def _of_blocks(call: cst.Call, file: File) -> Iterable[Diagnosis]:
@@ -116,12 +125,10 @@ def _may_hold_groups(value: cst.BaseExpression) -> Certainty:
     return Certainty.MAYBE if isinstance(value, cst.Name | cst.Attribute) else Certainty.NO
 
 
-def _number(owner: cst.ClassDef, file: File) -> cst.Call | None:
-    """The first number that a method of ``owner`` takes of tensors, without knowing of DTensors or collectives."""
+def _numbers(owner: cst.ClassDef, file: File) -> list[cst.Call]:
+    """The numbers that methods of ``owner`` take of tensors, without knowing of DTensors or collectives."""
     text = file.code(owner)
     if AWARE.search(text) or "param_groups" not in text or "all_reduce" in text:
-        return None
-    for call in file.inside(owner, cst.Call):
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value in NUMBERS:
-            return call
-    return None
+        return []
+    calls = file.inside(owner, cst.Call)
+    return [one for one in calls if isinstance(one.func, cst.Attribute) and one.func.attr.value in NUMBERS]

@@ -96,6 +96,46 @@ def test_optimizers_of_the_program(line: str, given: str, level: str | None) -> 
     assert levels("FSDP228", OWN.format(line=line), main=main) == ([] if level is None else [level])
 
 
+METRICS = """
+import torch
+
+
+class Lion(torch.optim.Optimizer):
+    def step(self):
+        norms = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                update = p.grad.sign()
+                p.sub_(update * group["lr"])
+                {line}
+        {after}
+
+    def get_metrics(self):
+        return {{"norm": getattr(self, "total", None)}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "level"),
+    [
+        ("norms.append(update.norm())", "self.total = torch.stack(norms).norm()", "review"),
+        ("norms.append(torch.linalg.vector_norm(update))", "self.total = max(norms)", "review"),
+        ("self.log(update.norm())", "pass", "review"),
+        ("self.seen = float(update.norm())", "pass", "review"),
+        ("norms.append(update.norm())", "for n in norms:\n            p.mul_(n)", "manual"),
+        ("norm = update.norm()", "p.div_(norm)", "manual"),
+        ("norm = update.norm()\n                scaled = norm * 2", "if scaled > 3:\n            return", "manual"),
+        ("self.scale = update.norm()", "p.mul_(self.scale)", "manual"),
+        ("self.scale = update.norm()", "return self.scale", "manual"),
+        ("self.clip(update.norm())", "pass", "manual"),
+        ("p.data = p / p.norm()", "pass", "manual"),
+    ],
+)
+def test_numbers_that_an_optimizer_only_keeps(line: str, after: str, level: str) -> None:
+    main = f"{HEAD}from example import Lion\n\nmodel = FSDP(net)\noptimizer = Lion(model.parameters(), lr=1)\n"
+    assert levels("FSDP228", METRICS.format(line=line, after=after), main=main) == [level]
+
+
 @pytest.mark.parametrize(
     ("made", "level"),
     [
