@@ -40,7 +40,7 @@ def unbound(gone: cst.CSTNode, subject: str, *claims: cst.CSTNode) -> Diagnosis:
     return Diagnosis(
         gone,
         Level.MANUAL,
-        f"this raises, as nothing assigns {subject} first: without it {subject} is the outer one",
+        f"this raises: nothing assigns {subject} first, and without it {subject} is the outer one",
         f"give {subject} to the function as an argument, then run this tool again",
         claims=claims,
     )

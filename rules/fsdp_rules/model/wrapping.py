@@ -96,9 +96,29 @@ def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cs
             continue
         statement = file.statement(call)
         names = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
-        for text in {dotted(node) for node in (*names, wrapped_module(call)) if node is not None} - {None}:
+        given = wrapped_module(call)
+        units = _run_over(given, file) if isinstance(given, cst.Name) else []
+        for text in {dotted(node) for node in (*names, *units, given) if node is not None} - {None}:
             found[file.scope(call), text or ""].append(statement)
     return dict(found)
+
+
+def _run_over(unit: cst.Name, file: File) -> list[cst.BaseExpression]:
+    """The models of which a loop gives ``unit``: those in its list, and what ``unit`` is compared with by ``is``.
+
+    A rewritten wrap shards units so, and the model itself last.
+    """
+    loops = (entry for entry in file.ancestors(unit) if isinstance(entry, cst.For) and binds(entry.target, unit.value))
+    loop = next(loops, None)
+    if loop is None:
+        return []
+    lists = (element for one in file.inside(loop.iter, cst.List) for element in one.elements)
+    found = [element.value for element in lists if isinstance(element, cst.Element)]
+    for test in file.inside(loop.body, cst.Comparison):
+        last = test.comparisons[0]
+        if binds(test.left, unit.value) and isinstance(last.operator, cst.Is):
+            found.append(last.comparator)
+    return found
 
 
 def assignments(file: File) -> list[cst.Assign]:

@@ -27,6 +27,8 @@ class Wraps:
         self.instances: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._wrapped: dict[tuple[str, str], int] = {}
         self._rebound: dict[tuple[str, str], int] = {}
+        # The models of which the last loop with such a target gives it units.
+        self._over: dict[str, list[str]] = {}
         self._body(tree.body, "", 0)
 
     def since(self) -> dict[tuple[str, str], int]:
@@ -67,7 +69,10 @@ class Wraps:
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.value.args:
                 text = text_of(node.value.args[0])
                 if text is not None and self.aliases.dotted(node.value.func) in SHARDING:
-                    self._wrapped.setdefault((scope, text), loop or node.lineno)
+                    for one in (text, *self._over.get(text, ())):
+                        self._wrapped.setdefault((scope, one), loop or node.lineno)
+            if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+                self._over[node.target.id] = _run_over(node, node.target.id)
             around = loop or (node.lineno if isinstance(node, ast.For | ast.AsyncFor | ast.While) else 0)
             for child in children(node):
                 if isinstance(child, ast.stmt):
@@ -94,3 +99,12 @@ class Wraps:
             if callee is not None:
                 home = self.owner(scope) if text.startswith("self.") else scope
                 self.instances[home, text].add(callee)
+
+
+def _run_over(loop: ast.For, unit: str) -> list[str]:
+    """The dotted names in the list that ``loop`` runs over, and of what ``unit``, its target, is compared with."""
+    found = [element for one in ast.walk(loop.iter) if isinstance(one, ast.List) for element in one.elts]
+    for test in (one for line in loop.body for one in ast.walk(line) if isinstance(one, ast.Compare)):
+        if text_of(test.left) == unit and isinstance(test.ops[0], ast.Is):
+            found.append(test.comparators[0])
+    return [text for element in found if (text := text_of(element)) is not None]

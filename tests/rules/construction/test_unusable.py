@@ -1,4 +1,4 @@
-"""FSDP101: wraps that FSDP1 cannot train with are left for a human, and what a loop brings back is a sharded model."""
+"""Wraps that FSDP1 cannot train with are left for a human, and what a first run writes is a wrap for the second."""
 
 from __future__ import annotations
 
@@ -106,3 +106,45 @@ def test_what_a_loop_brings_back_to_a_line_above_the_wrap(line: str, is_sharded:
     )
     said = [found for found in findings(IMPORT + source) if found.rule == "FSDP201"]
     assert bool(said) == is_sharded
+
+
+@pytest.mark.parametrize("name", ["net", "self.model"])
+@pytest.mark.parametrize("use", ["M.clip_grad_norm_(1.0)", "state = M.state_dict()", "M.load_state_dict(state)"])
+@pytest.mark.parametrize(
+    "policy",
+    ["auto_wrap_policy=policy", "auto_wrap_policy=policy, param_init_fn=build", "mixed_precision=bf16", "**kwargs"],
+)
+def test_what_stands_above_the_units_of_a_wrap_is_left_by_a_second_run_too(name: str, use: str, policy: str) -> None:
+    source = f"def f(x):\n    {use}\n    M = FSDP(M, {policy})\n    M.eval()\n\n\ndef g():\n    M = FSDP()\n"
+    result = rewrite(IMPORT + source.replace("M", name))
+    assert isinstance(result, Changed)
+    again = rewrite(result.source)
+    assert isinstance(again, Unchanged) or again == Changed(result.source, again.findings)
+
+
+INNER = {
+    "assigned": "def inner(x):\n        make = x\n        return make(x)",
+    "global": "def inner(x):\n        global make\n        make = x\n        return make(x)",
+    "nonlocal": "def inner(x):\n        nonlocal make\n        make(x)\n        make = x",
+    "nonlocal that is not read": "def inner(x):\n        nonlocal make\n        make = x",
+    "read": "def inner(x):\n        return make",
+    "a default": "def inner(x, y=make):\n        make = y\n        return make",
+    "a comprehension": "def inner(x):\n        return [make for make in x]",
+    "a class": "class inner:\n        own = make\n        make = 1",
+}
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER.keys())
+def test_a_partial_whose_name_is_meant_inside_as_well(inner: str) -> None:
+    source = "def f(net):\n    make = partial(FSDP, use_orig_params=True)\n    net = make(net)\n"
+    result = rewrite("from functools import partial\n" + IMPORT + source + f"    {inner}\n    return inner\n")
+    assert isinstance(result, Changed)
+    assert b"make = partial(fsdp_compat.shard, use_orig_params=True)" in result.source
+    assert b"FSDP" not in result.source
+
+
+def test_a_partial_whose_name_another_function_has_as_well() -> None:
+    source = "def f(net):\n    make = partial(FSDP, use_orig_params=True)\n    return make(net)\n\n\n"
+    result = rewrite("from functools import partial\n" + IMPORT + source + source.replace("f(net)", "g(net)", 1))
+    assert isinstance(result, Changed)
+    assert result.source.count(b"return fully_shard(net)") == 2

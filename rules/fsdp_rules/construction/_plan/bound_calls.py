@@ -49,6 +49,8 @@ def calls_of_partial(partial: cst.Call, file: File) -> list[Bound] | str:
     bound = file.bindings.found.get((file.scope(target), target.value), [])
     if not uses or len(bound) != 1 or is_imported(Found(carriers=tuple(uses)), file):
         return UNSEEN
+    if (line := _other_line(target, uses, file)) is not None:
+        return f"{target.value} is another object in line {line}, or may be"
     found: list[Bound] = []
     for use in uses:
         call = file.parent(use)
@@ -56,6 +58,17 @@ def calls_of_partial(partial: cst.Call, file: File) -> list[Bound] | str:
             return f"{use.value} is not only called, but read in line {file.span(use).line}"
         found.append(Bound(call, partial, statement, use.value))
     return next(_beyond(found, file), found)
+
+
+def _other_line(target: cst.Name, uses: list[cst.Name], file: File) -> int | None:
+    """Where the name ``target`` is meant in its scope, or in one inside of it, by what is none of its ``uses``."""
+    known, home = set(uses), file.scope(target)
+    declared = [entry for one in file.nodes(cst.Global) for entry in one.names]
+    declared += [entry for one in file.nodes(cst.Nonlocal) for entry in one.names]
+    others: list[cst.CSTNode] = [use for use in file.uses(target.value) if use not in known]
+    others += [entry for entry in declared if entry.name.value == target.value]
+    inside = (one for one in others if not home or f"{file.scope(one)}.".startswith(f"{home}."))
+    return next((file.span(one).line for one in inside), None)
 
 
 def calls_in_context(context: cst.Call, block: cst.With, file: File) -> list[Bound] | str:

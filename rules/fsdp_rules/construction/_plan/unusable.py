@@ -35,7 +35,7 @@ def unusable(call: cst.Call, module: cst.BaseExpression, file: File) -> Iterator
         and is_bound_outside(call, module.value, file)
         and is_only_binding(place.statement, module.value, file)
     ):
-        yield unbound(place.statement, module.value, call.func)
+        yield unbound(call, module.value, call.func)
 
 
 def _kept(module: cst.BaseExpression) -> cst.BaseExpression | None:
