@@ -84,6 +84,10 @@ class Aliases:
         dotted = self.dotted(node)
         return canonical(dotted) if dotted else None
 
+    def is_mapped(self, node: ast.Call) -> bool:
+        """Whether ``node`` is ``map(FSDP, models)``."""
+        return text_of(node.func) == "map" and bool(node.args) and self.known(node.args[0]) == FSDP
+
     def is_factory(self, node: ast.expr) -> bool:
         """Whether ``node`` is a ``functools.partial(FSDP, ...)``."""
         if not isinstance(node, ast.Call) or not node.args:

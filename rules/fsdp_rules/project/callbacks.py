@@ -110,9 +110,9 @@ class Callbacks:
         ]
 
     def carrying(self, functions: Container[tuple[str, str]]) -> Iterator[Place]:
-        """The places at which one of ``functions``, by their files and qualified names, is as a value."""
+        """The places at which one of ``functions``, by their files and qualified names, or FSDP1's class is a value."""
         for place, values in self._values.items():
-            if any((value.path, value.qualified) in functions for value in values):
+            if any(not value.path or (value.path, value.qualified) in functions for value in values):
                 yield place
 
     def _is_attribute(self, call: Call) -> bool:

@@ -10,6 +10,7 @@ from fsdp_rules.project.dotted_names import Found
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.handed_back import HandedBack
+from fsdp_rules.project.indexer import NO_MODEL
 from fsdp_rules.project.places import SEED, Flow, Place, Sure, field_of, joint
 
 #: From each place to those that its value reaches, each with how sure that is.
@@ -24,13 +25,15 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
     """The flows of all files, from source to targets, with each call joined to the functions that it may mean."""
     edges: Edges = defaultdict(list)
     handed = HandedBack(files)
+    returned = (flow.target for file in files for flow in file.flows if flow.target.kind == "ret")
+    tuples = {(place.path, place.scope) for place in returned if place.part}
     for file in files:
         for flow in file.flows:
             if flow.target.kind == "arg" and flow.target.part == "**" and flow.source.kind == "var":
                 for source, target in _by_keyword(flow, functions):
                     edges[source].append((target, False))
             reached = targets_of(flow, functions)
-            for source, sure in _sources(flow, functions, handed):
+            for source, sure in _sources(flow, functions, handed, tuples):
                 edges[source] += reached if sure else [(target, joint(sure, given)) for target, given in reached]
     _imported_values(files, functions, edges)
     _inherited(functions, edges)
@@ -85,7 +88,7 @@ def _by_keyword(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Place
             yield flow.source._replace(kind="item", part=name), Place("param", file.path, qualified, name)
 
 
-def _sources(flow: Flow, functions: Functions, handed: HandedBack) -> Iterator[tuple[Place, Sure]]:
+def _sources(flow: Flow, functions: Functions, handed: HandedBack, tuples: set[Owner]) -> Iterator[tuple[Place, Sure]]:
     source = flow.source
     if source.kind == "call":
         if not source.part and functions.wraps(source):
@@ -94,9 +97,14 @@ def _sources(flow: Flow, functions: Functions, handed: HandedBack) -> Iterator[t
             yield Place("kept", source.path, source.scope), flow.sure
         for file, qualified, guess in functions.of(source):
             result = Place("ret", file.path, qualified, part=source.part)
-            own = handed.arguments(source, file, result)
-            for place, sure in ((result, True),) if own is None else own:
-                yield place, joint(joint(guess, sure), flow.sure)
+            results: list[tuple[Place, Sure]] = [(result, flow.sure)]
+            if source.part and (file.path, qualified) not in tuples and not NO_MODEL.search(flow.target.name):
+                # A list that is unpacked: which of its elements goes to which name is not known.
+                results.append((result._replace(part=""), joint(flow.sure, False)))
+            for one, known in results:
+                own = handed.arguments(source, file, one)
+                for place, sure in ((one, True),) if own is None else own:
+                    yield place, joint(joint(guess, sure), known)
     elif source.kind.startswith("call."):
         field = source.kind.partition(".")[2]
         made = source._replace(kind="call")

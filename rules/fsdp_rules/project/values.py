@@ -232,7 +232,7 @@ class Values:
             self._made(node, place, scope, sure)
             return
         name = callee.rpartition(".")[2]
-        if canonical(callee) in (FSDP, "wrap") or callee in self.aliases.factories:
+        if canonical(callee) in (FSDP, "wrap") or callee in self.aliases.factories or self.aliases.is_mapped(node):
             self.found(node)
             # What a partial wraps is rewritten where the partial is made.
             stays = node.lineno in self.kept and canonical(callee) == FSDP
@@ -246,9 +246,9 @@ class Values:
                 self.value(inner, place, scope, sure)
         elif name in PARAMETERS and isinstance(node.func, ast.Attribute):
             self.taken("parameters", node.func.value, place, scope, sure)
-        elif self.aliases.is_factory(node):
-            self.found(node)
-        elif callee == "functools.partial" and node.args:
+        elif name == "partial" and node.args:
+            if self.aliases.is_factory(node):
+                self.found(node)
             bound = Place("shift", self.path, scope, self.unnamed(node), str(len(node.args) - 1))
             self.value(node.args[0], bound, scope, sure)
             self.flow(bound, place, sure)

@@ -77,6 +77,10 @@ TREES = {
             "        self.net = self.make(net)\n\n    def run(self):\n        keep(self.net)\n"
         ),
     },
+    "a partial of another file": {
+        "one": f"{HEAD}from functools import partial\nmake = partial(FSDP, use_orig_params=True)\n",
+        "main": "from one import make\n" + RUN.format("make(net)"),
+    },
     "getattr of a module": {
         "one": WRAP,
         "table": "import one\n\ndef find(kind):\n    return getattr(one, kind)\n",
@@ -91,9 +95,33 @@ def test_what_a_table_gives_is_followed(files: dict[str, str]) -> None:
     assert [found.rule for found in results["uses.py"].findings] == ["FSDP206"]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "[FSDP(one) for one in (a, b)]",
+        "list(map(FSDP, (a, b)))",
+        "tuple(FSDP(one) for one in (a, b))",
+        "[FSDP(a), FSDP(b)]",
+    ],
+)
+@pytest.mark.parametrize("through", ["return {}", "found = {}\n    return found"])
+def test_elements_of_a_list_that_is_returned_and_unpacked_are_followed(made: str, through: str) -> None:
+    lines = "def run(a, b):\n    first, optimizer = make(a, b)\n    keep(first)\n    count(optimizer)\n"
+    files = {
+        "one": f"{HEAD}\ndef make(a, b):\n    {through.format(made)}\n",
+        "uses": f"{USES}\ndef count(optimizer):\n    return optimizer.module.size\n",
+        "main": f"from one import make\nfrom uses import count, keep\n\n{lines}",
+    }
+    results = rewrite_tree({f"{name}.py": text.encode() for name, text in files.items()})
+    assert [(found.rule, found.line) for found in results["uses.py"].findings] == [("FSDP206", 2)]
+
+
 @pytest.mark.parametrize("files", TREES.values(), ids=TREES.keys())
 def test_a_table_of_other_functions_says_nothing(files: dict[str, str]) -> None:
-    plain = {name: text.replace("return FSDP(net)", "return net") for name, text in files.items()}
+    plain = {
+        name: text.replace("return FSDP(net)", "return net").replace("partial(FSDP", "partial(dict")
+        for name, text in files.items()
+    }
     other = f"{HEAD}\ndef other(net):\n    return FSDP(net).eval()\n"
     trees = {f"{name}.py": text.encode() for name, text in {**plain, "uses": USES, "other": other}.items()}
     results = rewrite_tree(trees)
