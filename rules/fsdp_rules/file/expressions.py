@@ -185,6 +185,21 @@ def taken_text(node: cst.BaseExpression) -> str | None:
     return ".".join([node.value, *reversed(parts)]) if is_taken else None
 
 
+def either_texts(node: cst.BaseExpression) -> list[str]:
+    """``a.c`` and ``b.c`` for ``(a or b).c``, and for ``(a if x else b).c``; nothing for all other expressions."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        parts += [node.attr.value] if isinstance(node, cst.Attribute) else []
+        node = node.value
+    sides: tuple[cst.BaseExpression, ...] = ()
+    if isinstance(node, cst.BooleanOperation):
+        sides = (node.left, node.right)
+    elif isinstance(node, cst.IfExp):
+        sides = (node.body, node.orelse)
+    found = [text for side in sides for text in ([element_text(side)] if element_text(side) else either_texts(side))]
+    return [".".join([text, *reversed(parts)]) for text in found if text is not None]
+
+
 def _taken_from(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """The container that the call ``node`` gives an element of, or all of them."""
     if not isinstance(node, cst.Call):

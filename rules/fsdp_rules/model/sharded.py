@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text, last_name, named_member, taken_text
+from fsdp_rules.file.expressions import either_texts, element_text, last_name, named_member, taken_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
@@ -72,9 +72,10 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     while isinstance(expression, cst.Subscript | cst.Await) and named_member(expression) is None:
         expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression
     text = element_text(expression)
-    if text is None and (taken := taken_text(expression)) is not None:
-        # Which element a call takes is not known, nor whether it may be called a second time.
-        held = min(_followed(expression, taken, file), Certainty.MAYBE)
+    taken = [one for one in (taken_text(expression),) if one is not None] or either_texts(expression)
+    if text is None and taken:
+        # Which element a call takes is not known, nor whether it may be called a second time, nor which of two it is.
+        held = min(max(_followed(expression, one, file) for one in taken), Certainty.MAYBE)
         why = Why.UNKNOWN if held is Certainty.NO else Why.FOLLOWED
         return Sharded(held, why, foreign=_is_foreign(node, held, file))
     place = expression if at is None else at

@@ -53,15 +53,17 @@ def key_of(node: ast.Subscript) -> str | None:
 
 
 def element_text(node: ast.AST | None) -> str | None:
-    """``a.b`` for an attribute of an element, ``a[0].b`` or ``a.get(key).b``; None for all other expressions."""
+    """``a.b`` for an attribute of an element, ``a[0].b``, ``a.get(key).b`` or ``(a or c).b``; None for all others."""
     parts: list[str] = []
     is_element = False
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.BoolOp | ast.IfExp):
         if isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
         elif isinstance(node, ast.Subscript):
             node, is_element = node.value, True
+        elif isinstance(node, ast.BoolOp | ast.IfExp):
+            node, is_element = node.values[0] if isinstance(node, ast.BoolOp) else node.body, True
         else:
             node, is_element = _container(node), True
     if not is_element or not isinstance(node, ast.Name):
