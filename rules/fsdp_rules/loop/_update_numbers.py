@@ -53,15 +53,19 @@ def _given(place: cst.CSTNode, file: File) -> list[str] | None:
             targets = [one.target for one in around.targets] if isinstance(around, cst.Assign) else [around.target]
             texts = [_kept_as(target) for one in targets for target in _parts(one)]
             return None if "" in texts else [*names, *texts]
-        elif isinstance(around, cst.If | cst.While | cst.IfExp | cst.Assert):
-            return None
-        elif isinstance(around, cst.Return):
-            function = file.function(around)
-            return names if function is not None and REPORTS.search(function.name.value) else None
+        elif isinstance(around, cst.Comparison) and isinstance(around.comparisons[0].operator, cst.Is | cst.IsNot):
+            return names
+        elif isinstance(around, cst.If | cst.While | cst.IfExp | cst.Assert | cst.Return):
+            return names if _reports(around, file) else None
         elif isinstance(around, cst.BaseStatement):
             return names
         inner = around
     return names
+
+
+def _reports(node: cst.CSTNode, file: File) -> bool:
+    function = file.function(node)
+    return function is not None and REPORTS.search(function.name.value) is not None
 
 
 def _parts(target: cst.BaseExpression) -> list[cst.BaseExpression]:

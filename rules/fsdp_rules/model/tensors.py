@@ -8,7 +8,8 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.model.parameters import owner_of_named, sharded_parameter, sharded_parameters
-from fsdp_rules.model.wrapping import PASSING, binds, loops_around
+from fsdp_rules.model.sharded import sharded_source
+from fsdp_rules.model.wrapping import PASSING, binds, loops_around, model_of_parameters
 from fsdp_rules.project.project import Certainty
 
 #: Functions that call what they are given by the keyword ``key`` with each element of their first argument.
@@ -55,8 +56,10 @@ def _tensor(node: cst.BaseExpression, file: File, names: int) -> Certainty:
     if isinstance(node, cst.Subscript):
         if (held := _second_of_pair(node, file)) is not Certainty.NO:
             return held
-        other = _gives_pairs(node.value, file) or _gives_groups(node.value)
-        return Certainty.NO if other else sharded_parameter(node, file)
+        # What the project knows of elements may be lists, or dictionaries, of parameters as well.
+        model = model_of_parameters(node.value, file)
+        other = model is None or _gives_pairs(node.value, file) or _gives_groups(node.value)
+        return Certainty.NO if other or model is None else sharded_source(model, file)
     if isinstance(node, cst.Call):
         named = isinstance(node.func, cst.Attribute) and node.func.attr.value == "get_parameter"
         taken = isinstance(node.func, cst.Name) and node.func.value == "next" and not _gives_pairs(node, file)

@@ -62,6 +62,7 @@ HARMLESS = (
     "optimizer = torch.optim.SGD(M.parameters())\nprint(optimizer.param_groups[0]['lr'])",
     "def note(**given):\n    for name, one in given.items():\n        print(one[0], len(one))\n"
     "for p in M.parameters():\n    note(parameter=p)",
+    "parts = [{}, {}]\nfor n, p in M.named_parameters():\n    parts[len(n) % 2][n] = p\nreturn parts",
     "return [torch.save(p, 'part.pt') for p in M.parameters()]",
 )
 

@@ -121,6 +121,7 @@ class Lion(torch.optim.Optimizer):
         ("norms.append(update.norm())", "self.total = torch.stack(norms).norm()", "review"),
         ("norms.append(torch.linalg.vector_norm(update))", "self.total = max(norms)", "review"),
         ("self.log(update.norm())", "pass", "review"),
+        ("self.total = update.norm()", "if self.total is None:\n            self.total = 0", "review"),
         ("self.seen = float(update.norm())", "pass", "review"),
         ("norms.append(update.norm())", "for n in norms:\n            p.mul_(n)", "manual"),
         ("norm = update.norm()", "p.div_(norm)", "manual"),
