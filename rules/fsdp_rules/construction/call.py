@@ -233,6 +233,13 @@ def build(model):
         yield from passed
 
 
+@once
+def is_left(call: cst.Call, file: File) -> bool:
+    """Whether ``call``, which wraps, is left to a human, so that nothing may be built on it."""
+    said = ConstructorCall().visit(call, file)
+    return any(one.level is Level.MANUAL and one.node is call for one in said)
+
+
 def applied_all(calls: list[Bound] | str, file: File) -> list[Diagnosis] | str:
     """The verdicts on all ``calls``, each edit of what they share once, or why one of them is not native."""
     if isinstance(calls, str):

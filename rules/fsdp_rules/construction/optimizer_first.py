@@ -15,6 +15,7 @@ from fsdp_rules.construction._plan.early_optimizers import (
     wraps,
 )
 from fsdp_rules.construction._plan.stale_optimizers import stale_model
+from fsdp_rules.construction.call import is_left
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.wrapping import wrapped_module
@@ -61,10 +62,11 @@ def build(model):
         """Look for optimizers above a call that wraps a model."""
         if isinstance(node, cst.Call) and wraps(node, file):
             for early in early_optimizers(node, file):
-                if early.moves:
-                    yield self._moved(early, file)
-                elif early.speaks:
-                    yield self._relinked(early, file)
+                if not early.moves and not early.speaks:
+                    continue
+                said = self._moved(early, file) if early.moves else self._relinked(early, file)
+                # What a human has to change first is nothing to write more code around.
+                yield _by_hand(early) if said.edits and is_left(node, file) else said
             for given in given_optimizers(node, file):
                 yield self._given(given, node, file)
         if isinstance(node, cst.Call) and file.project.unwrapped:
@@ -123,12 +125,7 @@ def build(model):
     def _relinked(self, early: EarlyOptimizer, file: File) -> Diagnosis:
         name, model = early.name, early.model
         if not file.settings.may_help or isinstance(early.anchor, cst.Return) or early.elsewhere:
-            return Diagnosis(
-                early.built,
-                Level.MANUAL,
-                f"{name} has parameters that {model} no longer has once it is sharded",
-                f"build {name} after the model is sharded",
-            )
+            return _by_hand(early)
         relink = file.ref("fsdp_compat.relink_optimizer")
         return Diagnosis(
             early.built,
@@ -137,3 +134,12 @@ def build(model):
             f"if possible, build {name} after the model is sharded",
             edits=(InsertAfter(early.anchor, lambda code: f"{relink}({name}, {model})"),),
         )
+
+
+def _by_hand(early: EarlyOptimizer) -> Diagnosis:
+    return Diagnosis(
+        early.built,
+        Level.MANUAL,
+        f"{early.name} has parameters that {early.model} no longer has once it is sharded",
+        f"build {early.name} after the model is sharded",
+    )

@@ -23,10 +23,12 @@ NO_PASS = re.compile(r"^(eval$|register_)")
 #: Functions that are given a model and do not run it, by what people call them.
 RUNS_NOTHING = re.compile(
     r"clip|save|load|state|print|log|wrap|optim|sched|param|count|ema|average|checkpoint|compile|shard|DistributedData|"
-    r"^(build|create|get|id|init|isinstance|getattr|hasattr|setattr|len|make|prepare|set|setup|str|type|unwrap)(_|$)",
+    r"^(build|create|get|id|init|isinstance|getattr|hasattr|setattr|len|make|prepare|register|set|setup|str|type|unwrap)(_|$)",
     re.IGNORECASE,
 )
 UNITS = re.compile(r"isinstance\(\w+, ([\w.]+\.)?FSDPModule\)")
+#: What a loop that shards units asks of each, which holds for the model itself.
+ITSELF = re.compile(r"(\w+) is [^\s()]+( or .*)?", re.DOTALL)
 CONDITIONAL = (cst.If, cst.Else, cst.IfExp, cst.BooleanOperation, cst.ExceptHandler, cst.MatchCase)
 
 
@@ -123,8 +125,14 @@ def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pas
 
 
 def _asks_for_units(branch: cst.CSTNode, file: File) -> bool:
-    """Whether ``branch`` runs for every unit of a sharded model, as the loops do that reshard them."""
-    return isinstance(branch, cst.If) and UNITS.fullmatch(file.code(branch.test)) is not None
+    """Whether ``branch`` runs for every unit of a sharded model, as the loops do that shard or reshard them."""
+    test = file.code(branch.test) if isinstance(branch, cst.If) else ""
+    itself, loop = (
+        ITSELF.fullmatch(test),
+        next((one for one in file.ancestors(branch) if isinstance(one, cst.For)), None),
+    )
+    is_unit = itself is not None and loop is not None and file.code(loop.target) == itself[1]
+    return is_unit or UNITS.fullmatch(test) is not None
 
 
 def _excludes(node: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:

@@ -148,3 +148,22 @@ def test_a_partial_whose_name_another_function_has_as_well() -> None:
     result = rewrite("from functools import partial\n" + IMPORT + source + source.replace("f(net)", "g(net)", 1))
     assert isinstance(result, Changed)
     assert result.source.count(b"return fully_shard(net)") == 2
+
+
+@pytest.mark.parametrize("given", ["unknown=1", ""])
+@pytest.mark.parametrize("branch", ["", "if fast: "])
+def test_no_optimizer_is_moved_or_relinked_for_a_wrap_that_is_left(given: str, branch: str) -> None:
+    built = f"import torch\ndef f(net, fast):\n    {branch}opt = torch.optim.SGD(net.parameters())\n"
+    source = f"{IMPORT}{built}    net = FSDP(net, {given})\n    return net\n"
+    said = [found.level.value for found in findings(source) if found.rule == "FSDP117"]
+    assert said == ["manual" if given else "review"]
+
+
+@pytest.mark.parametrize("policy", ["auto_wrap_policy=policy, param_init_fn=build", "param_init_fn=build", ""])
+def test_no_pass_has_run_where_a_model_has_just_been_sharded(policy: str) -> None:
+    source = f"net = FSDP(net, {policy})\nnet.zero_grad()\nnet.generate(x)\nnet = FSDP(net, unknown=1)\n"
+    result = rewrite(IMPORT + source)
+    assert isinstance(result, Changed)
+    assert b"reshard" not in result.source
+    again = rewrite(result.source)
+    assert isinstance(again, Unchanged) or again == Changed(result.source, again.findings)
