@@ -198,6 +198,7 @@ def unsharded(rank: int, world_size: int, strategy: str) -> None:
     assert calls == [8, 8]
 
 
+@CALLS_HOOKS
 @pytest.mark.parametrize(("strategy", "world_size"), [("NO_SHARD", 2), ("FULL_SHARD", 1)])
 def test_hooks_reduce_what_is_not_sharded(pool: Pool, strategy: str, world_size: int) -> None:
     pool.run(unsharded, world_size, strategy)

@@ -9,6 +9,7 @@ import pytest
 from tests.pool import Pool
 from tests.shim import preflight_layouts, preflight_more
 from tests.shim.gates import needs_torch
+from tests.shim.preflight_more import NEEDS
 
 Found = dict[str, tuple[dict[str, str], str, str, bool]]
 #: What a model with one thing wrong rightly has besides.
@@ -20,7 +21,13 @@ def found(pool: Pool) -> list[Found]:
     return pool.run(preflight_more.run, 2)
 
 
-@pytest.mark.parametrize(("name", "check"), [(build.__name__, check) for build, check in preflight_more.ALL.items()])
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        pytest.param(build.__name__, check, marks=[needs_torch(*needs)] if (needs := NEEDS.get(build)) else [])
+        for build, check in preflight_more.ALL.items()
+    ],
+)
 def test_each_defect_is_found_and_nothing_else(found: list[Found], name: str, check: str | None) -> None:
     messages = found[0][name][0]
     assert set(messages) - BESIDES.get(name, set()) == ({check} if check is not None else set()), messages

@@ -68,7 +68,8 @@ def test_the_shim_trains_and_saves_without_fsdp1() -> None:
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=PACKAGE.parent, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == ("['0.bias', '0.weight', '1.bias', '1.weight'] [(4, 4), (4,), (2, 4), (2,)]\n")
+    # Gloo of torch 2.8 prints its connections first.
+    assert done.stdout.splitlines()[-1] == "['0.bias', '0.weight', '1.bias', '1.weight'] [(4, 4), (4,), (2, 4), (2,)]"
 
 
 def fsdp() -> Any:

@@ -24,6 +24,7 @@ from fsdp_compat.optimizers.mixed_groups import leave_open_again, step_one_by_on
 from fsdp_compat.torch_.assigned_data import note_data, refuse_assigned_data
 from fsdp_compat.torch_.gathering import gathered_copies, is_left_alone
 from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run
+from fsdp_compat.torch_.versions import TRACES_UNITS
 from fsdp_compat.units import Place, parameter_at
 
 
@@ -142,7 +143,8 @@ def refuse_exchanged_parameters(unit: nn.Module) -> None:
                 "FullyShardedDataParallel.summon_full_params(model), or load_state_dict."
             )
 
-    unit.register_forward_pre_hook(check, prepend=True)
+    traced = check if TRACES_UNITS else torch.compiler.disable(check)  # type: ignore[no-untyped-call]
+    unit.register_forward_pre_hook(traced, prepend=True)
 
 
 def _is_sharded(module: nn.Module) -> bool:

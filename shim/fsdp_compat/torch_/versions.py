@@ -45,6 +45,10 @@ HAS_GRAD_DTYPE = Version("2.10") <= TORCH
 # exchange rows, so the shim refuses them.
 HAS_UNEVEN_STRIDES = Version("2.10") <= TORCH
 
+# torch.compile traces the question whether a module is a unit of FSDP2 since 2.10 at the latest. In 2.6 and 2.8 it
+# fails there. The shim asks outside of the compiled code, which is split at that place.
+TRACES_UNITS = Version("2.10") <= TORCH
+
 # torch.distributed.checkpoint moves parameters that FSDP and tensor parallelism cut along one dimension to every other
 # layout since 2.8 at the latest. In 2.6 it silently exchanges rows, and the shim warns once: do not move them.
 MOVES_STRIDED_CHECKPOINTS = Version("2.8") <= TORCH
