@@ -217,11 +217,16 @@ def _is_changed_alike(node: cst.Attribute, file: File) -> bool:
 
 
 def _may_be_plain(value: cst.BaseExpression, file: File) -> bool:
-    """Whether ``value`` is a plain tensor, or another one for each parameter, as a mask out of a dictionary is."""
+    """Whether ``value`` is a plain tensor, or another one for each parameter, as a mask out of a dictionary is.
+
+    What else is not known is taken for a number, by which gradients are scaled, unless it is called a mask.
+    """
     if is_made(value, file):
         return True
     inner = same_values(value)
-    if isinstance(inner, cst.Name):
+    if "mask" in last_name(inner).lower():
+        each = True
+    elif isinstance(inner, cst.Name):
         each = any(binds(loop.target, inner.value) for loop in loops_around(inner, file))
     else:
         each = isinstance(inner, cst.Subscript)

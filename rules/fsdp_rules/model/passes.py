@@ -127,10 +127,8 @@ def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pas
 def _asks_for_units(branch: cst.CSTNode, file: File) -> bool:
     """Whether ``branch`` runs for every unit of a sharded model, as the loops do that shard or reshard them."""
     test = file.code(branch.test) if isinstance(branch, cst.If) else ""
-    itself, loop = (
-        ITSELF.fullmatch(test),
-        next((one for one in file.ancestors(branch) if isinstance(one, cst.For)), None),
-    )
+    itself = ITSELF.fullmatch(test)
+    loop = next((one for one in file.ancestors(branch) if isinstance(one, cst.For)), None)
     is_unit = itself is not None and loop is not None and file.code(loop.target) == itself[1]
     return is_unit or UNITS.fullmatch(test) is not None
 

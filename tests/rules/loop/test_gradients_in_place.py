@@ -29,6 +29,8 @@ OTHER = (
     "p.grad.data.mul_(torch.rand(p.shape))",
     "p.grad.data.mul_(masks[n])",
     "p.grad.mul_(masks[n])",
+    "p.grad.mul_(mask)",
+    "p.grad.data.mul_(sparse.grad_mask.to(p.device))",
     "p.grad.data.copy_(x)",
     "p.grad += torch.randn(p.shape)",
     "x.append(p.grad.data)",
