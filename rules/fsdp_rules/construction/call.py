@@ -62,9 +62,9 @@ class ConstructorCall(Rule):
     model itself last. FSDP2 shards in place, so the same object is used afterwards. Where an argument is only known at
     run time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
     `fsdp_compat.shard` takes FSDP1's arguments unchanged and applies them to `fully_shard`. A wrap whose result is
-    dropped, or that is all that assigns its name in a function, raises under FSDP1, and is left as it is. Models with
-    4-bit weights of bitsandbytes need FSDP1: the shards that FSDP2 makes of them lose their quantization state.
-    Optimizers of apex do not work on FSDP2's parameters.
+    dropped, of which FSDP1 trains the units of its policy at most, is left as it is, and so is one that is all that
+    assigns its name in a function, which raises. Models with 4-bit weights of bitsandbytes need FSDP1: the shards
+    that FSDP2 makes of them lose their quantization state. Optimizers of apex do not work on FSDP2's parameters.
     """
 
     id = "FSDP101"
