@@ -219,7 +219,7 @@ def _is_changed_alike(node: cst.Attribute, file: File) -> bool:
 def _may_be_plain(value: cst.BaseExpression, file: File) -> bool:
     """Whether ``value`` is a plain tensor, or another one for each parameter, as a mask out of a dictionary is.
 
-    What else is not known is taken for a number, by which gradients are scaled, unless it is called a mask.
+    What else is not known may be a number, by which gradients are scaled, unless it is called a mask.
     """
     if is_made(value, file):
         return True
