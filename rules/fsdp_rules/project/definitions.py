@@ -28,15 +28,33 @@ def fields(owner: ast.ClassDef) -> list[str]:
     """The names that the constructor which ``dataclass`` (or ``NamedTuple``) writes takes, in order; [] for others."""
     if any(isinstance(entry, ast.FunctionDef) and entry.name == "__init__" for entry in owner.body):
         return []
-    tuples = any(ast.unparse(base).rpartition(".")[2] == "NamedTuple" for base in owner.bases)
     made = any(_makes_constructor(ast.unparse(decorator)) for decorator in owner.decorator_list)
-    if not tuples and not made:
+    if not is_tuple(owner) and not made:
         return []
     return [
         entry.target.id
         for entry in owner.body
         if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
     ]
+
+
+def is_tuple(owner: ast.ClassDef) -> bool:
+    """Whether the fields of ``owner`` are the elements of its objects."""
+    return any(ast.unparse(base).rpartition(".")[2] == "NamedTuple" for base in owner.bases)
+
+
+def named_fields(made: ast.expr) -> list[str]:
+    """The fields of the class that ``made`` makes, ``namedtuple("State", "model step")``; [] for all others."""
+    if not isinstance(made, ast.Call) or len(made.args) < 2:
+        return []
+    if ast.unparse(made.func).rpartition(".")[2] not in ("namedtuple", "NamedTuple"):
+        return []
+    given = made.args[1]
+    if isinstance(given, ast.Constant) and isinstance(given.value, str):
+        return given.value.replace(",", " ").split()
+    listed = given.elts if isinstance(given, ast.List | ast.Tuple) else []
+    names = [one.elts[0] if isinstance(one, ast.Tuple | ast.List) and one.elts else one for one in listed]
+    return [one.value for one in names if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
 def _makes_constructor(decorator: str) -> bool:

@@ -10,7 +10,16 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.askers import asks_for_fsdp1
 from fsdp_rules.project.call_arguments import Calls
-from fsdp_rules.project.definitions import base_calls, fields, is_property, is_super, makes_switch, switches
+from fsdp_rules.project.definitions import (
+    base_calls,
+    fields,
+    is_property,
+    is_super,
+    is_tuple,
+    makes_switch,
+    named_fields,
+    switches,
+)
 from fsdp_rules.project.places import Place
 from fsdp_rules.project.texts import PARAMETERS, lambda_name
 from fsdp_rules.project.walking import children, walk
@@ -25,7 +34,7 @@ NO_MODEL = re.compile(
 #: Methods that put what they are given into what they are called on.
 PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update"})
 #: Calls whose keywords become attributes of what they give.
-NAMESPACES = frozenset({"SimpleNamespace", "Namespace"})
+NAMESPACES = frozenset({"Namespace", "SimpleNamespace", "_replace", "evolve", "replace"})
 
 
 class Indexer(Calls):
@@ -140,15 +149,20 @@ class Indexer(Calls):
                 self.found(base)
                 self.wrappers.add(inner)
         self._decorators(node, inner, scope)
-        names = fields(node)
-        if names:
-            initializer = f"{inner}.__init__"
-            self.functions[initializer] = ("self", *names)
-            for name in names:
-                given = Place("param", self.path, initializer, name)
-                self.flow(given, self.var(initializer, f"self.{name}"))
-                self.flow(given, Place("attr", name=name))
+        if names := fields(node):
+            self._fields(inner, names, is_tuple(node))
         self._body(node.body, inner)
+
+    def _fields(self, owner: str, names: Iterable[str], are_elements: bool) -> None:
+        """What the constructor of the class ``owner`` does that takes the fields called ``names``."""
+        initializer = f"{owner}.__init__"
+        self.functions[initializer] = ("self", *names)
+        for name in names:
+            given = Place("param", self.path, initializer, name)
+            self.flow(given, Place("var", self.path, owner, f"self.{name}"))
+            self.flow(given, Place("attr", name=name))
+            if are_elements:
+                self.flow(given, Place("ret", self.path, f"{owner}.__getitem__"), False)
 
     def _return(self, value: ast.expr, scope: str) -> None:
         if self.aliases.is_factory(value) or text_of(value) in self.aliases.factories:
@@ -184,6 +198,9 @@ class Indexer(Calls):
                 self.askers[named] = self.askers[asked]
             if makes_switch(value):
                 self.switchers.add(named)
+            if names := named_fields(value):
+                self.classes[named] = ()
+                self._fields(named, names, True)
         if isinstance(target, ast.Tuple | ast.List):
             parts = value.elts if isinstance(value, ast.Tuple | ast.List) else None
             for position, element in enumerate(target.elts):
@@ -236,6 +253,9 @@ class Indexer(Calls):
                 self.arguments(f"{base}.{node.func.attr}", node, scope)
             return
         callee = self.aliases.dotted(node.func)
+        is_namespace = str(callee or getattr(node.func, "attr", "")).rpartition(".")[2] in NAMESPACES
+        for keyword in (one for one in node.keywords if is_namespace and one.arg is not None):
+            self.value(keyword.value, Place("attr", name=keyword.arg or ""), scope)
         if callee is None:
             name = self.unnamed(node.func)
             self.value(node.func, Place("callee", self.path, scope, name), scope)
@@ -254,10 +274,6 @@ class Indexer(Calls):
                     self.value(argument, self.put(scope, held), scope, sure=False)
         if callee == "setattr" and len(node.args) == 3:
             self._set(node, scope)
-        if callee.rpartition(".")[2] in NAMESPACES:
-            for keyword in node.keywords:
-                if keyword.arg is not None:
-                    self.value(keyword.value, Place("attr", name=keyword.arg), scope)
         for name in self.callees(callee, node.func, scope):
             self.arguments(name, node, scope)
         self.handed_functions(node, scope)

@@ -15,6 +15,8 @@ PASSING = frozenset(
     {"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"}
     | {"enumerate", "zip", "chain", "cycle", "islice"}
 )
+#: The same, with the modules and the tuples that have what they are given as their elements.
+HOLDING = PASSING | {"ModuleDict", "ModuleList", "Sequential", "_replace"}
 #: Methods of a tensor that give its numbers.
 SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: Methods of containers that give what is in them.

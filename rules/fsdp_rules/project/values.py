@@ -9,8 +9,8 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.places import INNER, Flow, Place, field_of, scopes
 from fsdp_rules.project.texts import (
+    HOLDING,
     PARAMETERS,
-    PASSING,
     SAME_NUMBERS,
     TAKING,
     element_text,
@@ -258,7 +258,7 @@ class Values:
             self.value(node.func.value, place, scope, False)
             for one in self.callees(callee, node.func, scope):
                 self.flow(Place("call", self.path, scope, one), place, False)
-        elif name in PASSING:
+        elif name in HOLDING:
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 self.value(argument, place, scope, False)
         else:
