@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fsdp_rules.engine.agreement import Agreed
     from fsdp_rules.engine.reach import Neighbours
     from fsdp_rules.engine.rewrite import Prepared
+    from fsdp_rules.project.programs import Programs
     from fsdp_rules.project.project import FileFacts, Project
 
 
@@ -42,10 +43,20 @@ class Engine(Protocol):
     def flags_in(self, data: bytes) -> frozenset[str]:
         """What these bytes change in what a rule may assume of the tree; a plain search."""
 
-    def build(self, facts: Iterable[FileFacts], flags: frozenset[str], batchnorm: frozenset[str]) -> Project:
+    def programs(self, neighbours: Neighbours, sources: Iterable[tuple[str, bytes]]) -> Programs:
+        """Which files of a tree may run together; ``sources`` gives the path and the bytes of each."""
+
+    def build(
+        self,
+        facts: Iterable[FileFacts],
+        flags: frozenset[str],
+        batchnorm: frozenset[str],
+        programs: Programs | None = None,
+    ) -> Project:
         """The facts of the whole tree.
 
         ``flags`` are those of files that have no facts, ``batchnorm`` the files that bring BatchNorm into a model.
+        Without ``programs`` any two files may run together.
         """
 
     def agree(
@@ -117,10 +128,21 @@ class RulesEngine:
 
         return flags_in(data)
 
-    def build(self, facts: Iterable[FileFacts], flags: frozenset[str], batchnorm: frozenset[str]) -> Project:
+    def programs(self, neighbours: Neighbours, sources: Iterable[tuple[str, bytes]]) -> Programs:
+        from fsdp_rules.project.programs import Programs
+
+        return Programs.of(neighbours.imported(), sources)
+
+    def build(
+        self,
+        facts: Iterable[FileFacts],
+        flags: frozenset[str],
+        batchnorm: frozenset[str],
+        programs: Programs | None = None,
+    ) -> Project:
         from fsdp_rules.project.project import Project
 
-        return Project.build(facts, flags, batchnorm)
+        return Project.build(facts, flags, batchnorm, programs)
 
     def agree(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,8 @@ class Index:
         neighbours = self._engine.neighbours(imports)
         connected = neighbours.connected(path for path, why in self.results.items() if why is None)
         texts = dict(self._read(source for path, source in sources.items() if path in connected))
+        named = [(path, one.data) for path, one in self.candidates.items()]
+        programs = self._engine.programs(neighbours, chain(named, texts.items()))
         flags = {path: self._engine.flags_in(data) for path, data in texts.items()}
         self._flags = frozenset().union(*flags.values())
         # What is wrapped with DDP is followed as well, to tell the two apart, and what chooses between two FSDPs.
@@ -74,8 +77,8 @@ class Index:
         others += [path for path in with_options(self.candidates.values(), texts) if path not in others]
         self._add_found(others, texts, sources)
         self._batchnorm = neighbours.importing(path for path, found in flags.items() if "own_batchnorm" in found)
-        if project is None or self._batchnorm or others or not self._flags <= project.flags:
-            project = self._engine.build(self._facts, self._flags, self._batchnorm)
+        if project is None or self._batchnorm or len(self._facts) > 1 or not self._flags <= project.flags:
+            project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
         asked: frozenset[object] = frozenset()
         # A file that passes on all names of another one holds none of them in its text.
         passing = {path for path, data in texts.items() if _STAR.search(data)}
@@ -83,7 +86,7 @@ class Index:
             asked |= exits
             reached = sorted(neighbours.reached(exits, texts) | (passing & texts.keys()))
             if self._add_found(reached, texts, sources):
-                project = self._engine.build(self._facts, self._flags, self._batchnorm)
+                project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
         return project
 
     def _add_found(self, paths: Sequence[str], texts: dict[str, bytes], sources: Mapping[str, Source]) -> bool:

@@ -95,13 +95,16 @@ class Neighbours:
         """``start``, and all files that import one of them, directly or not."""
         return frozenset(_closure(start, self._importers))
 
+    def imported(self) -> dict[str, set[str]]:
+        """The files that each file imports, by path."""
+        return {path: {other for name in names for other in self.of(name)} for path, names in self.imports.items()}
+
     @cached_property
     def _importers(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = defaultdict(set)
-        for path, names in self.imports.items():
-            for name in names:
-                for other in self.of(name):
-                    found[other].add(path)
+        for path, others in self.imported().items():
+            for other in others:
+                found[other].add(path)
         return found
 
     def reached(self, exits: Iterable[Exit], rest: Mapping[str, bytes]) -> set[str]:

@@ -134,7 +134,9 @@ class Callbacks:
 
     def _step(self, place: Place, target: Place, sure: bool, value: Value, way: Way) -> None:
         """Pass ``value`` on along one edge. A parameter or a result that is not sure goes by the name of a method."""
-        guess = place.kind == "attr" or (not sure and (target.kind == "param" or place.kind == "ret"))
+        guess = (place.kind == "attr" and target.kind != "attr") or (
+            not sure and (target.kind == "param" or place.kind == "ret")
+        )
         if guess and way is Way.GUESSED:
             return
         reached = Way.GUESSED if guess else way if sure else min(way, Way.POSSIBLE)

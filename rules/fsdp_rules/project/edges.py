@@ -12,6 +12,7 @@ from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.handed_back import HandedBack
 from fsdp_rules.project.indexer import NO_MODEL
 from fsdp_rules.project.places import SEED, Flow, Place, Sure, field_of, joint
+from fsdp_rules.project.programs import Programs
 
 #: From each place to those that its value reaches, each with how sure that is.
 Edges = dict[Place, list[tuple[Place, Sure]]]
@@ -35,6 +36,9 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
             reached = targets_of(flow, functions)
             for source, sure in _sources(flow, functions, handed, tuples):
                 edges[source] += reached if sure else [(target, joint(sure, given)) for target, given in reached]
+    # What a file reads under a name is what any file assigns under it.
+    for place in {place for found in edges.values() for place, _ in found if place.kind == "attr" and place.path}:
+        edges[place].append((place._replace(path=""), True))
     _imported_values(files, functions, edges)
     _inherited(functions, edges)
     return edges
@@ -43,11 +47,13 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
 class Graph:
     """The flows of a tree, complete, with what is worked out of all of them once.
 
-    ``back`` has the sources of each target, ``inner`` the scopes that read a name which one around them binds.
+    ``back`` has the sources of each target, ``inner`` the scopes that read a name which one around them binds,
+    ``programs`` which files may run together.
     """
 
-    def __init__(self, edges: Edges) -> None:
+    def __init__(self, edges: Edges, programs: Programs) -> None:
         self.edges = edges
+        self.programs = programs
         self.back: dict[Place, list[Place]] = defaultdict(list)
         for source, targets in edges.items():
             for target, _ in targets:

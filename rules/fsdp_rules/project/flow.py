@@ -102,10 +102,11 @@ def trusted(held: dict[Place, Held]) -> dict[Place, Held]:
 def _next(place: Place, found: Held, graph: Graph, instances: Instances) -> Iterator[tuple[Place, Held]]:
     """Where ``found`` is one step on from ``place``, and how sure it is there."""
     maybe = found._replace(certainty=min(found.certainty, Certainty.MAYBE))
+    if place.kind == "attr":
+        yield from _read(place, found, graph)
+        return
     for target, sure in graph.edges.get(place, ()):
-        if place.kind == "attr":
-            yield target, maybe._replace(by_name=True)
-        elif sure or not (found.by_name or (found.objects and sure is None)):
+        if sure or not (found.by_name or (found.objects and sure is None)):
             yield target, found if sure else maybe
     for target, sure in _of_field(place, graph.edges):
         # Objects are too many to be followed to whatever has a method of some name.
@@ -122,6 +123,18 @@ def _next(place: Place, found: Held, graph: Graph, instances: Instances) -> Iter
         for scope in graph.inner.get((place.path, place.name), ()):
             if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
                 yield place._replace(scope=scope), maybe
+
+
+def _read(place: Place, found: Held, graph: Graph) -> Iterator[tuple[Place, Held]]:
+    """Where an attribute is read by the name under which the file of ``place`` assigns it."""
+    if not place.path:
+        return
+    anywhere = place._replace(path="")
+    yield anywhere, found
+    given = found._replace(certainty=min(found.certainty, Certainty.MAYBE), by_name=True)
+    for target, _ in graph.edges.get(anywhere, ()):
+        if graph.programs.may_share(place.path, target.path):
+            yield target, given
 
 
 def _of_field(place: Place, edges: Edges) -> Iterator[tuple[Place, Sure]]:

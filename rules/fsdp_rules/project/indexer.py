@@ -125,7 +125,7 @@ class Indexer(Calls):
             self.keywords[inner] = arguments.kwarg.arg
         if is_property(node) and scope in self.wraps.classes:
             self.flow(Place("ret", self.path, inner), Place("var", self.path, scope, f"self.{node.name}"))
-            self.flow(Place("ret", self.path, inner), Place("attr", name=node.name))
+            self.flow(Place("ret", self.path, inner), Place("attr", self.path, name=node.name))
         self._decorators(node, inner, scope)
         self._body(node.body, inner)
 
@@ -160,7 +160,7 @@ class Indexer(Calls):
         for name in names:
             given = Place("param", self.path, initializer, name)
             self.flow(given, Place("var", self.path, owner, f"self.{name}"))
-            self.flow(given, Place("attr", name=name))
+            self.flow(given, Place("attr", self.path, name=name))
             if are_elements:
                 self.flow(given, Place("ret", self.path, f"{owner}.__getitem__"), False)
 
@@ -255,7 +255,7 @@ class Indexer(Calls):
         callee = self.aliases.dotted(node.func)
         is_namespace = str(callee or getattr(node.func, "attr", "")).rpartition(".")[2] in NAMESPACES
         for keyword in (one for one in node.keywords if is_namespace and one.arg is not None):
-            self.value(keyword.value, Place("attr", name=keyword.arg or ""), scope)
+            self.value(keyword.value, Place("attr", self.path, name=keyword.arg or ""), scope)
         if callee is None:
             name = self.unnamed(node.func)
             self.value(node.func, Place("callee", self.path, scope, name), scope)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fsdp_rules.project.classes import Owners
-from fsdp_rules.project.flow import Certainty, Held
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.lookup import Lookup
-from fsdp_rules.project.places import Place
 
 
 @dataclass(frozen=True)
@@ -23,10 +20,10 @@ class Kept:
     others: Lookup = field(default_factory=Lookup)
 
     @classmethod
-    def build(cls, kept: Mapping[Place, Held], held: Mapping[Place, Held], owners: Owners) -> Kept:
+    def build(cls, models: Lookup, others: Lookup) -> Kept:
         """From the places of models that stay, and of those whose wraps are rewritten."""
-        alone = bool(kept) and not any(one.kind == "seed" and one.path for one in held)
-        return cls(Lookup(kept, owners), alone, Lookup(held, owners))
+        alone = bool(models.held) and not any(one.kind == "seed" and one.path for one in others.held)
+        return cls(models, alone, others)
 
     def keeps(self, path: str, scope: str, text: str) -> bool:
         """Whether the dotted name ``text`` in ``scope`` may be a model that stays FSDP1's, which no rule changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,14 +10,19 @@ from functools import cached_property
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.flow import Certainty, Held
 from fsdp_rules.project.places import INNER, Place, scopes
+from fsdp_rules.project.programs import Programs
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """``held`` are the places of one kind of value, ``owners`` the classes whose attributes ``self.x`` may be."""
+    """``held`` are the places of one kind of value, ``owners`` the classes whose attributes ``self.x`` may be.
+
+    ``programs`` says which files may run together.
+    """
 
     held: Mapping[Place, Held] = field(default_factory=dict)
     owners: Owners = field(default_factory=Owners)
+    programs: Programs = field(default_factory=Programs)
 
     def find(self, path: str, scope: str, text: str) -> Held:
         """What the dotted name ``text`` in ``scope`` (a qualified function name) holds."""
@@ -28,10 +34,8 @@ class Lookup:
         if text.startswith("self.") and text.count(".") == 1:
             family = (self.at(place) for place in self.owners.inherited(path, scope, text))
             best = max([best, *family], key=_certainty)
-        if "." in text and not self._is_own(path, scope, text):
-            attribute = self.at(Place("attr", name=text.rpartition(".")[2]))
-            if attribute.certainty is not Certainty.NO and best.certainty is Certainty.NO:
-                best = attribute._replace(certainty=Certainty.MAYBE)
+        if best.certainty is Certainty.NO and "." in text and not self._is_own(path, scope, text):
+            best = self._of_any_object(path, text.rpartition(".")[2])
         if best.certainty is Certainty.NO and text.endswith(INNER):
             return self.find(path, scope, text.rpartition(".")[0])
         return best
@@ -39,6 +43,21 @@ class Lookup:
     def at(self, place: Place) -> Held:
         """What is at one place."""
         return self.held.get(place, NOWHERE)
+
+    def _of_any_object(self, path: str, name: str) -> Held:
+        """What the attribute ``name`` holds in the file at ``path``, whatever object it is of."""
+        givers = (one for one in self._assigned.get(name, ()) if self.programs.may_share(one.path, path))
+        found = max((self.at(one) for one in givers), key=_certainty, default=NOWHERE)
+        return found._replace(certainty=min(found.certainty, Certainty.MAYBE))
+
+    @cached_property
+    def _assigned(self) -> dict[str, list[Place]]:
+        """The places of each attribute, by its name."""
+        found: dict[str, list[Place]] = defaultdict(list)
+        for place in self.held:
+            if place.kind == "attr" and place.path:
+                found[place.name].append(place)
+        return found
 
     @cached_property
     def paths(self) -> frozenset[str]:

@@ -14,7 +14,8 @@ class Place(NamedTuple):
 
     - ``var``: the name or dotted name ``name`` in the function ``scope`` of the file ``path``; ``early``: the same name
       above the line that wraps it; ``item``: what it holds under the constant key ``part``;
-    - ``attr``: the attribute ``name`` of any object; ``set``: the same, assigned from outside of its object's class;
+    - ``attr``: the attribute ``name`` of any object, as the file ``path`` assigns it, or without one as any file reads
+      it; ``set``: the same, assigned from outside of its object's class;
     - ``ret``: what the function ``scope`` returns, or (``part``) one element of the tuple that it returns;
     - ``param``: the parameter ``name`` of the function ``scope``;
     - ``call``: what a call of ``name`` in ``scope`` gives, or (``part``) one element of it; ``made``: what the result

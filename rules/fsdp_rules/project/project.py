@@ -34,6 +34,7 @@ from fsdp_rules.project.origins import Nesting, Site, importing, model_makers, m
 from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.project.parts import Parts
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
+from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.rank_texts import own_names
 from fsdp_rules.project.starred_names import with_starred
 from fsdp_rules.project.twins import Source, Twins, twins
@@ -108,6 +109,7 @@ class Project:
         facts: Iterable[FileFacts],
         flags: frozenset[str] = frozenset(),
         batchnorm: frozenset[str] = frozenset(),
+        programs: Programs | None = None,
     ) -> Project:
         """Join the facts of all files. ``flags`` and ``batchnorm`` are what files say that no model reaches."""
         files = sorted(facts, key=lambda fact: fact.path)
@@ -116,7 +118,7 @@ class Project:
         callbacks = Callbacks(functions, edges := joined(files, functions), waiting_calls(files, functions))
         callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
         instances = Instances(files, functions)
-        graph = Graph(edges)
+        graph = Graph(edges, programs := programs or Programs())
         flags = flags.union(*(file.flags for file in files))
         chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), flags, names.resolve)
         starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "ddp"))
@@ -140,9 +142,9 @@ class Project:
             twins=chosen,
             names=names,
             held=held,
-            parameters=Lookup(parameters, owners),
-            gradients=Lookup(gradients, owners),
-            ddp=None if is_cut(ddp) else Lookup(ddp, owners),
+            parameters=Lookup(parameters, owners, programs),
+            gradients=Lookup(gradients, owners, programs),
+            ddp=None if is_cut(ddp) else Lookup(ddp, owners, programs),
             exits=exits(files, reached, unwrapped, groups, functions).union(unseen.exits()),
             unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
@@ -160,12 +162,12 @@ class Project:
             sources={file.path: file.source for file in files if file.source},
             unwrapped=unwrapped,
             optimizers=Optimizers.build(files),
-            kept=Kept.build(kept, held, owners),
+            kept=Kept.build(Lookup(kept, owners, programs), models := Lookup(held, owners, programs)),
             fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
             taking=frozenset(one.path for one in files if one.flags & STATES == {"takes_state"}),
             given_rank=own_names((name for file in files for name in file.given_rank), (file.module for file in files)),
             entered=Entered(
-                Lookup(held, owners),
+                models,
                 {(file.path, scope): steps for file in files for scope, steps in file.steps.of.items()},
                 functions_by_name((file.path, file.functions) for file in files),
                 frozenset().union(*(file.steps.values for file in files)),
@@ -216,11 +218,7 @@ class Project:
 
         What stands above the wrap in the function that wraps is told from what stands below by the file itself.
         """
-        return self._models.find(path, scope, text).certainty
-
-    @cached_property
-    def _models(self) -> Lookup:
-        return Lookup(self.held, self.owners)
+        return self.kept.others.find(path, scope, text).certainty
 
     def is_wrapped_elsewhere(self, path: str, scope: str, text: str) -> bool:
         """Whether what the dotted name ``text`` in ``scope`` holds is given to some wrap of the project."""
@@ -242,16 +240,16 @@ class Project:
 
     def is_wrapped_before(self, path: str, scope: str, text: str) -> Certainty:
         """How sure it is that ``text`` is wrapped above the line of ``scope`` that wraps it; ``holds`` is of all."""
-        return self._models.at(Place("early", path, scope, text)).certainty
+        return self.kept.others.at(Place("early", path, scope, text)).certainty
 
     def origin(self, path: str, scope: str, text: str) -> tuple[str, int] | None:
         """The file and the line of the wrap that ``text`` comes from, None where none is known."""
-        origin = self._models.find(path, scope, text).origin
+        origin = self.kept.others.find(path, scope, text).origin
         return (origin.path, int(origin.part)) if origin.part else None
 
     def touches(self, path: str) -> bool:
         """Whether some name in the file at ``path`` may hold a wrapped model."""
-        return any(path in lookup.paths for lookup in (self._models, self.parameters, self.gradients))
+        return any(path in lookup.paths for lookup in (self.kept.others, self.parameters, self.gradients))
 
     @cached_property
     def gives_names(self) -> bool:
@@ -273,7 +271,7 @@ class Project:
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
-        return self._models.at(Place("on", name=method)).certainty
+        return self.kept.others.at(Place("on", name=method)).certainty
 
     @cached_property
     def _imported_by_name(self) -> dict[str, list[str]]:

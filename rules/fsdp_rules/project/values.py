@@ -121,9 +121,9 @@ class Values:
                 yield self.var(scope, text, early=True)
             if scope in self.wraps.classes and "." not in text:
                 yield Place("var", self.path, scope, f"self.{text}")
-                yield Place("attr", name=text)
+                yield Place("attr", self.path, name=text)
         if isinstance(target, ast.Attribute):
-            yield Place("attr", name=target.attr)
+            yield Place("attr", self.path, name=target.attr)
             if text is None or not text.startswith("self.") or text.count(".") > 1:
                 yield Place("set", name=target.attr)
 

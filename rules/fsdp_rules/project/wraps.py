@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -12,6 +13,8 @@ from fsdp_rules.project.walking import children
 
 #: What a first run writes in the place of FSDP1's class.
 SHARDING = frozenset({"torch.distributed.fsdp.fully_shard", "fsdp_compat.shard", "fsdp_compat.wrap"})
+#: What functions that wrap are called, unlike those that make a model's optimizer and give it back beside that.
+WRAPPING = re.compile(r"(?<!un)wrap|shard|fsdp|ddp|parallel|distribut|prepare", re.IGNORECASE)
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -27,6 +30,7 @@ class Wraps:
         self.instances: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._wrapped: dict[tuple[str, str], int] = {}
         self._rebound: dict[tuple[str, str], int] = {}
+        self._by_name: dict[tuple[str, str], int] = {}
         # The models of which the last loop with such a target gives it units.
         self._over: dict[str, list[str]] = {}
         self._body(tree.body, "", 0)
@@ -35,9 +39,9 @@ class Wraps:
         """From which line on each (scope, name) is wrapped, where its function does that; a loop counts as one line.
 
         Where no ``FSDP(...)`` or ``fully_shard(...)`` says it, that is the last line that makes a name out of itself
-        (``model = f(model)``, ``model, device = f(model)``).
+        (``model = f(model)``, ``model, device = f(model)``), by a function of such a name where there is one.
         """
-        return {**self._rebound, **self._wrapped}
+        return {**self._rebound, **self._by_name, **self._wrapped}
 
     def owner(self, scope: str) -> str:
         """The innermost class around ``scope``; the scope around it where there is none."""
@@ -84,18 +88,20 @@ class Wraps:
         given = {text_of(argument) for argument in value.args}
         given |= {text_of(keyword.value) for keyword in value.keywords}
         callee = self.aliases.dotted(value.func)
+        by_name = callee is not None and WRAPPING.search(callee.rpartition(".")[2]) is not None
+        rebound = self._by_name if by_name else self._rebound
         for target in node.targets:
             if isinstance(target, ast.Tuple | ast.List):
                 # model, device = wrap(model)
                 parts = [text_of(element) for element in target.elts]
-                self._rebound.update({(scope, one): loop or node.lineno for one in parts if one and one in given})
+                rebound.update({(scope, one): loop or node.lineno for one in parts if one and one in given})
             text = text_of(target)
             if text is None:
                 continue
             if callee is not None and (canonical(callee) == FSDP or callee in SHARDING):
                 self._wrapped.setdefault((scope, text), loop or node.lineno)
             elif text in given:
-                self._rebound[scope, text] = loop or node.lineno
+                rebound[scope, text] = loop or node.lineno
             if callee is not None:
                 home = self.owner(scope) if text.startswith("self.") else scope
                 self.instances[home, text].add(callee)

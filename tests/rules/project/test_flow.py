@@ -153,3 +153,13 @@ def test_what_a_model_updates_does_not_become_the_model() -> None:
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert b'return average.state_dict(), getattr(holder["model"], "module"' in result.source
+
+
+def test_what_gives_a_model_back_beside_its_optimizer_is_not_the_wrap() -> None:
+    wraps = WRAP + "\ndef wrap_model(args, model):\n    return FSDP(model), args.device\n\n"
+    wraps += "def init_training(args, model):\n    return model, args.optimizer(model.parameters())\n"
+    source = "from other import init_training, wrap_model\n\n\ndef counted(model):\n    model.state_dict()\n\n\n"
+    source += "def main(args, model):\n{}    model, device = wrap_model(args, model)\n{}"
+    source += "    model, optimizer = init_training(args, model)\n"
+    assert rules(source.format("    counted(model)\n", ""), other=wraps) == []
+    assert rules(source.format("", "    counted(model)\n"), other=wraps) == ["FSDP309"]

@@ -1,0 +1,104 @@
+"""Which files of a tree may run in one program, by what each of them imports."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+
+_PROGRAM = re.compile(rb"\b__main__\b")
+#: What loads a module whose name only the running program has.
+_LOADS = re.compile(
+    rb"\b(?:import_module|__import__|instantiate|entry_points|spec_from_\w+|iter_modules|walk_packages|locate"
+    rb"|run_module|run_path|load_module|get_class|get_method|get_object)[ \t]*\(|(?<![.\w])(?:exec|eval)[ \t]*\("
+)
+_TEST = re.compile(r"(?:test_.*|.*_test|conftest)\.py")
+
+
+@dataclass(frozen=True)
+class Programs:
+    """``imports`` are the files that each file of the tree imports, by path. ``mains`` are run by themselves,
+    ``loaders`` load modules by names that they are given.
+    """
+
+    imports: Mapping[str, Set[str]] = field(default_factory=dict)
+    mains: frozenset[str] = frozenset()
+    loaders: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, imports: Mapping[str, Set[str]], sources: Iterable[tuple[str, bytes]]) -> Programs:
+        """From what each file imports, and the path and the bytes of each; a plain search."""
+        mains: set[str] = set()
+        loaders: set[str] = set()
+        for path, data in sources:
+            if path.endswith(".ipynb") or _PROGRAM.search(data) is not None:
+                mains.add(path)
+            if _LOADS.search(data) is not None:
+                loaders.add(path)
+        return cls(imports, frozenset(mains), frozenset(loaders))
+
+    def may_share(self, first: str, second: str) -> bool:
+        """Whether some program may run both files; also where one is not known.
+
+        A file does that imports both, directly or not. Else both must be of no program of the tree, for others to
+        import, or one of them, and the other's program loads what it is given the name of.
+        """
+        if first == second or first not in self.imports or second not in self.imports:
+            return True
+        if second in self._beside(first):
+            return True
+        open_first, open_second = self._is_open(first), self._is_open(second)
+        if open_first and open_second:
+            return True
+        return (open_first and self._loads(second)) or (open_second and self._loads(first))
+
+    def _beside(self, path: str) -> Set[str]:
+        """All files that are imported by one which imports the file at ``path``, directly or not."""
+        if path not in self._known:
+            self._known[path] = _closure(_closure([path], self._importers), self.imports)
+        return self._known[path]
+
+    def _loads(self, path: str) -> bool:
+        return not self.loaders.isdisjoint(self._beside(path))
+
+    def _is_open(self, path: str) -> bool:
+        """Whether what is outside of the tree, or only known when it runs, may import the file at ``path``.
+
+        A file that only tests import is there for somebody else; a test is not.
+        """
+        return any(one not in self._run and not _is_test(one) for one in _closure([path], self._importers))
+
+    @cached_property
+    def _known(self) -> dict[str, Set[str]]:
+        return {}
+
+    @cached_property
+    def _run(self) -> Set[str]:
+        """What the programs of the tree import, themselves included."""
+        return _closure((path for path in self.mains if not _is_test(path)), self.imports)
+
+    @cached_property
+    def _importers(self) -> Mapping[str, Set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for path, imported in self.imports.items():
+            for other in imported:
+                found[other].add(path)
+        return found
+
+
+def _is_test(path: str) -> bool:
+    return _TEST.fullmatch(PurePosixPath(path).name) is not None
+
+
+def _closure(start: Iterable[str], steps: Mapping[str, Set[str]]) -> set[str]:
+    found: set[str] = set()
+    pending = list(start)
+    while pending:
+        path = pending.pop()
+        if path not in found:
+            found.add(path)
+            pending += steps.get(path, set()) - found
+    return found
