@@ -180,7 +180,7 @@ def _config(
     known = file.fsdp1(value.func) if isinstance(value, cst.Call) else None
     arguments = bind(value, ("offload_to_cpu", "rank0_only")) if isinstance(value, cst.Call) else None
     if known is None or not known.endswith("Config") or arguments is None:
-        return _unread(node)
+        return _unread(node, file)
     settings = {
         "offload_to_cpu": default.offload if known != "LocalOptimStateDictConfig" else False,
         "rank0_only": False,
@@ -188,7 +188,7 @@ def _config(
     for name, argument in arguments.items():
         literal = literal_bool(argument)
         if literal is None and value is not node and not means_the_same(argument, call, file):
-            return _unread(node)
+            return _unread(node, file)
         settings[name] = Expression(argument) if literal is None else literal
         if isinstance(argument, cst.Name) and _is_constant(file.value(argument), file):
             _consume(argument, file, consumes)
@@ -198,9 +198,27 @@ def _config(
     return Config(settings["offload_to_cpu"], settings["rank0_only"])
 
 
-def _unread(node: cst.BaseExpression) -> Config:
-    # Configurations of sharded states have no rank0_only.
-    return Config(Expression(node, ".offload_to_cpu"), Expression(node, ', "rank0_only", False)', "getattr("))
+def _unread(node: cst.BaseExpression, file: File) -> Config:
+    # Configurations of sharded states have no rank0_only, and FSDP1 takes None for one with its defaults. Offloading
+    # gives a full state to rank 0 alone, so that None leaves it where it is, as a configuration that is absent does.
+    offload = Expression(node, ', "offload_to_cpu", False)', "getattr(")
+    if _is_configuration(node, file):
+        offload = Expression(node, ".offload_to_cpu")
+    return Config(offload, Expression(node, ', "rank0_only", False)', "getattr("))
+
+
+def _is_configuration(node: cst.BaseExpression, file: File) -> bool:
+    """Whether all that ``node`` may be here are calls of FSDP1's configurations."""
+    if isinstance(node, cst.IfExp):
+        return _is_configuration(node.body, file) and _is_configuration(node.orelse, file)
+    if isinstance(node, cst.Name):
+        values = file.values(node)
+        return (
+            bool(values)
+            and not any(isinstance(value, cst.Name) for value in values)
+            and all(_is_configuration(value, file) for value in values)
+        )
+    return isinstance(node, cst.Call) and (file.fsdp1(node.func) or "").endswith("DictConfig")
 
 
 def _is_constant(node: cst.BaseExpression, file: File) -> bool:
