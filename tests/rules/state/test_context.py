@@ -108,13 +108,13 @@ def test_other_managers_comments_and_strings_are_kept() -> None:
         ("FullStateDictConfig(rank0_only=True)", "full_state_dict=True", "review"),
         ("FullStateDictConfig(offload_to_cpu=cpu, rank0_only=True)", "full_state_dict=True, cpu_offload=cpu", "review"),
         ("FullStateDictConfig(offload_to_cpu=cpu, rank0_only=cpu)", "full_state_dict=True, cpu_offload=cpu", "safe"),
-        ("policy", 'full_state_dict=True, cpu_offload=getattr(policy, "offload_to_cpu", False)', "review"),
+        ("conf", 'full_state_dict=True, cpu_offload=getattr(conf, "offload_to_cpu", False)', "review"),
         ("None", "full_state_dict=True", "safe"),
     ],
 )
 def test_full_configurations(config: str, options: str, level: str) -> None:
     before = f"""
-def save(model, cpu, policy):
+def save(model, cpu, conf):
     with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, {config}):
         return model.state_dict()
 """
@@ -124,7 +124,10 @@ def save(model, cpu, policy):
     call = f"get_model_state_dict(model, options=StateDictOptions({options}))"
     if len(call) + 11 > 100:
         call = f"get_model_state_dict(\n        model,\n        options=StateDictOptions({options}),\n    )"
-    check_rewrites(source(before), f"{after}\ndef save(model, cpu, policy):\n    return {call}\n")
+    if "getattr" in options:
+        lines = "".join(f"            {option},\n" for option in options.split(", ", 1))
+        call = call.replace(options, f"\n{lines}        ")
+    check_rewrites(source(before), f"{after}\ndef save(model, cpu, conf):\n    return {call}\n")
     assert levels(before, "FSDP309") == [level]
 
 
