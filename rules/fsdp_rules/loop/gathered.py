@@ -43,8 +43,8 @@ class GatheredParameters(Rule):
     always reaches the sharded parameters; where it is not known, the units are resharded first, which does nothing
     where they are sharded already.
 
-    An evaluation and a step take 0.99 times the CPU time with the optimizer's zero_grad(), 1.04 times with reshard() and
-    one all-gather more, 1.04 times with a root that reshards and two more (12 rounds on two gloo ranks of a busy CPU,
+    An evaluation and a step take 0.99 times the CPU time by the optimizer's zero_grad(), 1.04 by reshard() and
+    one all-gather more, 1.04 by a root that reshards and two more (12 rounds on two gloo ranks of a busy CPU,
     quartiles 0.93 to 1.10; benchmarks/gathered_forms.py).
     """
 
