@@ -13,7 +13,13 @@ _PROGRAM = re.compile(rb"\b__main__\b")
 #: What loads a module whose name only the running program has.
 _LOADS = re.compile(
     rb"\b(?:import_module|__import__|instantiate|entry_points|spec_from_\w+|iter_modules|walk_packages|locate"
-    rb"|run_module|run_path|load_module|get_class|get_method|get_object)[ \t]*\(|(?<![.\w])(?:exec|eval)[ \t]*\("
+    rb"|run_module|run_path|load_module|LightningCLI|\w*[Rr]egistry|build_from_cfg)[ \t]*\("
+    rb"|(?<![.\w])(?:exec|eval)[ \t]*\("
+    # What projects call their own: load_class(path), dynamic_import(name), get_object(name).
+    rb"|\b(?:build|create|dynamic|find|get|import|load|resolve)_(?:class|cls|fn|from_\w+|func|function|import|method"
+    rb"|module|modules|object|obj|plugin|plugins|string|symbol|target)[ \t]*\("
+    # Configurations that name what is called.
+    rb"|\bhydra\b|\bgin\.|_target_"
 )
 _TEST = re.compile(r"(?:test_.*|.*_test|conftest)\.py")
 

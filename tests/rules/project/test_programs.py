@@ -68,6 +68,21 @@ def test_what_no_program_imports_is_there_for_any() -> None:
     assert said(TRAINER.format(extra=""), tests__test_freezing="from tools.freezing import freeze\n")
 
 
+@pytest.mark.parametrize(
+    "loads",
+    [
+        "cli = LightningCLI(trainer_defaults=options)",
+        "model = MODELS.build(cfg)\nMODELS = Registry('models')",
+        "model = load_class(path)()",
+        "make = dynamic_import(name)",
+        "import hydra",
+        "config = {'_target_': name}",
+    ],
+)
+def test_ways_to_load_by_name(loads: str) -> None:
+    assert said(TRAINER.format(extra="") + MAIN + loads + "\n")
+
+
 def test_a_program_that_loads_by_name_may_load_a_trainer_of_no_program() -> None:
     loader = "import importlib\n\n\ndef load(name):\n    return importlib.import_module(name)\n"
     assert said(TRAINER.format(extra=""), other=OTHER + loader)
