@@ -204,9 +204,11 @@ def _forget_meshes() -> None:
     """Empty torch's caches that are keyed by a mesh's shape: they would hand out an earlier job's dead groups."""
     if "torch.distributed.tensor" in sys.modules:
         debug = importlib.import_module("torch.distributed.tensor.debug")
-        if hasattr(debug, "_clear_sharding_prop_cache"):
-            debug._clear_sharding_prop_cache()
-        else:
+        clears = [name for name in vars(debug) if name.startswith("_clear_") and name.endswith("sharding_prop_cache")]
+        for name in clears:
+            # One for all since 2.12 at the latest; in 2.10 one for the cache in Python and one for that in C++.
+            getattr(debug, name)()
+        if not clears:
             # Until 2.8 there is only the cache of one method of the one dispatcher, and no function that clears it.
             dispatcher = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher
             dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()

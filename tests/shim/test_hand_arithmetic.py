@@ -40,8 +40,9 @@ THE_WHOLE: dict[str, Callable[[Grads], float]] = {
     "root of a sum": lambda grads: torch.stack([(grad * grad).sum() for grad in grads]).sum().sqrt().item() ** 2,
     "numel": lambda grads: float(sum(grad.numel() for grad in grads)),
 }
-#: What was a rank's part (1) or the whole (0) before torch 2.10, and is the other since.
-BEFORE_210 = {"added as tensors": 0, "foreach": 1, "stacked": 1}
+#: Where a rank saw the whole, or its part alone, before that torch.
+WHOLE_BEFORE = {"added as tensors": "2.12"}
+PART_BEFORE = {"foreach": "2.10", "stacked": "2.10"}
 #: Whether something is so in a rank's own part; since torch 2.14, in any or every rank's.
 ASKED: dict[str, Callable[[Grads], bool]] = {
     "nan": lambda grads: any(bool(torch.isnan(grad).any().item()) for grad in grads),
@@ -78,7 +79,9 @@ def seen(rank: int, world_size: int) -> None:
     for ways, usual in ((A_PART, 1), (THE_WHOLE, world_size)):
         for name, way in ways.items():
             first, second = over_ranks(way(theirs)), over_ranks(way(ours))
-            factor = usual if Version("2.10") <= TORCH else BEFORE_210.get(name, usual) or world_size
+            factor = world_size if name in WHOLE_BEFORE and Version(WHOLE_BEFORE[name]) > TORCH else usual
+            if name in PART_BEFORE and Version(PART_BEFORE[name]) > TORCH:
+                factor = 1
             # Sums over other shards are added up in another order.
             assert second == pytest.approx(factor * first, rel=1e-6), name
     for name, refused in REFUSED.items():
