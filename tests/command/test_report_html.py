@@ -181,7 +181,8 @@ def test_a_run_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_page_says_which_run_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nFSDP(m)\n")
+    wrap = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nm = FSDP(m)\n"
+    (tmp_path / "a.py").write_text(wrap)
     assert main(["rewrite", "--diff", "--report", "out put.html", "a.py"]) == 0
     (about,) = Tree((tmp_path / "out put.html").read_text()).texts("ul", **{"class": "about"})
     assert f"Project {tmp_path.name}" in about
