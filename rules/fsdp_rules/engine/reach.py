@@ -10,6 +10,7 @@ from functools import cached_property
 from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.exports import by_suffix
 from fsdp_rules.project.places import module_name
+from fsdp_rules.project.programs import closure
 
 _WORD = re.compile(rb"[.\w]+")
 _DYNAMIC = re.compile(rb"import_module\(\s*[frb]?[\"']([.\w]+)")
@@ -89,11 +90,11 @@ class Neighbours:
         for path, found in importers.items():
             for other in found:
                 joined[other].add(path)
-        return _closure((path for path in start if path in self.imports), joined)
+        return closure((path for path in start if path in self.imports), joined)
 
     def importing(self, start: Iterable[str]) -> frozenset[str]:
         """``start``, and all files that import one of them, directly or not."""
-        return frozenset(_closure(start, self._importers))
+        return frozenset(closure(start, self._importers))
 
     def imported(self) -> dict[str, set[str]]:
         """The files that each file imports, by path."""
@@ -123,17 +124,6 @@ class Neighbours:
         ]
         found.update(path for path, data in rest.items() if any(pattern.search(data) for pattern in patterns))
         return found
-
-
-def _closure(start: Iterable[str], steps: Mapping[str, set[str]]) -> set[str]:
-    found: set[str] = set()
-    pending = list(start)
-    while pending:
-        path = pending.pop()
-        if path not in found:
-            found.add(path)
-            pending += steps.get(path, set()) - found
-    return found
 
 
 def _escaped(names: Iterable[str]) -> set[bytes]:

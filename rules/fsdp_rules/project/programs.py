@@ -64,7 +64,7 @@ class Programs:
     def _beside(self, path: str) -> Set[str]:
         """All files that are imported by one which imports the file at ``path``, directly or not."""
         if path not in self._known:
-            self._known[path] = _closure(_closure([path], self._importers), self.imports)
+            self._known[path] = closure(closure([path], self._importers), self.imports)
         return self._known[path]
 
     def _loads(self, path: str) -> bool:
@@ -75,7 +75,7 @@ class Programs:
 
         A file that only tests import is there for somebody else; a test is not.
         """
-        return any(one not in self._run and not _is_test(one) for one in _closure([path], self._importers))
+        return any(one not in self._run and not _is_test(one) for one in closure([path], self._importers))
 
     @cached_property
     def _known(self) -> dict[str, Set[str]]:
@@ -84,7 +84,7 @@ class Programs:
     @cached_property
     def _run(self) -> Set[str]:
         """What the programs of the tree import, themselves included."""
-        return _closure((path for path in self.mains if not _is_test(path)), self.imports)
+        return closure((path for path in self.mains if not _is_test(path)), self.imports)
 
     @cached_property
     def _importers(self) -> Mapping[str, Set[str]]:
@@ -99,7 +99,8 @@ def _is_test(path: str) -> bool:
     return _TEST.fullmatch(PurePosixPath(path).name) is not None
 
 
-def _closure(start: Iterable[str], steps: Mapping[str, Set[str]]) -> set[str]:
+def closure(start: Iterable[str], steps: Mapping[str, Set[str]]) -> set[str]:
+    """``start``, and everything that steps lead to from there."""
     found: set[str] = set()
     pending = list(start)
     while pending:
