@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 import tokenize
 from dataclasses import dataclass
-
-#: What follows the last line break where the last line is blank: Python reads it, libcst does not keep it.
-_BLANK_END = re.compile(r"(?<=\n)[ \t\f]+\Z")
 
 
 @dataclass(frozen=True)
@@ -24,7 +20,8 @@ class SourceText:
 
     def encode(self, text: str) -> bytes:
         """The bytes of the file with ``text`` in place of the text that it had."""
-        whole = text + ("" if not text or not self.end or text.endswith("\n") else "\n") + self.end
+        has_break = not text or text.endswith("\n") or self.end[:1] in ("", "\r")
+        whole = text + ("" if has_break else "\n") + self.end
         return self.bom + (whole.replace("\n", "\r") if self.has_returns else whole).encode(self.encoding)
 
 
@@ -46,7 +43,7 @@ def decode(data: bytes) -> SourceText:
 
 def _end(text: str) -> int:
     """Where what libcst does not keep begins: blanks in the last line, or blank lines above an indented comment."""
-    blank = _BLANK_END.search(text)
+    blank = _blank_end(text)
     found, place, is_indented = None, len(text), False
     while place:
         start = text.rfind("\n", 0, place - 1) + 1
@@ -55,9 +52,18 @@ def _end(text: str) -> int:
         if said and not said.startswith("#"):
             # In a string these would be no comments; it ends in its quotes.
             is_string = found is not None and any(quotes in text[found:] for quotes in ("'''", '"""'))
-            return found if found is not None and not is_string else blank.start() if blank else len(text)
+            return found if found is not None and not is_string else blank
         is_indented |= bool(said) and line[0] in " \t\f"
         if not said and is_indented:
             found = start
         place = start
-    return blank.start() if blank else len(text)
+    return blank
+
+
+def _blank_end(text: str) -> int:
+    """Where the blanks of a blank last line begin, or the carriage returns that end a file of several line breaks."""
+    start = len(text.rstrip(" \t\f\r"))
+    if text[:start].endswith("\n"):
+        return start
+    first = text.find("\r", start)
+    return len(text) if first < 0 else first

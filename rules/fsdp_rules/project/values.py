@@ -80,7 +80,7 @@ class Values:
         return self.var(scope, text) if text.startswith("self.") else Place("put", self.path, scope, text)
 
     def settled(self, flow: Flow) -> Flow:
-        """``flow``, whose container is found in its scope or in one around it; an imported one is left to the tree."""
+        """``flow`` into its container: of a scope around it, else an imported one, else the module's (star imports)."""
         place = flow.target
         if place.kind != "put":
             return flow
@@ -89,7 +89,7 @@ class Values:
         if home is None and root in self.aliases.names:
             full = f"{self.aliases.names[root]}.{rest}".rstrip(".")
             return flow._replace(target=Place("put", self.path, "", full))
-        target = Place("var", self.path, place.scope if home is None else home, place.name)
+        target = Place("var", self.path, home or "", place.name)
         return flow._replace(target=target._replace(kind="item", part=place.part) if place.part else target)
 
     def found(self, node: ast.expr) -> None:

@@ -82,6 +82,19 @@ def test_carriage_returns_and_blanks_at_the_end_are_kept(tmp_path: Path) -> None
         assert (code, output) == (0, after)
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\r\r", b"\r  \t", b" \r", b"\r\f\r", b"\n\r", b""])
+def test_a_file_of_several_line_breaks_may_end_in_carriage_returns(tmp_path: Path, end: bytes) -> None:
+    def mixed(plain: bytes) -> bytes:
+        return plain.replace(b"\n", b"\r").replace(b"here\r", b"here\n").removesuffix(b"\r") + end
+
+    source = (WRAP + "\ndef build(model):\n    # here\n    return FSDP(model)\n\n\ndepth = 2\n").encode()
+    _, plain = _rewritten(tmp_path, source)
+    assert b"fully_shard(model)" in plain
+    code, output = _rewritten(tmp_path, mixed(source), "other.py")
+    assert (code, output) == (0, mixed(plain))
+    assert _rewritten(tmp_path, output, "again.py") == (0, output)
+
+
 def _notebook(path: Path, *lines: str, count: str = "1") -> None:
     cell = {"cell_type": "code", "source": list(lines), "metadata": {}, "outputs": [], "execution_count": None}
     text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})

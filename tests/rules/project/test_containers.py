@@ -85,3 +85,11 @@ def test_other_fields_of_tuples_are_left_alone(fields: str) -> None:
     one = f"{HEAD}{fields}\ndef make(net, other):\n    return State(FSDP(net), other)\n"
     main = "from one import make\nfrom uses import keep\n\ndef run(net, other):\n    keep(make(net, other).steps)\n"
     assert found({"one": one, "main": main}) == Unchanged()
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_elements_of_a_list_that_no_line_of_the_file_makes_are_followed(inner: bool) -> None:
+    made = "models[0] = FSDP(models[0])"
+    run = "    def each():\n        keep(models[0])\n    each()\n" if inner else "    keep(models[0])\n"
+    main = f"{HEAD}from lists import *\nfrom uses import keep\n\ndef make():\n    {made}\n\ndef run():\n{run}"
+    check({"lists": "models = []\n", "main": main}, made)
