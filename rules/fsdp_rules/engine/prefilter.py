@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import cache
 
 from fsdp_rules.engine.catalogue import catalogue
 from fsdp_rules.engine.odd_names import as_python_reads
+
+#: Characters that are rare in sources, and that most markers have one of. To look for one character and to compare
+#: what follows costs a tenth of looking for a whole word.
+_RARE = b"_.@S"
 
 
 def names_fsdp1(data: bytes) -> bool:
@@ -20,6 +26,10 @@ def has_marker(data: bytes) -> bool:
     parameter often imports no FSDP name at all.
     """
     read = as_python_reads(data)
+    patterns, words = _parts()
+    # Most files of most trees have no marker, and all words would be looked for in vain.
+    if not any(pattern.search(read) for pattern in patterns) and not any(word in read for word in words):
+        return False
     return _names_fsdp1(read) or any(all(word in read for word in together) for together in _markers())
 
 
@@ -36,3 +46,30 @@ def _spelled() -> tuple[bytes, ...]:
 @cache
 def _markers() -> tuple[tuple[bytes, ...], ...]:
     return tuple(tuple(word.encode() for word in together) for together in catalogue().markers)
+
+
+@cache
+def _parts() -> tuple[Sequence[re.Pattern[bytes]], Sequence[bytes]]:
+    """Patterns and words of which every file with a marker has one, and few others have."""
+    tails: dict[bytes, set[bytes]] = {}
+    words: set[bytes] = set()
+    for together in [*((word,) for word in _spelled()), *_markers()]:
+        rare, tail = max(map(_from_rare, together), key=lambda found: len(found[1]))
+        if rare:
+            tails.setdefault(rare, set()).add(tail)
+        else:
+            words.add(together[0])
+    patterns = [
+        re.compile(re.escape(rare) + b"(?:" + b"|".join(map(re.escape, sorted(found))) + b")")
+        for rare, found in tails.items()
+    ]
+    return patterns, sorted(words)
+
+
+def _from_rare(word: bytes) -> tuple[bytes, bytes]:
+    """The first rare character of ``word`` that has something behind it, and that; nothing where there is none."""
+    for rare in _RARE:
+        _, found, tail = word.partition(bytes([rare]))
+        if found and tail:
+            return found, tail
+    return b"", b""
