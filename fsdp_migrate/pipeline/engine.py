@@ -103,7 +103,7 @@ class RulesEngine:
 
     def is_migrating(self, project: Project) -> bool:
         flagged = project.flags & {"fsdp1", "gated", "fsdp2", "hosted"}
-        return bool(flagged or project.held or project.gives_names or project.askers)
+        return bool(flagged or project.held or project.gives_names or project.askers or project.words)
 
     def shards_natively(self, project: Project) -> bool:
         return "fsdp2" in project.flags and "fsdp1" not in project.flags

@@ -31,6 +31,8 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if traps and "fsdp2" in project.flags and TRAP.search(text):
         return True
+    if project.words and _has_marker(text):
+        return True
     # A tree that wraps nothing may have functions that ask for FSDP1's class, for those who do.
     if not project.flags & {"fsdp1", "gated"} and not project.askers:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -10,6 +11,9 @@ from fsdp_rules.configuration.block import Plain
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.hosts._values import literal
+
+#: What people call what they train.
+_MODEL = re.compile(r"model|net|module|backbone|encoder|decoder|transformer|llm|actor|critic")
 
 
 def prepared_alone(plugin: cst.Call, file: File) -> Iterator[tuple[cst.Call, str]]:
@@ -27,7 +31,7 @@ def prepared_alone(plugin: cst.Call, file: File) -> Iterator[tuple[cst.Call, str
         names = [last_name(argument.value).lower() for argument in call.args]
         if name == "prepare_model" and "accelerat" in last_name(call.func.value).lower():
             yield call, "prepare_model()"
-        elif name == "prepare" and any("model" in one for one in names) and not any("opt" in one for one in names):
+        elif name == "prepare" and any(_MODEL.search(one) for one in names) and not any("opt" in one for one in names):
             yield call, "prepare() without the optimizer"
 
 

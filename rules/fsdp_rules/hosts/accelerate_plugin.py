@@ -13,13 +13,14 @@ from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import keyed_call
 from fsdp_rules.hosts._plugin import Plugin
+from fsdp_rules.hosts._plugin_elsewhere import taken_elsewhere
 from fsdp_rules.hosts._prepared import accelerator_of, mixed_precision, prepared_alone
+from fsdp_rules.project.given_words import PLUGIN
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
 
-PLUGIN = "FullyShardedDataParallelPlugin"
 _ASSUMED = "assumes one prepare() call for model and optimizer, and no FSDP_ variable for what is absent here"
 _CASTS = "assumes buffers may keep their dtype and each unit may cast its inputs, as FSDP2's policy does"
 
@@ -34,11 +35,14 @@ class AcceleratePlugin(Rule):
     argument has no counterpart or is known to the running program alone, none is changed.
 
     accelerate's FSDP2 takes model and optimizer in one `prepare()` call. A file that prepares a model alone is kept.
+    Where the Accelerator takes the plugin of another file, its own file is asked what it prepares.
     """
 
     id = "FSDP551"
     name = "accelerate-plugin"
     what_to_test = HOSTED
+    # What takes a plugin that another file makes.
+    markers = (("Accelerator", "accelerate"),)
     visits = (cst.Call,)
     shim = True
     before = """
@@ -63,6 +67,8 @@ accelerator = Accelerator(fsdp_plugin=plugin)
         if not isinstance(node, cst.Call):
             return
         full = file.resolved(node.func) or ""
+        if full.startswith("accelerate.") and full.endswith(".Accelerator"):
+            yield from taken_elsewhere(node, file)
         if not full.startswith("accelerate.") or not full.endswith(f".{PLUGIN}"):
             return
         if any(argument.star or argument.keyword is None for argument in node.args):

@@ -7,24 +7,32 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.hosts._given_words import unpacked_words, words_of
+from fsdp_rules.project.given_words import LIGHTNING
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
 
-_LIGHTNING = ("fsdp", "fsdp_cpu_offload", "fsdp_native", "fsdp_native_full_shard_offload")
 _TRAINERS = ("Trainer", "Fabric")
+_MODEL_PARALLEL = (
+    "Use ModelParallelStrategy(data_parallel_size=WORLD_SIZE, tensor_parallel_size=1) and call fully_shard in "
+    "configure_model."
+)
 
 
 class HostWords(Rule):
     """`strategy="fsdp"` of Lightning, `parallel_strategy="fsdp"` of Ray Train.
 
-    Neither has a word for FSDP2: the model is sharded by the program itself, with `fully_shard`.
+    Neither has a word for FSDP2: the model is sharded by the program itself, with `fully_shard`. A word that the call
+    is given under a name, by `**`, by a setting or an option is followed to where the tree writes it.
     """
 
     id = "FSDP554"
     name = "host-words"
     alone = (r"[\"']fsdp(_native|_cpu_offload)?\w*[\"']",)
+    # What takes a word that another file keeps.
+    markers = (("Trainer", "lightning"), ("Fabric", "lightning"), ("parallel_strategy", "ray"))
     what_to_test = HOSTED
     visits = (cst.Call,)
     shim = True
@@ -45,25 +53,34 @@ trainer = L.Trainer(devices=8, strategy="fsdp")
         if not isinstance(node, cst.Call):
             return
         full = file.resolved(node.func) or ""
-        last = full.rpartition(".")[2]
+        keyword, title, advice = _asked(full)
+        if not keyword:
+            return
         for argument in node.args:
-            if argument.keyword is None:
+            if argument.star == "**":
+                words = [*unpacked_words(argument.value, keyword, file)]
+            elif argument.keyword is not None and argument.keyword.value == keyword:
+                words = [*words_of(argument.value, file)]
+            else:
                 continue
-            value = file.value(argument.value)
-            word = value.evaluated_value if isinstance(value, cst.SimpleString) else None
-            name = argument.keyword.value
-            if name == "strategy" and word in _LIGHTNING and last in _TRAINERS and "lightning" in full:
-                yield Diagnosis(
-                    node,
-                    Level.MANUAL,
-                    f'strategy="{word}" is FSDP1, and Lightning has no word for FSDP2',
-                    "Use ModelParallelStrategy(data_parallel_size=WORLD_SIZE, tensor_parallel_size=1) and call "
-                    "fully_shard in configure_model.",
-                )
-            elif name == "parallel_strategy" and word == "fsdp" and full.startswith("ray."):
-                yield Diagnosis(
-                    node,
-                    Level.MANUAL,
-                    'parallel_strategy="fsdp" is FSDP1, and Ray Train has no word for FSDP2',
-                    "Call fully_shard on the model yourself and drop prepare_model's wrapping.",
-                )
+            found = next((word for word in words if word.text in LIGHTNING), None)
+            if found is not None:
+                told = f'{keyword}="{found.text}" is FSDP1, and {title} has no word for FSDP2'
+                if found.path != file.path:
+                    told = f'{keyword} may be "{found.text}" of {found.path}, which is FSDP1'
+                elif not isinstance(file.value(argument.value), cst.SimpleString):
+                    told = f'{keyword} may be "{found.text}", which is FSDP1'
+                yield Diagnosis(node, Level.MANUAL, told, advice)
+
+
+def _asked(full: str) -> tuple[str, str, str]:
+    """The argument by which the function ``full`` is asked for FSDP1, the title of its framework, and what to do."""
+    if "lightning" in full and full.rpartition(".")[2] in _TRAINERS:
+        return "strategy", "Lightning", _MODEL_PARALLEL
+    if full.startswith("ray."):
+        return (
+            "parallel_strategy",
+            "Ray Train",
+            "Call fully_shard on the model yourself and drop prepare_model's wrapping.",
+        )
+    return "", "", ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fsdp_rules.project.aliases import Aliases, reads
 from fsdp_rules.project.flags import flags_in
 from fsdp_rules.project.gates import gated_lines, sharding_functions
+from fsdp_rules.project.given_words import MAY_GIVE, Word, words_in
 from fsdp_rules.project.ignore_comments import kept_wraps
 from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
@@ -77,6 +78,8 @@ class FileFacts:
     modules: dict[str, ModuleClass] = field(default_factory=dict)
     returned: dict[str, frozenset[str]] = field(default_factory=dict)
     fitted: frozenset[Fitted] = field(default=frozenset())
+    #: The words by which the file asks a framework for FSDP1, where it keeps them.
+    words: tuple[Word, ...] = ()
     #: The whole file, where it speaks of FSDP: what a call is given may be written there.
     source: bytes = b""
 
@@ -167,6 +170,7 @@ def _index(
         modules=classes_in(nodes, aliases),
         returned=returned_in(nodes, aliases),
         fitted=fitted_in(nodes, aliases),
+        words=words_in(tree, path) if MAY_GIVE.search(data) else (),
         source=data if b"fsdp" in data.lower() else b"",
     )
 

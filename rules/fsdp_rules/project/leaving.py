@@ -27,6 +27,7 @@ def exits(
     found = {exit_ for file in known.values() for exit_ in _given_names(file)}
     # What a star import gives decides which names the output may take.
     found.update(Exit(Way.IMPORTED, module) for file in known.values() for module in file.starred)
+    found.update(Exit(Way.NAMED, word.root) for file in known.values() for word in file.words if word.root)
     for place in held:
         found.update(of_place(place, known, functions))
     found.update(_extended(known, held, functions))

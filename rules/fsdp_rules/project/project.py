@@ -23,6 +23,7 @@ from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, parts, seeds, spread, trusted, wrapped_later
 from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.given_words import Words
 from fsdp_rules.project.handed_back import returning
 from fsdp_rules.project.hosted import Hosted
 from fsdp_rules.project.instances import Instances
@@ -63,7 +64,7 @@ class Project:
     ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
     parameters of functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``own``
     keys of arguments that go, ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too,
-    ``released`` the imports of FSDP1's names from other files of the tree that a rewrite has taken out.
+    ``released`` imports of FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1.
     """
 
     flags: frozenset[str]
@@ -102,6 +103,7 @@ class Project:
     returning: frozenset[tuple[str, str]] = field(default=frozenset())
     twins: Twins = field(default_factory=Twins)
     released: frozenset[str] = frozenset()
+    words: Words = field(default_factory=Words)
 
     @classmethod
     def build(
@@ -133,8 +135,7 @@ class Project:
         groups = given_groups(files, graph, functions) if "own_group" in flags else frozenset()
         if any(place in groups for place in spread(graph, instances, seeds(edges, "subgroup"))):
             flags |= {"subgroup"}
-        if is_cut(found):
-            flags |= {"bounded"}
+        flags |= {"bounded"} if is_cut(found) else frozenset()
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
         return cls(
@@ -175,6 +176,7 @@ class Project:
             parts=Parts.build([file.modules for file in files], [file.returned for file in files]),
             takes={(file.path, name): given for file in files for name, given in file.functions.items()},
             returning=returning(held, graph.back),
+            words=Words.build(((file.module, file.words) for file in files if file.words), programs),
         )
 
     @property
