@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fsdp_rules.settings import Settings
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fsdp_rules.project.project import FileFacts, Project
 
 
+_MIGRATING = frozenset({"fsdp1", "gated", "fsdp2", "hosted"})
+
+
 class Engine(Protocol):
     """Pure steps. An engine crosses process boundaries, so it must be picklable."""
 
@@ -27,6 +30,9 @@ class Engine(Protocol):
 
     def is_migrating(self, project: Project) -> bool:
         """Whether the tree wraps a model, or asks for FSDP1's class, so that other files can be concerned."""
+
+    def must_migrate(self, facts: Sequence[FileFacts]) -> bool:
+        """Whether these facts say by themselves that :meth:`is_migrating` holds for every project that has them."""
 
     def shards_natively(self, project: Project) -> bool:
         """Whether the tree shards with FSDP2 and names nothing of FSDP1."""
@@ -102,8 +108,12 @@ class RulesEngine:
         return has_marker(data)
 
     def is_migrating(self, project: Project) -> bool:
-        flagged = project.flags & {"fsdp1", "gated", "fsdp2", "hosted"}
+        flagged = project.flags & _MIGRATING
         return bool(flagged or project.held or project.gives_names or project.askers or project.words)
+
+    def must_migrate(self, facts: Sequence[FileFacts]) -> bool:
+        # A project has the flags of all its files, or "gated" in place of "fsdp1".
+        return any(fact.flags & _MIGRATING for fact in facts)
 
     def shards_natively(self, project: Project) -> bool:
         return "fsdp2" in project.flags and "fsdp1" not in project.flags

@@ -52,8 +52,10 @@ class Index:
         self._add(speaking)
         if not self._facts:
             return None
-        project = self._engine.build(self._facts, self._flags, self._batchnorm)
-        if self._engine.is_migrating(project):
+        # Facts of several files are joined once more when all that are reached are known.
+        is_first = len(self._facts) > 1 and self._engine.must_migrate(self._facts)
+        project = None if is_first else self._engine.build(self._facts, self._flags, self._batchnorm)
+        if project is None or self._engine.is_migrating(project):
             more = self._add([candidate for candidate in marked if candidate.path not in self.results])
             return replace(self._follow(None if more else project, rest), own=keys_in(self.candidates.values()))
         return project

@@ -97,6 +97,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     Raises :class:`fsdp_migrate.tree.files.NoSuchPath` and :class:`fsdp_migrate.tree.git.GitError` before anything is
     written, :class:`Interrupted` between two files. Whatever goes wrong with one file is in its outcome.
     """
+    # A parsed file is some 100,000 objects that live as long as it is worked on, and so do the rules.
+    gc.set_threshold(OBJECTS_OF_A_FILE)
     text = request.stdin
     if text is None:
         sources, read = discover(request.paths, request.selection), partial(_overlaid, request.overlay)
@@ -259,8 +261,6 @@ def _map(
     pool: Pool[Candidate, Value | Failed] = Pool(task, _died, worker_count(request.jobs, sizes))
     # What is in memory now stays; workers need not look at it again, which would also copy its pages.
     gc.freeze()
-    # A parsed file is some 100,000 objects that live as long as it is worked on.
-    gc.set_threshold(OBJECTS_OF_A_FILE)
     # The largest first, so that no process is left with one at the end.
     order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
     return pool.run(candidates, order, progress.step)

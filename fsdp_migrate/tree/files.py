@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ class Source:
     def is_notebook(self) -> bool:
         return self.path.suffix == ".ipynb"
 
-    @property
+    @cached_property
     def is_config(self) -> bool:
         return is_config(self.path)
 

@@ -22,6 +22,9 @@ class WordEngine:
     def names_fsdp1(self, data: bytes) -> bool:
         return b"FSDP" in data
 
+    def must_migrate(self, facts: object) -> bool:
+        return False
+
     def is_migrating(self, project: list[str]) -> bool:
         return False
 

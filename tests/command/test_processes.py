@@ -30,6 +30,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 class Blocking:
     def names_fsdp1(self, data): return True
     def is_migrating(self, project): return False
+    def must_migrate(self, facts): return False
     def has_marker(self, data): return True
     def index(self, path, data): return path
     def build(self, facts, flags, batchnorm): return list(facts)

@@ -62,6 +62,7 @@ class Neighbours:
 
     def __init__(self, imports: Mapping[str, frozenset[str]]) -> None:
         self.imports = imports
+        self._known: dict[str, tuple[str, ...]] = {}
 
     @cached_property
     def modules(self) -> dict[str, tuple[str, ...]]:
@@ -76,12 +77,12 @@ class Neighbours:
 
     def of(self, dotted: str) -> tuple[str, ...]:
         """The files of the module that ``dotted`` names, or that it names something in."""
-        while dotted:
-            found = self.modules.get(dotted, ())
-            if found:
-                return found
-            dotted = dotted.rpartition(".")[0]
-        return ()
+        # The files of a tree import much the same modules, most of which are none of it.
+        known = self._known.get(dotted)
+        if known is None:
+            outer = dotted.rpartition(".")[0]
+            known = self._known[dotted] = self.modules.get(dotted, ()) or (self.of(outer) if outer else ())
+        return known
 
     def connected(self, start: Iterable[str]) -> set[str]:
         """``start``, and all files that are joined to one of them by imports, in either direction."""
@@ -98,6 +99,10 @@ class Neighbours:
 
     def imported(self) -> dict[str, set[str]]:
         """The files that each file imports, by path."""
+        return self._imported
+
+    @cached_property
+    def _imported(self) -> dict[str, set[str]]:
         return {path: {other for name in names for other in self.of(name)} for path, names in self.imports.items()}
 
     @cached_property

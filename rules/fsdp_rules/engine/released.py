@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fsdp_rules.fsdp1.names import canonical
@@ -24,6 +24,8 @@ def released(
 
     ``before`` are the sources that were rewritten; both are by path.
     """
+    if not _may_be_served(project, after):
+        return project, frozenset()
     old, new = (_imports({path: one[path] for path in after if after[path] != before[path]}) for one in (before, after))
     changed = [path for path in new if path in old]
     gone = {entry for path in changed for entry in old[path].imported - new[path].imported}
@@ -45,6 +47,13 @@ def released(
     return replace(
         project, imported=project.imported - gone, stars=stars, released=project.released | gone | starred
     ), paths
+
+
+def _may_be_served(project: Project, paths: Iterable[str]) -> bool:
+    """Whether any file imports names of FSDP1 from one of ``paths``; without parsing any of them."""
+    named = (entry for entry in project.imported if canonical(project.resolve(entry)) is not None)
+    modules = {_last(entry.rpartition(".")[0]) for entry in named} | {_last(module) for module, _, _ in project.stars}
+    return any(_last(module_name(path)) in modules for path in paths)
 
 
 def _imports(sources: Mapping[str, bytes]) -> dict[str, Imports]:
