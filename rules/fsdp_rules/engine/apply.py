@@ -12,7 +12,7 @@ import libcst as cst
 
 from fsdp_rules.file.comments import PRAGMA, comments, is_removed, removed_line
 from fsdp_rules.file.old_comments import telling_comments
-from fsdp_rules.file.tree import Layout
+from fsdp_rules.file.tree import Layout, text_of
 from fsdp_rules.project.ignore_comments import MEANT
 from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement
 
@@ -76,7 +76,7 @@ class _Editor(cst.CSTTransformer):
 
     def code(self, node: cst.CSTNode) -> str:
         """The text of ``node`` with the edits inside it made; in parentheses where it would not stand alone."""
-        text = self.module.code_for_node(self.updated.get(node, node)).strip()
+        text = text_of(self.updated.get(node, node), self.module).strip()
         if "\n" in text and isinstance(node, cst.BaseExpression):
             try:
                 ast.parse(text, mode="eval")

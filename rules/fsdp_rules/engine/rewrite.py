@@ -179,9 +179,10 @@ def _unread(
     if not consumed:
         return []
     found = []
-    for text in map(file.printer.text, module.body):
+    for statement in module.body:
+        text = file.printer.text(statement)
         if text not in known:
-            known[text] = _names_read(ast.parse(text))
+            known[text] = _names_read(file.printer.parsed(statement))
         found.append(known[text])
     shared = set().union(*(reads.shared for reads in found))
     unread = [

@@ -22,9 +22,9 @@ NAMING = frozenset(
 def used_at_top(before: File, module: cst.Module, known: dict[str, set[str]]) -> set[str]:
     """What :func:`names_used` gives for ``module``, an edited ``before``; ``known`` is filled by statement."""
     texts = [before.printer.text(statement) for statement in module.body]
-    for text in texts:
+    for statement, text in zip(module.body, texts, strict=True):
         if text not in known:
-            known[text] = names_used(ast.parse(text))
+            known[text] = names_used(before.printer.parsed(statement))
     return set().union(*(known[text] for text in texts))
 
 

@@ -36,7 +36,7 @@ class File:
         self.tree = tree
         self.module = cst.parse_module(source)
         self.layout = Layout(self.module)
-        self.printer = Printer(self.layout)
+        self.printer = Printer(self.layout, tree)
         self.bindings = Bindings(self.layout)
         self.references = References(path, tree, self.layout, self.bindings, project)
         self.suppressions = Suppressions(path, source, tree, self.layout, project)
