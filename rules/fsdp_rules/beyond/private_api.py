@@ -72,12 +72,12 @@ def free(model):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """List names of private modules, and attributes that only FSDP1's wrapper has."""
-        if isinstance(node, cst.Call):
+        if type(node) is cst.Call:
             yield from self._call(node, file)
-        elif isinstance(node, cst.Attribute | cst.Name) and (file.fsdp1(node) or "").startswith("."):
+        elif (file.fsdp1(node) or "").startswith(".") and isinstance(node, cst.Attribute | cst.Name):
             if not _is_inner(node, file) and not _is_rewritten(node, file):
                 yield from self._function(node, file)
-        elif isinstance(node, cst.Attribute):
+        elif type(node) is cst.Attribute:
             yield from self._attribute(node, file)
 
     def _call(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:

@@ -47,9 +47,9 @@ def wrap(model, old):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Each use below imports of different things, and FSDP1's imports among these, which are kept."""
-        if isinstance(node, cst.ImportFrom):
+        if type(node) is cst.ImportFrom:
             yield from _kept(node, file)
-        if not isinstance(node, cst.Name) or len(found := file.references.meanings(node)) < 2:
+        if type(node) is not cst.Name or len(found := file.references.meanings(node)) < 2:
             return
         if not is_read(node, file.layout):
             return

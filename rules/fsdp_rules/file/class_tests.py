@@ -25,9 +25,9 @@ def subject_of_class(node: cst.BaseExpression) -> cst.BaseExpression | None:
 
 def subject_of_name(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """``x`` in ``type(x).__name__``, ``str(type(x))`` and the like."""
-    if isinstance(node, cst.Attribute) and node.attr.value in ("__name__", "__qualname__"):
+    if type(node) is cst.Attribute and node.attr.value in ("__name__", "__qualname__"):
         return subject_of_class(node.value)
-    if isinstance(node, cst.Call) and calls_plainly(node, ("str", "repr"), 1):
+    if type(node) is cst.Call and calls_plainly(node, ("str", "repr"), 1):
         return subject_of_class(node.args[0].value)
     return None
 

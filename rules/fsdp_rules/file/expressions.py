@@ -77,14 +77,20 @@ def calls_plainly(node: cst.CSTNode | None, names: tuple[str, ...], arguments: i
 
 def last_name(node: cst.CSTNode) -> str:
     """The name that says most about an expression: the last attribute, or the function of a call; "" if none."""
-    while isinstance(node, cst.Subscript | cst.Call | cst.Await):
-        if isinstance(node, cst.Call):
+    # Of the exact type: whether a node is of a libcst class that it is not of, Python asks slowly.
+    while True:
+        if type(node) is cst.Name:
+            return node.value
+        if type(node) is cst.Attribute:
+            return node.attr.value
+        if type(node) is cst.Call:
             node = node.func
+        elif type(node) is cst.Subscript:
+            node = node.value
+        elif type(node) is cst.Await:
+            node = node.expression
         else:
-            node = node.value if isinstance(node, cst.Subscript) else node.expression
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
+            return ""
 
 
 def is_repeatable(node: cst.BaseExpression) -> bool:

@@ -52,12 +52,16 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """The constructor, or the class as a value, an annotation, a base."""
-        if isinstance(node, cst.Call):
+        if type(node) is cst.Call:
             if file.fsdp1(node.func) == "ShardedGradScaler" and _serves_both(file):
                 yield Diagnosis(node, Level.MANUAL, BOTH, PER_MODEL, claims=(node.func,))
             elif file.fsdp1(node.func) == "ShardedGradScaler":
                 yield from self._call(node, file)
-        elif isinstance(node, cst.BaseExpression) and _is_reference(node, file):
+        elif (
+            file.fsdp1(node) == "ShardedGradScaler"
+            and isinstance(node, cst.BaseExpression)
+            and _is_reference(node, file)
+        ):
             if _serves_both(file):
                 yield Diagnosis(node, Level.MANUAL, BOTH, PER_MODEL, claims=(node,))
             else:
@@ -157,8 +161,6 @@ def _is_number(argument: cst.Arg) -> bool:
 
 
 def _is_reference(node: cst.BaseExpression, file: File) -> bool:
-    if file.fsdp1(node) != "ShardedGradScaler":
-        return False
     parent = file.parent(node)
     called = isinstance(parent, cst.Call) and parent.func is node
     return not called and is_read_whole(node, file.layout)

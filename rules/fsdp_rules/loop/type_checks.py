@@ -61,16 +61,15 @@ def unwrapped(model: "FSDPModule"):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """A reference to the class where it is only asked for, its name in a comparison or in an annotation."""
-        if isinstance(node, cst.Attribute | cst.Call):
+        if type(node) is cst.Attribute or type(node) is cst.Call:
             yield from compared_names(node, file)
-        if isinstance(node, cst.Comparison):
+        if type(node) is cst.Name or type(node) is cst.Attribute:
+            if file.fsdp1(node) == FSDP and is_read_whole(node, file.layout):
+                yield from self._reference(node, file)
+        elif isinstance(node, cst.Comparison):
             yield from self._name_test(node, file)
         elif isinstance(node, cst.SimpleString):
             yield from self._string(node, file) if file.settings.to != "shim" else ()
-        elif (
-            isinstance(node, cst.Name | cst.Attribute) and file.fsdp1(node) == FSDP and is_read_whole(node, file.layout)
-        ):
-            yield from self._reference(node, file)
 
     def _name_test(self, node: cst.Comparison, file: File) -> Iterator[Diagnosis]:
         test = name_test(node)

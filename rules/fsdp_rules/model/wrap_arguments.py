@@ -14,6 +14,7 @@ from fsdp_rules.fsdp1.names import expand
 from fsdp_rules.project.flags import FLAG_PATTERNS
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import INNER
+from fsdp_rules.project.walking import walk
 
 IGNORED = ("ignored_modules", "ignored_states", "ignored_parameters")
 OFFLOAD = ("cpu_offload",)
@@ -45,7 +46,7 @@ def given(model: cst.BaseExpression, flag: str, names: tuple[str, ...], file: Fi
     path, line = origin
     tree = _parsed(file.project.sources[path])
     aliases = file.project.aliases(path)
-    at_line = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
+    at_line = [node for node in walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
     # A partial, or a function of the project, gives what is not written here.
     calls = [node for node in at_line if expand(ast.unparse(node.func), aliases).endswith(f".{CONSTRUCTOR}")]
     found = [keyword for call in calls for keyword in call.keywords]
@@ -66,7 +67,7 @@ def wrap_of(text: str, scope: str, file: File) -> ast.Call | None:
         return None
     path, line = origin
     aliases = file.project.aliases(path)
-    calls = [node for node in ast.walk(_parsed(file.project.sources[path])) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(_parsed(file.project.sources[path])) if isinstance(node, ast.Call)]
     found = [node for node in calls if node.lineno == line]
     return next((one for one in found if expand(ast.unparse(one.func), aliases).endswith(f".{CONSTRUCTOR}")), None)
 
@@ -117,10 +118,10 @@ def _calls(tree: ast.Module, name: str) -> Iterator[tuple[ast.Call, str]]:
     """The calls of functions called ``name``, each with the text that its result is assigned to."""
     targets = {
         id(node.value): ast.unparse(node.targets[0])
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
     }
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             yield node, targets.get(id(node), "")
 
@@ -133,7 +134,7 @@ def _is_nothing(value: ast.expr) -> bool:
 
 def _around(tree: ast.Module, line: int) -> Function | None:
     """The innermost function around ``line``."""
-    found = [node for node in ast.walk(tree) if isinstance(node, Function) and node.lineno <= line <= _end(node)]
+    found = [node for node in walk(tree) if isinstance(node, Function) and node.lineno <= line <= _end(node)]
     return max(found, key=lambda node: node.lineno, default=None)
 
 

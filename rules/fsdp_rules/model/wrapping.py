@@ -219,7 +219,7 @@ def model_of_module(node: cst.BaseExpression, file: File) -> cst.BaseExpression:
 def loops_around(node: cst.CSTNode, file: File) -> Iterator[cst.For | cst.CompFor]:
     """The loops around ``node``, those of comprehensions among them."""
     for ancestor in file.ancestors(node):
-        if isinstance(ancestor, cst.For | cst.CompFor):
+        if type(ancestor) is cst.For or type(ancestor) is cst.CompFor:
             yield ancestor
         yield from _clauses(ancestor)
 
@@ -227,7 +227,7 @@ def loops_around(node: cst.CSTNode, file: File) -> Iterator[cst.For | cst.CompFo
 def _clauses(node: cst.CSTNode) -> Iterator[cst.CompFor]:
     """The loops of ``node``, where it is a comprehension."""
     clause = getattr(node, "for_in", None)
-    while isinstance(clause, cst.CompFor):
+    while type(clause) is cst.CompFor:
         yield clause
         clause = clause.inner_for_in
 

@@ -7,6 +7,8 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterator
 
+from fsdp_rules.project.walking import walk
+
 #: What a test says that chooses between versions, of torch or of FSDP.
 VERSION_TEST = re.compile(r"__version__|\bversion\b|fsdp_?version|fsdp_?2|is_torch_|torch_version", re.IGNORECASE)
 #: Where statements, or what holds statements, stand in a node, in the order of its fields.
@@ -68,7 +70,7 @@ def sharding_functions(tree: ast.Module) -> frozenset[str]:
         and any(
             isinstance(call, ast.Call)
             and (getattr(call.func, "id", None) or getattr(call.func, "attr", None)) == "fully_shard"
-            for call in ast.walk(node)
+            for call in walk(node)
         )
     )
 
@@ -90,7 +92,7 @@ def _without_parameters(tree: ast.Module, lines: list[str]) -> list[str]:
     if not any(FSDP2_CODE.search(line) for line in lines):
         return lines
     lines = [*lines]
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.arg) and FSDP2_CODE.fullmatch(node.arg) and node.lineno <= len(lines):
             line = lines[node.lineno - 1].encode()
             start, end = node.col_offset, node.col_offset + len(node.arg)

@@ -9,6 +9,8 @@ import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fsdp_rules.project.walking import walk
+
 #: What people write for one, right or wrong.
 MEANT = re.compile(r"#\s*fsdp[-_]migrate\s*:?\s*ignor\w*.*", re.IGNORECASE)
 _WRAPS = "FSDP101"
@@ -34,8 +36,8 @@ def kept_wraps(tree: ast.Module, text: str) -> frozenset[int]:
     except tokenize.TokenError:
         return frozenset()
     lines = {line for line, rules in silenced.items() if not rules or _WRAPS in rules}
-    simple = (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
-    calls = ((node.lineno, call.lineno) for node in simple for call in ast.walk(node) if isinstance(call, ast.Call))
+    simple = (node for node in walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
+    calls = ((node.lineno, call.lineno) for node in simple for call in walk(node) if isinstance(call, ast.Call))
     return frozenset(line for statement, line in calls if lines & {statement, line})
 
 

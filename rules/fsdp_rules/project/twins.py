@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.places import Place, module_name
+from fsdp_rules.project.walking import walk
 
 #: What a file names that wraps, shards, or chooses between functions that do.
 CHOOSES = re.compile(rb"fsdp|shard|wrap|parallel|strateg", re.IGNORECASE)
@@ -83,7 +84,7 @@ def _sides(source: Source) -> Sides:
         methods[name.rpartition(".")[2]].append(name)
 
     def names(*nodes: ast.AST) -> frozenset[str]:
-        return frozenset(name for node in nodes for one in ast.walk(node) for name in named(one))
+        return frozenset(name for node in nodes for one in walk(node) for name in named(one))
 
     def named(node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
@@ -100,7 +101,7 @@ def _sides(source: Source) -> Sides:
         else:
             yield from (f"{starred}.{text}" for starred in aliases.starred)
 
-    shards = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_fully_shard(node)}
+    shards = {node.lineno for node in walk(tree) if isinstance(node, ast.Call) and _is_fully_shard(node)}
     old: dict[str, Lines] = {}
     new: set[str] = set()
     for name, node in defined.items():
@@ -177,7 +178,7 @@ def _is_fully_shard(call: ast.Call) -> bool:
 def _choices(tree: ast.Module, names: Callable[..., frozenset[str]]) -> Iterator[Choice]:
     """What each construct that chooses reads in each of its alternatives."""
     kept: dict[str, list[frozenset[str]]] = defaultdict(list)
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.If(test=_, body=body, orelse=orelse):
                 yield names(*body), names(*orelse)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.walking import children
+from fsdp_rules.project.walking import children, walk
 
 #: What a first run writes in the place of FSDP1's class.
 SHARDING = frozenset({"torch.distributed.fsdp.fully_shard", "fsdp_compat.shard", "fsdp_compat.wrap"})
@@ -109,8 +109,8 @@ class Wraps:
 
 def _run_over(loop: ast.For, unit: str) -> list[str]:
     """The dotted names in the list that ``loop`` runs over, and of what ``unit``, its target, is compared with."""
-    found = [element for one in ast.walk(loop.iter) if isinstance(one, ast.List) for element in one.elts]
-    for test in (one for line in loop.body for one in ast.walk(line) if isinstance(one, ast.Compare)):
+    found = [element for one in walk(loop.iter) if isinstance(one, ast.List) for element in one.elts]
+    for test in (one for line in loop.body for one in walk(line) if isinstance(one, ast.Compare)):
         if text_of(test.left) == unit and isinstance(test.ops[0], ast.Is):
             found.append(test.comparators[0])
     return [text for element in found if (text := text_of(element)) is not None]
