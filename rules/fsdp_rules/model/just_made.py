@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.model.wrapping import assignments_of, may_wrap
-from fsdp_rules.project.places import Place, module_name, scopes
+from fsdp_rules.project.places import ANY, Place, module_name, scopes
 from fsdp_rules.project.project import Certainty
 
 #: Methods that give back the module that they are called on.
@@ -85,7 +85,10 @@ def _of_arms(choice: cst.If, made: set[cst.Assign], file: File) -> list[cst.Assi
 
 def is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
     """Whether a wrapped model is followed to what is called ``text`` at ``node``, and not just to such an attribute."""
-    found = (file.project.held.get(Place("var", file.path, scope, text)) for scope in scopes(file.scope(node)))
+    owner, _, name = text.rpartition(".")
+    names = [text, *([f"{owner}.{ANY}"] if owner and name not in file.project.owners.attributes else [])]
+    around = scopes(file.scope(node))
+    found = (file.project.held.get(Place("var", file.path, scope, one)) for scope in around for one in names)
     return any(held is not None and not held.by_name for held in found)
 
 

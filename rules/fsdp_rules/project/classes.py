@@ -18,7 +18,8 @@ Owner = tuple[str, str]
 class Owners:
     """The classes of a project, by last name, with their bases, and every place that something is assigned to.
 
-    ``methods`` are the functions that each class defines, ``supers`` those of its bases that it calls.
+    ``methods`` are the functions that each class defines, ``supers`` those of its bases that it calls, ``attributes``
+    the last names of all attributes that something assigns or defines.
     """
 
     classes: Mapping[str, tuple[Owner, ...]] = field(default_factory=dict)
@@ -26,6 +27,7 @@ class Owners:
     assigned: frozenset[Place] = field(default=frozenset())
     methods: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
     supers: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
+    attributes: frozenset[str] = frozenset()
 
     @classmethod
     def build(cls, files: Iterable[FileFacts]) -> Owners:
@@ -35,7 +37,9 @@ class Owners:
         assigned: set[Place] = set()
         methods: dict[Owner, set[str]] = defaultdict(set)
         supers: dict[Owner, frozenset[str]] = {}
+        attributes: set[str] = set()
         for file in files:
+            attributes |= file.attributes
             assigned.update(flow.target for flow in file.flows if flow.target.kind == "var")
             for qualified, names in file.classes.items():
                 owner = (file.path, qualified)
@@ -51,6 +55,7 @@ class Owners:
             frozenset(assigned),
             {owner: frozenset(names) for owner, names in methods.items()},
             supers,
+            frozenset(attributes),
         )
 
     def places(self, path: str, scope: str, text: str) -> tuple[Place, ...]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 
 from fsdp_rules.fsdp1.names import expand
+from fsdp_rules.project.any_names import given_any_name
 from fsdp_rules.project.dotted_names import Found
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
@@ -41,6 +42,7 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
         edges[place].append((place._replace(path=""), True))
     _imported_values(files, functions, edges)
     _inherited(functions, edges)
+    given_any_name(files, functions, edges)
     return edges
 
 

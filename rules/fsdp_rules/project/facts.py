@@ -49,6 +49,8 @@ class FileFacts:
     keywords: dict[str, str] = field(default_factory=dict)
     #: The names that the module itself assigns.
     assigned: frozenset[str] = field(default=frozenset())
+    #: The last names of the attributes, of whatever objects, that the file assigns or defines.
+    attributes: frozenset[str] = field(default=frozenset())
     #: What a star import of the file gives.
     public: Public = field(default_factory=Public)
     #: What the names of the module itself are made by, where a call of a class makes them.
@@ -154,6 +156,10 @@ def _index(
         supers=indexer.supers,
         keywords=indexer.keywords,
         assigned=frozenset(name for scope, name in indexer.assigned if not scope),
+        attributes=frozenset(
+            name.rpartition(".")[2]
+            for name in (*(name for scope, name in indexer.assigned if "." in name or scope), *indexer.functions)
+        ),
         public=public(tree, module, aliases.names),
         instances={name: frozenset(made) for (scope, name), made in wraps.instances.items() if not scope},
         makers=frozenset(indexer.makers),

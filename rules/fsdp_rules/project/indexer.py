@@ -20,7 +20,7 @@ from fsdp_rules.project.definitions import (
     named_fields,
     switches,
 )
-from fsdp_rules.project.places import Place
+from fsdp_rules.project.places import ANY, Place
 from fsdp_rules.project.texts import PARAMETERS, lambda_name
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
@@ -130,8 +130,7 @@ class Indexer(Calls):
         self._body(node.body, inner)
 
     def _asker(self, inner: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        alone = asks_for_fsdp1(node, self.aliases)
-        if alone is not None:
+        if (alone := asks_for_fsdp1(node, self.aliases)) is not None:
             self.askers[inner] = alone
 
     def _decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inner: str, scope: str) -> None:
@@ -248,8 +247,7 @@ class Indexer(Calls):
 
     def _call(self, node: ast.Call, scope: str) -> None:
         if isinstance(node.func, ast.Attribute) and is_super(node.func.value):
-            owner = self.wraps.owner(scope)
-            for base in self.bases.get(owner, ()):
+            for base in self.bases.get(self.wraps.owner(scope), ()):
                 self.arguments(f"{base}.{node.func.attr}", node, scope)
             return
         callee = self.aliases.dotted(node.func)
@@ -283,6 +281,8 @@ class Indexer(Calls):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             target = ast.copy_location(ast.Attribute(owner, name.value, ast.Store()), node)
             self._assign(target, value, scope)
+        elif (text := text_of(owner)) is not None:
+            self.value(value, self.var(scope, f"{text}.{ANY}"), scope, False)
 
 
 def _last(target: ast.expr) -> ast.expr:

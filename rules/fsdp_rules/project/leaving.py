@@ -8,7 +8,7 @@ from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.places import Place
+from fsdp_rules.project.places import ANY, Place
 
 
 def exits(
@@ -64,6 +64,8 @@ def of_place(place: Place, known: Mapping[str, FileFacts], functions: Functions)
         yield Exit(Way.READ, name)
     elif place.kind == "attr":
         yield Exit(Way.READ, place.name)
+    elif place.kind == "var" and place.name == f"self.{ANY}":
+        yield Exit(Way.NAMED, name)
     elif place.kind == "var" and not place.scope and "." not in place.name:
         yield Exit(Way.NAMED, place.name)
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 #: Attributes of a wrapped model that give the model inside, which under FSDP2 is the same object.
 INNER = (".module", "._fsdp_wrapped_module")
+#: The name of an attribute that only a running program knows: it may be any that nothing else assigns.
+ANY = "*"
 
 
 class Place(NamedTuple):

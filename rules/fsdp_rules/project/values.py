@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.places import INNER, Flow, Place, field_of, scopes
+from fsdp_rules.project.places import ANY, INNER, Flow, Place, field_of, scopes
 from fsdp_rules.project.texts import (
     HOLDING,
     PARAMETERS,
@@ -114,7 +114,7 @@ class Values:
         if text is not None:
             if whole:
                 self.assigned.add((scope, text))
-            yield self.var(scope, text) if whole else self.put(scope, text)
+            yield self.var(scope, text) if whole else self.put(scope, text.replace(".__dict__", f".{ANY}"))
             if key is not None:
                 yield self.put(scope, text)._replace(part=key)
             if self._is_early(scope, text, target.lineno):
@@ -254,6 +254,7 @@ class Values:
             self.flow(bound, place, sure)
         elif callee in ("getattr", "globals"):
             self.flow(Place("members", self.path, scope, owner_of(node), prefix_of(node)), place, False)
+            self.flow(self.var(scope, f"{owner_of(node)}.{ANY}"), place, False)
         elif name in TAKING and isinstance(node.func, ast.Attribute):
             self.value(node.func.value, place, scope, False)
             for one in self.callees(callee, node.func, scope):
@@ -271,8 +272,7 @@ class Values:
     def _made(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
         self.flow(Place("call", self.path, scope, self.unnamed(node.func)), place, sure)
         if isinstance(node.func, ast.Call):
-            maker = self.aliases.dotted(node.func.func)
-            if maker is not None:
+            if (maker := self.aliases.dotted(node.func.func)) is not None:
                 self.flow(Place("made", self.path, scope, maker), place, sure)
         elif isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODEL | SAME_NUMBERS:
             self.value(node.func.value, place, scope, sure)
