@@ -17,10 +17,11 @@ from fsdp_rules.project.definitions import (
     is_super,
     is_tuple,
     makes_switch,
+    given_by_name,
     named_fields,
     switches,
 )
-from fsdp_rules.project.places import ANY, Place
+from fsdp_rules.project.places import ANY, Place, any_name
 from fsdp_rules.project.texts import PARAMETERS, lambda_name
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
@@ -269,15 +270,14 @@ class Indexer(Calls):
                 # A dictionary is updated by one; an average is updated by a model, which it does not keep.
                 given = [one for one in node.args if node.func.attr != "update" or isinstance(one, ast.Dict)]
                 for argument in [*given, *(keyword.value for keyword in node.keywords)]:
-                    self.value(argument, self.put(scope, held), scope, sure=False)
-        if callee == "setattr" and len(node.args) == 3:
-            self._set(node, scope)
+                    self.value(argument, self.put(scope, any_name(held)), scope, sure=False)
+        if (given := given_by_name(node, callee)) is not None:
+            self._set(node, *given, scope)
         for name in self.callees(callee, node.func, scope):
             self.arguments(name, node, scope)
         self.handed_functions(node, scope)
 
-    def _set(self, node: ast.Call, scope: str) -> None:
-        owner, name, value = node.args
+    def _set(self, node: ast.Call, owner: ast.expr, name: ast.expr, value: ast.expr, scope: str) -> None:
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             target = ast.copy_location(ast.Attribute(owner, name.value, ast.Store()), node)
             self._assign(target, value, scope)

@@ -95,3 +95,8 @@ def scopes(scope: str) -> list[str]:
     while found[-1]:
         found.append(found[-1].rpartition(".")[0])
     return found
+
+
+def any_name(text: str) -> str:
+    """``text``, with the attributes of an object in place of the dictionary that holds them."""
+    return text.replace(".__dict__", f".{ANY}")

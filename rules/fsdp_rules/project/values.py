@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.places import ANY, INNER, Flow, Place, field_of, scopes
+from fsdp_rules.project.places import ANY, INNER, Flow, Place, any_name, field_of, scopes
 from fsdp_rules.project.texts import (
     HOLDING,
     PARAMETERS,
@@ -114,7 +114,7 @@ class Values:
         if text is not None:
             if whole:
                 self.assigned.add((scope, text))
-            yield self.var(scope, text) if whole else self.put(scope, text.replace(".__dict__", f".{ANY}"))
+            yield self.var(scope, text) if whole else self.put(scope, any_name(text))
             if key is not None:
                 yield self.put(scope, text)._replace(part=key)
             if self._is_early(scope, text, target.lineno):

@@ -14,6 +14,11 @@ GIVEN = {
     "a name of two parts": 'setattr(self, f"{name}_net", FSDP(net))',
     "a model with a name": "wrapped = FSDP(net)\n            setattr(self, name, wrapped)",
     "the dictionary of the object": "self.__dict__[name] = FSDP(net)",
+    "an update of the dictionary": "self.__dict__.update({name: FSDP(net)})",
+    "object": "object.__setattr__(self, name, FSDP(net))",
+    "add_module": "self.add_module(name, FSDP(net))",
+    "add_module by keywords": 'self.add_module(name=f"{name}_net", module=FSDP(net))',
+    "register_module": "self.register_module(name, FSDP(net))",
 }
 JOB = """
 class Job:
@@ -40,7 +45,12 @@ def found(files: dict[str, str]) -> object:
 def check(files: dict[str, str]) -> None:
     """The file that uses the model has its finding, and none where the model is not wrapped."""
     assert found(files) == ["FSDP206"]
-    assert found({name: text.replace("FSDP(net)", "(net)") for name, text in files.items()}) == Unchanged()
+    assert (
+        found(
+            {name: text.replace("FSDP(net)", "(net)").replace("FSDP(block)", "(block)") for name, text in files.items()}
+        )
+        == Unchanged()
+    )
 
 
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN.keys())
@@ -76,3 +86,42 @@ def test_the_object_asks_without_another_name() -> None:
 @pytest.mark.parametrize("taken", ["job.lr", "job.run", "job.optimizer", "nets.actor"])
 def test_what_has_a_name_of_its_own_is_another_thing(taken: str) -> None:
     assert found({"one": HEAD + JOB.format(GIVEN["setattr"], "pass"), "main": TAKEN.format(taken)}) == Unchanged()
+
+
+NAMED = {
+    "setattr": 'setattr(self, "actor", FSDP(net))',
+    "add_module": 'self.add_module("actor", FSDP(net))',
+    "register_module": 'self.register_module("actor", module=FSDP(net))',
+}
+
+
+@pytest.mark.parametrize("given", NAMED.values(), ids=NAMED.keys())
+def test_a_name_that_is_written(given: str) -> None:
+    check({"one": HEAD + JOB.format(given, "pass"), "main": TAKEN.format("job.actor")})
+    check({"one": HEAD + JOB.format(given, "keep(self.actor)")})
+
+
+UNITS = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from uses import keep
+
+def shard(model):
+    for i, block in enumerate(model.blocks):
+        {}
+    return model
+"""
+MAIN = "from one import shard\nfrom uses import keep\n\ndef run(net):\n    net = shard(net)\n    keep(net.block0)\n"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        'setattr(model, f"block{i}", FSDP(block))',
+        'model.add_module(f"block{i}", FSDP(block))',
+        'model.register_module(f"block{i}", FSDP(block))',
+        'model.__dict__[f"block{i}"] = FSDP(block)',
+    ],
+)
+def test_units_of_a_model(given: str) -> None:
+    check({"one": UNITS.format(given), "main": MAIN})
+    check({"one": UNITS.format(given).replace("return model", "keep(model.block0)")})
