@@ -13,11 +13,11 @@ from fsdp_rules.project.call_arguments import Calls
 from fsdp_rules.project.definitions import (
     base_calls,
     fields,
+    given_by_name,
     is_property,
     is_super,
     is_tuple,
     makes_switch,
-    given_by_name,
     named_fields,
     switches,
 )
@@ -271,8 +271,8 @@ class Indexer(Calls):
                 given = [one for one in node.args if node.func.attr != "update" or isinstance(one, ast.Dict)]
                 for argument in [*given, *(keyword.value for keyword in node.keywords)]:
                     self.value(argument, self.put(scope, any_name(held)), scope, sure=False)
-        if (given := given_by_name(node, callee)) is not None:
-            self._set(node, *given, scope)
+        if (named := given_by_name(node, callee)) is not None:
+            self._set(node, *named, scope)
         for name in self.callees(callee, node.func, scope):
             self.arguments(name, node, scope)
         self.handed_functions(node, scope)
