@@ -30,7 +30,7 @@ def uncontested(file: File, found: Found) -> Found:
     left: Found = []
     for rule, diagnosis in found:
         places = (diagnosis.node, *(edit.node for edit in diagnosis.edits))
-        statement = next((entry for entry in map(file.statement, places) if entry in kept), None)
+        statement = next((entry for place in places if (entry := _whole(place, file)) in kept), None)
         if statement is not None and (diagnosis.edits or diagnosis.level in (Level.SAFE, Level.REVIEW)):
             if diagnosis.level is not Level.MANUAL:
                 message = f"{UNCHANGED}this statement has to be changed by hand ({kept[statement]})"
@@ -52,7 +52,7 @@ def _one_by_one(file: File, found: Found) -> tuple[Found, dict[cst.CSTNode, str]
         return found, {}
     rules = {id(pairs[0][1]): " and ".join(sorted({rule.id for rule, _ in pairs})) for pairs in several.values()}
     left = [(rule, _left(entry, rules[id(entry)]) if id(entry) in rules else entry) for rule, entry in found]
-    return left, {file.statement(node): pairs[0][0].id for node, pairs in several.items()}
+    return left, {_whole(node, file): pairs[0][0].id for node, pairs in several.items()}
 
 
 def _left(diagnosis: Diagnosis, rules: str) -> Diagnosis:
@@ -63,16 +63,24 @@ def _left(diagnosis: Diagnosis, rules: str) -> Diagnosis:
 def _contested(file: File, found: Found) -> dict[cst.CSTNode, str]:
     """The statements whose edits meet a ``manual`` finding, and the id of its rule."""
     manual = [(rule, entry) for rule, entry in found if entry.level is Level.MANUAL]
-    named = {file.statement(entry.node) for _, entry in manual}
-    edits = [(rule, entry, edit) for rule, entry in found for edit in entry.edits if file.statement(edit.node) in named]
+    named = {_whole(entry.node, file) for _, entry in manual}
+    edits = [(rule, entry, edit) for rule, entry in found for edit in entry.edits if _whole(edit.node, file) in named]
     return {
-        file.statement(left.node): speaker.id
+        _whole(left.node, file): speaker.id
         for speaker, left in manual
         if any(
             (entry is not left and _is_inside(edit, left.node, file)) or _meets(edit, left.node, speaker is rule, file)
             for rule, entry, edit in edits
         )
     }
+
+
+def _whole(node: cst.CSTNode, file: File) -> cst.CSTNode:
+    """The statement of ``node``; one on the line of the head that it is the body of (``while x: y``) is that one's."""
+    statement = file.statement(node)
+    suite = file.parent(statement)
+    around = file.parent(suite) if isinstance(suite, cst.SimpleStatementSuite) else None
+    return around if isinstance(around, cst.BaseCompoundStatement) else statement
 
 
 def _is_inside(edit: Edit, node: cst.CSTNode, file: File) -> bool:

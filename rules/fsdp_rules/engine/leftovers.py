@@ -11,8 +11,11 @@ from fsdp_rules.beyond._unknown_names import advice, message
 from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read_whole
-from fsdp_rules.fsdp1.names import CONFIG_NAMES, POLICY_NAMES, PUBLIC_MODULES, canonical
+from fsdp_rules.fsdp1.methods import OWN
+from fsdp_rules.fsdp1.names import CONFIG_NAMES, FSDP, POLICY_NAMES, PUBLIC_MODULES, canonical
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.facts import aliases_in
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Role, Rule
@@ -32,7 +35,7 @@ def unclaimed(file: File, diagnoses: list[Diagnosis]) -> Iterator[tuple[Rule, Di
         claimed.update(diagnosis.claims)
         claimed.update(edit.node for edit in diagnosis.edits)
     rule = in_charge(Role.UNKNOWN)
-    for node, known in _references(file):
+    for node, known in (*_references(file), *_methods(file)):
         if known.split(".")[0] in CONFIG_NAMES | POLICY_NAMES:
             continue
         if node in claimed or any(entry in claimed for entry in _near(file, node)):
@@ -112,3 +115,12 @@ def _references(file: File) -> Iterator[tuple[cst.CSTNode, str]]:
             continue
         if not any(isinstance(entry, cst.Import | cst.ImportFrom) for entry in file.ancestors(node)):
             yield node, known
+
+
+def _methods(file: File) -> Iterator[tuple[cst.Attribute, str]]:
+    """FSDP1's own methods of what is surely a sharded model, called or not: FSDP2's models have none of them."""
+    for node in file.nodes(cst.Attribute):
+        if node.attr.value not in OWN or file.fsdp1(node) is not None:
+            continue
+        if sharded(node.value, file).certainty is Certainty.YES:
+            yield node, f"{FSDP}.{node.attr.value}"

@@ -1,8 +1,11 @@
-"""The methods of FSDP1's class that need an object, and not the class alone."""
+"""The methods of FSDP1's class: those that need an object, and those that nothing else in torch has."""
 
 from __future__ import annotations
 
-#: FSDP1's own, and those that it has from ``torch.nn.Module``.
+from fsdp_rules.fsdp1.api import entries
+from fsdp_rules.fsdp1.names import FSDP
+
+#: What needs an object, and not the class alone: FSDP1's own, and those that it has from ``torch.nn.Module``.
 METHODS = frozenset(
     {
         "__call__",
@@ -62,3 +65,8 @@ METHODS = frozenset(
         "zero_grad",
     }
 )
+#: What only FSDP1's wrapper has: no ``torch.nn.Module``, and no FSDP2 model.
+OWN = (
+    frozenset(entry.name for entry in entries() if entry.kind == "method" and entry.owner == FSDP)
+    - (METHODS | {"__getattr__", "__getitem__", "module"})
+) | {"check_is_root", "clip_grad_norm_", "no_sync", "register_comm_hook"}

@@ -31,9 +31,9 @@ class FsdpModules(Rule):
     id = "FSDP208"
     name = "fsdp-modules"
     moves_together = True
-    words = (r"\.apply\(",)
+    words = (r"\.apply\b",)
     what_to_test = EFFECT
-    visits = (cst.Call,)
+    visits = (cst.Call, cst.Attribute)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -49,6 +49,8 @@ def count_units(model):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Calls on the class, or on a model that is wrapped."""
+        if isinstance(node, cst.Attribute) and node.attr.value == "apply" and not _is_called(node, file):
+            yield from self._passed_on(node, file)
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
         method = node.func.attr.value
@@ -65,6 +67,15 @@ def count_units(model):
             )
         elif method == "apply" and not is_summoned(node, file):
             yield from self._apply(node, node.func.value, static, file)
+
+    def _passed_on(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
+        if not is_summoned(node, file) and sharded(node.value, file).certainty is Certainty.YES:
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{file.code(node.value)} is sharded: what this method calls would get shards of its parameters",
+                "call it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
+            )
 
     def _units(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         arguments = bind(call, ("module", "root_only"))
@@ -137,3 +148,8 @@ def count_units(model):
                 f"{name} is sharded: the function would get shards of its parameters",
                 "run it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
             )
+
+
+def _is_called(node: cst.Attribute, file: File) -> bool:
+    parent = file.parent(node)
+    return isinstance(parent, cst.Call) and parent.func is node

@@ -61,3 +61,21 @@ def test_two_rewrites_of_one_expression_are_left_to_a_human() -> None:
     said = "FSDP305 and FSDP309 would rewrite this in different ways, and it is unchanged"
     assert ("FSDP305", "manual", said) in found
     assert not {level for _, level, _ in found} & {"safe", "review"}
+
+
+LOOP = "while isinstance(model, FSDP):"
+TWO = f"{HEAD}    other = FSDP(path)\n    {LOOP}"
+
+
+@pytest.mark.parametrize("body", ["model = other.module", "steps = 1; model = other.module"])
+def test_what_is_on_the_line_of_a_loop_that_is_left_keeps_its_bytes(body: str) -> None:
+    result = rewrite(f"{TWO} {body}\n")
+    assert isinstance(result, Changed)
+    assert f"\n    {LOOP} {body}\n" in result.source.decode()
+    assert {found.level.value for found in result.findings if found.line == 7} == {"info", "manual"}
+
+
+def test_what_is_below_a_loop_that_is_left_is_rewritten() -> None:
+    result = rewrite(f"{TWO}\n        model = other.module\n")
+    assert isinstance(result, Changed)
+    assert f"    {LOOP}\n        model = other\n" in result.source.decode()
