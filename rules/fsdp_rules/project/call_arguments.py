@@ -6,7 +6,7 @@ import ast
 
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.places import Place
-from fsdp_rules.project.texts import TAKING, lambda_name
+from fsdp_rules.project.texts import TAKING, lambda_name, method_of_some
 from fsdp_rules.project.values import Values
 
 #: FSDP1's class by its full name.
@@ -28,6 +28,15 @@ class Calls(Values):
         for keyword in node.keywords:
             place = Place("arg", self.path, scope, callee, keyword.arg or "**")
             self.value(keyword.value, place, scope, sure=keyword.arg is not None)
+
+    def unnamed_call(self, node: ast.Call, scope: str) -> None:
+        """What a call gives to a function that has no dotted name."""
+        name = self.unnamed(node.func)
+        self.value(node.func, Place("callee", self.path, scope, name), scope)
+        self.arguments(name, node, scope)
+        if (method := method_of_some(node.func, self.aliases)) is not None:
+            self.arguments(method, node, scope)
+        self.handed_functions(node, scope)
 
     def handed_functions(self, node: ast.Call, scope: str) -> None:
         """Let arguments reach a function that the same call hands on: ``partial``, ``submit``, ``spawn``."""

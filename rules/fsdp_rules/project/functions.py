@@ -10,6 +10,7 @@ from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, Sure, module_name, scopes
+from fsdp_rules.project.texts import SOME
 
 
 class Functions:
@@ -153,7 +154,9 @@ class Functions:
         head, _, name = place.name.rpartition(".")
         if head.endswith("import_module"):
             return [(file, qualified, False) for file, qualified in self.anywhere(name)]
-        if not head or self.is_imported(place):
+        maker, some, _ = place.name.rpartition(SOME)
+        is_outside = self.is_imported(place) and (not some or self.exports.is_outside(maker.removesuffix("()")))
+        if not head or is_outside:
             return []
         if name not in self._guesses:
             methods = [entry for entry in self._by_name.get(name, ()) if "." in entry[1]]

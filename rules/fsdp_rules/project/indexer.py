@@ -256,10 +256,7 @@ class Indexer(Calls):
         for keyword in (one for one in node.keywords if is_namespace and one.arg is not None):
             self.value(keyword.value, Place("attr", self.path, name=keyword.arg or ""), scope)
         if callee is None:
-            name = self.unnamed(node.func)
-            self.value(node.func, Place("callee", self.path, scope, name), scope)
-            self.arguments(name, node, scope)
-            self.handed_functions(node, scope)
+            self.unnamed_call(node, scope)
             return
         if canonical(callee) == FSDP:
             self.found(node)

@@ -9,6 +9,7 @@ from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.places import ANY, Place
+from fsdp_rules.project.texts import SOME
 
 
 def exits(
@@ -25,6 +26,7 @@ def exits(
     """
     known = {file.path: file for file in files}
     found = {exit_ for file in known.values() for exit_ in _given_names(file)}
+    found.update(exit_ for file in known.values() for exit_ in _made_elsewhere(file, functions))
     # What a star import gives decides which names the output may take.
     found.update(Exit(Way.IMPORTED, module) for file in known.values() for module in file.starred)
     found.update(Exit(Way.NAMED, word.root) for file in known.values() for word in file.words if word.root)
@@ -110,6 +112,15 @@ def _fitted(file: FileFacts, held: set[str], functions: Functions) -> Iterator[E
             yield Exit(Way.READ, one.attribute)
         if one.made and any(".".join(parts[:number]) in held for number in range(1, len(parts) + 1)):
             yield Exit(Way.IMPORTED, functions.exports.resolve(one.made))
+
+
+def _made_elsewhere(file: FileFacts, functions: Functions) -> Iterator[Exit]:
+    """The ways to functions that give an object with a method which a class of the tree has: ``build(kind).wrap()``."""
+    for flow in file.flows:
+        maker, some, method = flow.source.name.rpartition(SOME)
+        is_method = some and maker and flow.source.kind == "call" and functions.has_name(method)
+        if is_method and functions.is_imported(flow.source):
+            yield Exit(Way.IMPORTED, functions.exports.resolve(maker.removesuffix("()")))
 
 
 def _given_names(file: FileFacts) -> Iterator[Exit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.optimizers import is_optimizer
 
 #: Methods of a model that give its parameters.
@@ -21,6 +21,33 @@ HOLDING = PASSING | {"ModuleDict", "ModuleList", "Sequential", "_replace"}
 SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: Methods of containers that give what is in them.
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
+#: What the name of a callee that has no dotted name starts with.
+UNNAMED = "@"
+#: What stands before the name of a method of an object that nothing is known of, but for what makes it.
+SOME = "?."
+
+
+def unnamed(node: ast.expr, aliases: Aliases) -> str:
+    """What the callee ``node`` goes by that has no dotted name: its place, behind what makes it where that is said.
+
+    ``Trainer(model).fit`` is ``Trainer().fit``.
+    """
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+        maker = aliases.dotted(node.value.func)
+        if maker is not None and not maker.endswith("import_module"):
+            return f"{maker}().{node.attr}"
+    return f"{UNNAMED}{node.lineno}:{node.col_offset}"
+
+
+def method_of_some(node: ast.expr, aliases: Aliases) -> str | None:
+    """What the method ``node`` of an element, or of what a function gives, goes by: ``KINDS[kind]().wrap``."""
+    if not isinstance(node, ast.Attribute) or isinstance(node.value, ast.Constant | ast.JoinedStr):
+        return None
+    maker = aliases.dotted(node.value.func) if isinstance(node.value, ast.Call) else None
+    if maker is None:
+        return f"{SOME}{node.attr}"
+    # A class says what its methods are.
+    return None if maker.rpartition(".")[2][:1].isupper() else f"{maker}(){SOME}{node.attr}"
 
 
 def lambda_name(node: ast.Lambda, scope: str) -> str:

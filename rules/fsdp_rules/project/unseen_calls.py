@@ -12,7 +12,7 @@ from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.flow import Held
 from fsdp_rules.project.leaving import of_place
 from fsdp_rules.project.places import Place, scopes
-from fsdp_rules.project.values import UNNAMED
+from fsdp_rules.project.texts import UNNAMED
 
 #: Functions of configuration libraries that call what a configuration names.
 CONFIGURED = frozenset({"instantiate"})

@@ -17,8 +17,10 @@ from fsdp_rules.project.texts import (
     key_of,
     lambda_name,
     may_optimize,
+    method_of_some,
     owner_of,
     prefix_of,
+    unnamed,
     wholes_of,
 )
 from fsdp_rules.project.wraps import Wraps
@@ -27,8 +29,6 @@ from fsdp_rules.project.wraps import Wraps
 SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float", "half", "bfloat16", "requires_grad_"})
 #: The other wrapper of torch, by the names that it has.
 DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
-#: What the name of a callee that has no dotted name starts with.
-UNNAMED = "@"
 
 
 class Values:
@@ -55,15 +55,8 @@ class Values:
         self.subgroups: frozenset[tuple[int, int]] = frozenset()
 
     def unnamed(self, node: ast.expr) -> str:
-        """What the callee ``node`` goes by that has no dotted name: its place, behind what makes it where that is said.
-
-        ``Trainer(model).fit`` is ``Trainer().fit``.
-        """
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
-            maker = self.aliases.dotted(node.value.func)
-            if maker is not None and not maker.endswith("import_module"):
-                return f"{maker}().{node.attr}"
-        return f"{UNNAMED}{node.lineno}:{node.col_offset}"
+        """What the callee ``node`` goes by that has no dotted name."""
+        return unnamed(node, self.aliases)
 
     def flow(self, source: Place, target: Place, sure: bool = True) -> None:
         """Note one flow."""
@@ -271,6 +264,8 @@ class Values:
 
     def _made(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
         self.flow(Place("call", self.path, scope, self.unnamed(node.func)), place, sure)
+        if (method := method_of_some(node.func, self.aliases)) is not None:
+            self.flow(Place("call", self.path, scope, method), place, False)
         if isinstance(node.func, ast.Call):
             if (maker := self.aliases.dotted(node.func.func)) is not None:
                 self.flow(Place("made", self.path, scope, maker), place, sure)
