@@ -27,6 +27,8 @@ UNCHANGED = "unchanged: "
 FOUR_BIT = "the model of this file keeps FSDP1, since it has 4-bit weights"
 WITH_FSDP1 = "no change needed while the model keeps FSDP1 ({})"
 EITHER = "rewrite both wraps, or write one branch for FullyShardedDataParallel and one for FSDPModule"
+#: Where the FSDP2 code is that stands for what is left as it is.
+BESIDE, ELSEWHERE = "there is an FSDP2 branch next to it", "the project has an FSDP2 branch for it"
 CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
 
 
@@ -52,7 +54,7 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
         return Diagnosis(
             diagnosis.node,
             Level.INFO,
-            f"{UNCHANGED}there is an FSDP2 branch next to it",
+            f"{UNCHANGED}{BESIDE if file.suppressions.has_branch(diagnosis.node) else ELSEWHERE}",
             "remove the FSDP1 branch once nobody runs it",
         )
     if twin is False:

@@ -31,6 +31,10 @@ class Suppressions:
             return True
         return self._gated_lines.get(line)
 
+    def has_branch(self, node: cst.CSTNode) -> bool:
+        """Whether a branch of the same file shards with FSDP2 what ``node`` wraps."""
+        return self._gated_lines.get(self._layout.span(node).line) is True
+
     @cached_property
     def _gated_lines(self) -> dict[int, bool]:
         names = {

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.backends import lacks_cpu_backend, reduces_no_cpu_tensors, starts_of_nccl
+from fsdp_rules.model.backends import lacks_cpu_backend, reduces_no_cpu_tensors
 from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.wrap_arguments import IGNORED, OFFLOAD, Given, given
 from fsdp_rules.model.wrapping import model_of_parameters
@@ -95,8 +95,8 @@ def clipping_of(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Cli
     if file.settings.prefers_helpers:
         return Clipping(ASKED, notes)
     if offloaded is Given.PERHAPS and reduces_no_cpu_tensors(file):
-        line = file.span(starts_of_nccl(file)[0]).line
-        return Clipping(None, (*notes, f"assumes line {line} starts the process group, with its new CPU backend"), True)
+        told = "assumes init_process_group() of this file starts the process group, with its new CPU backend"
+        return Clipping(None, (*notes, told), True)
     return Clipping(None, notes if offloaded is Given.NO else (*notes, OFFLOADED))
 
 

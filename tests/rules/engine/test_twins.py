@@ -109,7 +109,7 @@ def test_both_sides_of_a_choice_stay(files: dict[str, str]) -> None:
     results = rewrite_tree({f"{name}.py": text.encode() for name, text in files.items()})
     assert not any(isinstance(result, Changed) for result in results.values())
     said = [entry for result in results.values() if isinstance(result, Unchanged) for entry in result.findings]
-    assert {entry.message for entry in said} == {"unchanged: there is an FSDP2 branch next to it"}
+    assert {entry.message for entry in said} == {"unchanged: the project has an FSDP2 branch for it"}
     assert sum(entry.rule == "FSDP101" for entry in said) == 1
 
 

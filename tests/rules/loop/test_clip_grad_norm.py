@@ -314,7 +314,7 @@ def test_a_group_of_nccl_alone_contradicts_the_assumption(line: str, alone: bool
     (found,) = (one for one in findings(step, **files) if one.rule == "FSDP201")
     if place == "the file of the step" and alone and "init_process_group(" in line and "backend)" not in line:
         # The call is seen, and gets the backend.
-        assert "assumes line 5 starts the process group" in found.message
+        assert "assumes init_process_group() of this file starts the process group" in found.message
         assert levels(step, Settings(helpers="never"), **files) == ["review"]
         return
     assert ("NCCL alone" in found.message) is alone

@@ -17,7 +17,7 @@ from fsdp_rules.file.tree import dotted
 STEADY = frozenset({"torch.cuda.current_device", "torch.device"})
 #: A call of ``wrap`` in a file that was not parsed.
 WRAPS = re.compile(rb"(?<![\w.])wrap\(|\.wrap\(|import\s+wrap\b")
-UNSEEN = "it is called in code this tool cannot see"
+UNSEEN = "not every call of it is by one name of this file"
 
 
 @dataclass(frozen=True)
