@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.aliases import text_of
@@ -25,20 +26,22 @@ def is_fed(source: bytes, project: Project, path: str, marks: tuple[bytes, ...])
     nodes = [node for node in walk(tree) if isinstance(node, ast.Call | ast.Assign)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
 
-    def made_of(name: str) -> list[ast.Call]:
-        return [call for call in calls if canonical(project.resolve(expand(text_of(call.func) or "", aliases))) == name]
-
-    wraps = made_of(FSDP)
+    made = defaultdict(list)
+    for call in calls:
+        made[canonical(project.resolve(expand(text_of(call.func) or "", aliases)))].append(call)
+    wraps = made[FSDP]
+    if not wraps:
+        return False
     given = [value for call in wraps for value in (*call.args[1:], *(keyword.value for keyword in call.keywords))]
     names = [value.id for value in given if isinstance(value, ast.Name)]
     of_module = {name for entry in tree.body if isinstance(entry, ast.Assign) for name in _targets(entry)}
     if any(names.count(name) > 1 for name in of_module.intersection(names)):
         return True
     named = set(names)
-    made = [node.value for node in nodes if isinstance(node, ast.Assign) and named and _targets(node) & named]
+    values = [node.value for node in nodes if isinstance(node, ast.Assign) and named and _targets(node) & named]
     # What a CustomPolicy is made of gives each unit its arguments.
-    asked = [value for call in made_of("CustomPolicy") for value in (*call.args, *(one.value for one in call.keywords))]
-    for node in (*given, *made, *(asked if wraps else ())):
+    asked = [value for call in made["CustomPolicy"] for value in (*call.args, *(one.value for one in call.keywords))]
+    for node in (*given, *values, *asked):
         text = text_of(_named(node))
         root = (text or "").partition(".")[0]
         if (
