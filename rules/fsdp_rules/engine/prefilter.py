@@ -11,7 +11,7 @@ from fsdp_rules.engine.odd_names import as_python_reads
 
 #: Characters that are rare in sources, and that most markers have one of. To look for one character and to compare
 #: what follows costs a tenth of looking for a whole word.
-_RARE = b"_.@S"
+_RARE = b"_.@-SLA"
 
 
 def names_fsdp1(data: bytes) -> bool:
@@ -51,25 +51,22 @@ def _markers() -> tuple[tuple[bytes, ...], ...]:
 @cache
 def _parts() -> tuple[Sequence[re.Pattern[bytes]], Sequence[bytes]]:
     """Patterns and words of which every file with a marker has one, and few others have."""
-    tails: dict[bytes, set[bytes]] = {}
+    alternatives: dict[bytes, set[bytes]] = {}
     words: set[bytes] = set()
     for together in [*((word,) for word in _spelled()), *_markers()]:
-        rare, tail = max(map(_from_rare, together), key=lambda found: len(found[1]))
+        # Of several words the longest is in the fewest files.
+        word, rare = max(((word, _rare_in(word)) for word in together), key=lambda one: (bool(one[1]), len(one[0])))
         if rare:
-            tails.setdefault(rare, set()).add(tail)
+            tail = re.escape(word.partition(rare)[2])
+            alternatives.setdefault(rare, set()).add(b"%s(?<=%s)" % (tail, re.escape(word)))
         else:
-            words.add(together[0])
+            words.add(word)
     patterns = [
-        re.compile(re.escape(rare) + b"(?:" + b"|".join(map(re.escape, sorted(found))) + b")")
-        for rare, found in tails.items()
+        re.compile(re.escape(rare) + b"(?:" + b"|".join(sorted(found)) + b")") for rare, found in alternatives.items()
     ]
     return patterns, sorted(words)
 
 
-def _from_rare(word: bytes) -> tuple[bytes, bytes]:
-    """The first rare character of ``word`` that has something behind it, and that; nothing where there is none."""
-    for rare in _RARE:
-        _, found, tail = word.partition(bytes([rare]))
-        if found and tail:
-            return found, tail
-    return b"", b""
+def _rare_in(word: bytes) -> bytes:
+    """The rare character by which ``word`` is found, the first that has something behind it; nothing if none is."""
+    return next((bytes([rare]) for rare in _RARE if word.partition(bytes([rare]))[2]), b"")
