@@ -14,11 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker, spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.pool_worker import FunctionJob, Prelude, ScriptJob, serve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,7 +170,7 @@ class Pool:
             ours, theirs = context.Pipe()
             stacks = Path(self._directory.name, f"stacks-{rank}-{time.monotonic_ns()}")
             process = context.Process(target=serve, args=(theirs, rank, str(stacks)), daemon=True)
-            with _environment(OMP_NUM_THREADS="1", TORCH_SHOW_CPP_STACKTRACES="0"):
+            with _environment(OMP_NUM_THREADS="1", TORCH_SHOW_CPP_STACKTRACES="0", FORK_SERVER=str(rank)), _forked():
                 process.start()
             theirs.close()
             started.append(_Worker(process, ours, stacks))
@@ -211,6 +213,20 @@ def _environment(**values: str) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _forked() -> Iterator[None]:
+    """Processes of multiprocessing start by :data:`tests.forked.PYTHON`."""
+    forked.start()
+    # It outlives its first user, unlike what the servers have forked.
+    resource_tracker.ensure_running()
+    before = spawn.get_executable()
+    spawn.set_executable(forked.PYTHON)
+    try:
+        yield
+    finally:
+        spawn.set_executable(before)
 
 
 def _free_port() -> int:

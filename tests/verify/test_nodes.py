@@ -11,6 +11,7 @@ import pytest
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.verify.recording.read import read
+from tests.forked import PYTHON
 from tests.pool import _free_port
 
 PROGRAM = """
@@ -38,7 +39,7 @@ def test_two_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = str(_free_port())
 
     def record(node: int) -> subprocess.Popen[str]:
-        agent = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node))
+        agent = (PYTHON, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node))
         where = ("--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port, "train.py")
         command = (sys.executable, "-m", "fsdp_migrate", "verify", "record", f"node-{node}", "--", *agent, *where)
         return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

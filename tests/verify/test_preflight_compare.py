@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.cli import main
+from tests.forked import PYTHON
 from tests.verify.test_verify_command import TORCHRUN, commit
 
 #: Two blocks of 11 x 6 + 11 + 6 x 11 + 6 numbers, and a root of 5 x 6 + 5: odd sizes, so that both sides pad.
@@ -75,7 +76,7 @@ def test_both_programs_are_printed_unit_by_unit(
 ) -> None:
     monkeypatch.chdir(repository)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    code = main(["preflight", "--compare", "--", *TORCHRUN, "train.py"])
+    code = main(["preflight", "--compare", "--", PYTHON, *TORCHRUN[1:], "train.py"])
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
     assert out.splitlines()[-9:] == TABLE.splitlines()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 from tests.command.test_terminal import on_terminal
+from tests.forked import PYTHON
 from tests.verify.test_verify_command import write
 
 #: Waits in its second step until somebody writes to the pipe.
@@ -27,7 +27,7 @@ def test_each_run_shows_step_seconds_and_last_line_and_then_comes_the_table(tmp_
                 answered[found["run"]] = found
                 (tmp_path / "pipe").write_text("go on")
 
-    program = f"{sys.executable} train.py 3 1"
+    program = f"{PYTHON} train.py 3 1"
     options = ("--no-repeat", "--steps", "3", "--timeout", "120", "--before", program, "--after", program)
     seen = on_terminal("verify", *options, cwd=tmp_path, code=0, watch=answer)
     assert {run: (found["step"], found["line"]) for run, found in answered.items()} == {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.report import verdict_text
 from fsdp_migrate.verify.verdict import Verdict, with_rounding
+from tests.forked import PYTHON
 from tests.pool import Pool
 from tests.verify import rounded
 from tests.verify.test_verify_command import commit, told
@@ -118,7 +118,7 @@ def test_the_command_looks_for_the_module_and_measures_what_its_rounding_does(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM, encoding="utf-8")
     commit(tmp_path)
-    code, text = told(capsys, "--steps", "2", "--", sys.executable, "train.py")
+    code, text = told(capsys, "--steps", "2", "--", PYTHON, "train.py")
     assert code == 0, text
     assert "cause: the gradient of output 0 of encoder differs within rounding" in text
     assert "Nothing is to be done" in text and "(FSDP122)" in text

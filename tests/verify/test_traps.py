@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fsdp_migrate.verify.compare.traps import Origin, trap, wrong_origin
 from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.runs.launch import own_traceback
+from tests.forked import PYTHON
 from tests.verify import variants
 from tests.verify.test_recordings import lines, two_ranks
 from tests.verify.test_verify_command import SHARDED, both, commit, told, write
@@ -96,7 +96,7 @@ def test_preflight_of_a_step_with_a_closure_looks_at_what_it_trains(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(CLOSURE, encoding="utf-8")
-    code = main(["preflight", "--format", "json", "--", sys.executable, "train.py"])
+    code = main(["preflight", "--format", "json", "--", PYTHON, "train.py"])
     out, err = capsys.readouterr()
     assert (code, err) == (1, "")
     (model,) = json.loads(out)["models"]
@@ -126,13 +126,13 @@ def test_preflight_shows_the_traceback_of_a_backward_that_fails_for_the_models_o
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(CASTS, encoding="utf-8")
-    code = main(["preflight", "--", sys.executable, "train.py", "cast"])
+    code = main(["preflight", "--", PYTHON, "train.py", "cast"])
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
     assert "failed with exit code 1:\nTraceback (most recent call last):" in err
     assert "in backward\n" in err
     assert "must have the same dtype" in err or "to have the same dtype" in err
-    assert main(["preflight", "--", sys.executable, "train.py"]) == 0, capsys.readouterr()
+    assert main(["preflight", "--", PYTHON, "train.py"]) == 0, capsys.readouterr()
 
 
 #: A function of the program's own multiplies in the dtype that it is given: a cast behind it, and its backward is fed
@@ -185,7 +185,7 @@ def test_a_crash_of_what_rewrite_made_names_what_was_left_to_do_by_hand(
     by_hand = SHARDED.replace("for step in range(2):", "print(model.process_group)\nfor step in range(2):")
     Path("train.py").write_text(by_hand, encoding="utf-8")
     commit(tmp_path)
-    code, text = told(capsys, "--no-repeat", "--steps", "1", "--", sys.executable, "train.py")
+    code, text = told(capsys, "--no-repeat", "--steps", "1", "--", PYTHON, "train.py")
     assert code == 2
     error, note = text.index("AttributeError: "), text.index("note: left to do by hand: train.py:")
     assert error < note

@@ -12,6 +12,7 @@ import pytest
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.verify.runs import trees
+from tests.forked import PYTHON
 from tests.pool import ROOT
 
 MINIGPT = ROOT / "fixtures" / "projects" / "minigpt" / "train.py"
@@ -53,7 +54,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
 
 
 def both(before: str, after: str) -> tuple[str, ...]:
-    return ("--before", f"{sys.executable} {before}", "--after", f"{sys.executable} {after}")
+    return ("--before", f"{PYTHON} {before}", "--after", f"{PYTHON} {after}")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_one_script_that_ends_before_the_last_step_asked_for(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SHARDED, encoding="utf-8")
     commit(tmp_path)
-    code, text = told(capsys, "--no-repeat", "--", sys.executable, "train.py")
+    code, text = told(capsys, "--no-repeat", "--", PYTHON, "train.py")
     assert code == 0, text
     assert text.rstrip().endswith("values over 2 steps on 1 rank, bit for bit")
 
@@ -159,7 +160,7 @@ def test_the_original_in_place_of_the_copy(
         write(tree / "train.py", imports=f"sys.path.insert(0, {str(old)!r})\nimport layers")
     monkeypatch.chdir(tmp_path)
     options = ("--before-dir", "old", "--after-dir", "new", "--no-repeat", "--steps", "2")
-    code, text = told(capsys, *options, "--", sys.executable, "train.py", "2", "1")
+    code, text = told(capsys, *options, "--", PYTHON, "train.py", "2", "1")
     assert code == 2
     assert f"the run after imported {old / 'layers.py'}, which is not in its copy" in text
 
@@ -225,14 +226,14 @@ def test_other_settings_are_different_with_their_cause(
 ) -> None:
     other = tmp_path / "other.py"
     other.write_text(program.read_text().replace("lr=0.1", "lr=0.2"))
-    assert told(capsys, "record", "one", "--steps", "2", "--", sys.executable, "train.py", "5", "1")[0] == 0
-    assert told(capsys, "record", "two", "--steps", "2", "--", sys.executable, "other.py", "5", "1")[0] == 0
+    assert told(capsys, "record", "one", "--steps", "2", "--", PYTHON, "train.py", "5", "1")[0] == 0
+    assert told(capsys, "record", "two", "--steps", "2", "--", PYTHON, "other.py", "5", "1")[0] == 0
     code, text = told(capsys, "compare", "one", "two")
     assert code == 1
     assert "first difference: step 0, optimizer settings, weight, lr\n  before: 0.1\n  after:  0.2\n" in text
     assert "cause: lr of weight is 0.1 before and 0.2 after" in text
     assert told(capsys, "compare", "one", "one")[0] == 0
-    code, text = told(capsys, "record", "one", "--", sys.executable, "train.py", "1", "1")
+    code, text = told(capsys, "record", "one", "--", PYTHON, "train.py", "1", "1")
     assert (code, "one is not an empty folder" in text) == (2, True)
 
 
@@ -257,7 +258,7 @@ def test_what_cannot_be_done_is_said(
 
 def test_preflight_stops_where_the_first_step_would_begin(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(program, body="Path('stepped').write_text('x')")
-    code = main(["preflight", "--format", "json", "--", sys.executable, "train.py", "2", "1"])
+    code = main(["preflight", "--format", "json", "--", PYTHON, "train.py", "2", "1"])
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
     (model,) = json.loads(out)["models"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fsdp_migrate.cli import main
+from tests.forked import PYTHON
 
 PROGRAM = """
 import sys
@@ -52,7 +52,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
     return code, out + err
 
 
-RUN = ("--", sys.executable, "train.py")
+RUN = ("--", PYTHON, "train.py")
 
 
 def test_before_ref_compares_a_commit_with_the_working_tree(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
