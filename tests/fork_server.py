@@ -40,11 +40,15 @@ READ_EARLY = re.compile(
 
 @dataclass(frozen=True)
 class Program:
-    """``words``: Python's arguments, its own path first. ``files``: open ones, by the numbers that it knows."""
+    """``words``: Python's arguments, its own path first. ``files``: open ones, by the numbers that it knows.
+
+    ``ignored``: signals.
+    """
 
     words: Sequence[str]
     environment: dict[str, str]
     directory: str
+    ignored: Sequence[int]
     files: Mapping[int, int]
 
     @property
@@ -182,8 +186,8 @@ def _kill(process: int) -> None:
 def _received(connection: socket.socket) -> Program:
     length, files, _, _ = socket.recv_fds(connection, 8, 200)
     with connection.makefile("rb") as request:
-        words, environment, directory, numbers = marshal.loads(request.read(int.from_bytes(length, "little")))
-    return Program(words, environment, directory, dict(zip(numbers, files, strict=True)))
+        words, environment, directory, ignored, numbers = marshal.loads(request.read(int.from_bytes(length, "little")))
+    return Program(words, environment, directory, ignored, dict(zip(numbers, files, strict=True)))
 
 
 def run(program: Program, paths: Sequence[str]) -> None:
@@ -196,6 +200,9 @@ def run(program: Program, paths: Sequence[str]) -> None:
     for number, file in moved.items():
         os.dup2(file, number)
         os.close(file)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in program.ignored:
+        signal.signal(number, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(program.environment)
     os.chdir(program.directory)

@@ -32,7 +32,8 @@ files = [each for each in files if each < 3 or os.path.exists(f"/proc/self/fd/{{
 chosen = os.environ.pop("FORK_SERVER", None) or os.environ.get("RANK") or os.getpid()
 server = _socket.socket(_socket.AF_UNIX)
 server.connect("{folder}/" + str(int(chosen) % {servers}))
-request = marshal.dumps((sys.argv, dict(os.environ), os.getcwd(), files))
+ignored = [int(each) for each in forwarded if _signal.getsignal(each) == _signal.SIG_IGN]
+request = marshal.dumps((sys.argv, dict(os.environ), os.getcwd(), ignored, files))
 rights = b"".join(each.to_bytes(4, sys.byteorder) for each in files)
 server.sendmsg([len(request).to_bytes(8, "little")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
 server.sendall(request)
@@ -50,7 +51,8 @@ def forward(number, frame):
 
 
 for each in forwarded:
-    _signal.signal(each, forward)
+    if each not in ignored:
+        _signal.signal(each, forward)
 _signal.pthread_sigmask(_signal.SIG_UNBLOCK, forwarded)
 status = int.from_bytes(server.recv(8) or os._exit(70), "little")
 if os.WIFSIGNALED(status):

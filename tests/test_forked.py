@@ -159,6 +159,17 @@ def test_signals_reach_it(sent: signal.Signals, code: int) -> None:
         assert process.stdout.read() == ""
 
 
+def test_what_its_parent_ignores_it_ignores() -> None:
+    ask = "import signal; print([signal.getsignal(each) for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)])"
+    command = f"trap '' INT HUP; exec \"$0\" -c '{ask}'"
+    forked_, new = (
+        subprocess.run(["sh", "-c", command, python], capture_output=True, text=True, check=True)
+        for python in (PYTHON, sys.executable)
+    )
+    assert forked_.stdout == new.stdout
+    assert forked_.stdout.count("SIG_IGN") == 2
+
+
 def test_its_own_signal_is_the_end_of_both() -> None:
     assert ended(PYTHON, "-c", "import os; os.abort()")[0] == -signal.SIGABRT
 

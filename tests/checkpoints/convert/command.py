@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -34,18 +35,20 @@ def generate(path: Path) -> Path:
     return path
 
 
-def arguments(source: Path, target: Path, to: str) -> list[str]:
+def arguments(source: Path, target: Path, to: str, python: str = sys.executable) -> list[str]:
     """The command line."""
-    return [sys.executable, "-m", "fsdp_migrate", "checkpoint", "convert", str(source), str(target), "--to", to]
+    return [python, "-m", "fsdp_migrate", "checkpoint", "convert", str(source), str(target), "--to", to]
 
 
-def start(source: Path, target: Path, to: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
-    """The command, running; ``before`` runs in its process."""
+def start(
+    source: Path, target: Path, to: str, before: Callable[[], None] | None = None, python: str = sys.executable
+) -> subprocess.Popen[str]:
+    """The command, running; ``before`` runs in its process, which ``python`` starts."""
     # What a shell starts in the background ignores this signal, and so does everything that it starts in turn.
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return subprocess.Popen(
-            arguments(source, target, to),
+            arguments(source, target, to, python),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -83,6 +86,9 @@ def signalled(process: subprocess.Popen[str], number: signal.Signals, target: Pa
         if done is not None and done >= at:
             process.send_signal(number)
             break
+        # The command needs the processor more than this loop does.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.001)
     return process.communicate(timeout=60)
 
 

@@ -13,12 +13,19 @@ from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.entries import tensors
 from fsdp_migrate.checkpoints.read import elements
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+from tests import forked
 from tests.checkpoints.convert import command
 from tests.checkpoints.convert.converting import converted
+from tests.forked import PYTHON
 
 #: A machine that is busy may let the command end first; then it is tried again.
 ATTEMPTS = 5
 POINTS = {"just started": 0.0, "a quarter": 0.25, "half": 0.5, "nearly all": 0.95, "comparing": 1.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> None:
+    forked.start()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,7 @@ def test_killed(to: str, point: str, source: Path, sizes: dict[str, int], tmp_pa
     target = tmp_path / "new"
     at = int(POINTS[point] * sizes[to])
     for _ in range(ATTEMPTS):
-        process = command.start(source, target, to)
+        process = command.start(source, target, to, python=PYTHON)
         command.signalled(process, signal.SIGKILL, target, at)
         if process.returncode == -signal.SIGKILL and not target.exists():
             break
@@ -88,7 +95,7 @@ def test_asked_to_end(
     target = tmp_path / "new"
     at = int(POINTS[point] * sizes[to])
     for _ in range(ATTEMPTS):
-        process = command.start(source, target, to)
+        process = command.start(source, target, to, python=PYTHON)
         out, err = command.signalled(process, number, target, at)
         if process.returncode != 0 and not target.exists():
             break
