@@ -216,15 +216,23 @@ def _forget_meshes() -> None:
         # Each planner keeps a mesh and the threads of its groups alive, which wake a hundred times a second.
         if hasattr(redistribute, "clear_redistribute_planner_cache"):
             redistribute.clear_redistribute_planner_cache()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed.") and module is not None:
-            for value in list(vars(module).values()):
-                # By type(), because isinstance() asks the deprecated ones among these objects for their class.
-                members = list(vars(value).values()) if issubclass(type(value), type) else []
-                for member in (value, *members):
-                    cached = member.__func__ if type(member) is staticmethod else member
-                    if type(cached) is functools._lru_cache_wrapper:
-                        cached.cache_clear()
+    for cached in _caches(tuple(name for name in sys.modules if name.startswith("torch.distributed."))):
+        cached.cache_clear()
+
+
+@functools.lru_cache(maxsize=1)
+def _caches(names: tuple[str, ...]) -> list[functools._lru_cache_wrapper[Any]]:
+    """All of the modules of these names: looked for once, since they are thousands of objects."""
+    found = []
+    for module in filter(None, map(sys.modules.get, names)):
+        for value in list(vars(module).values()):
+            # By type(), because isinstance() asks the deprecated ones among these objects for their class.
+            members = list(vars(value).values()) if issubclass(type(value), type) else []
+            for member in (value, *members):
+                cached = member.__func__ if type(member) is staticmethod else member
+                if type(cached) is functools._lru_cache_wrapper:
+                    found.append(cached)
+    return found
 
 
 @contextlib.contextmanager
