@@ -11,6 +11,8 @@ from fsdp_rules.project.values import Values
 
 #: FSDP1's class by its full name.
 CLASS = "torch.distributed.fsdp.FullyShardedDataParallel"
+#: Builtins that call none of the functions they are given.
+PASSIVE = frozenset({"delattr", "getattr", "hasattr", "isinstance", "issubclass", "print", "setattr", "zip"})
 
 
 class Calls(Values):
@@ -40,6 +42,8 @@ class Calls(Values):
 
     def handed_functions(self, node: ast.Call, scope: str) -> None:
         """Let arguments reach a function that the same call hands on: ``partial``, ``submit``, ``spawn``."""
+        if self.aliases.dotted(node.func) in PASSIVE:
+            return
         given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in ("target", "fn", "func"))]
         for index, argument in enumerate(given):
             name = self._handed(argument, scope)

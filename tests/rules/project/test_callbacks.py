@@ -92,3 +92,21 @@ def test_a_callback_is_given_a_list_and_the_object_that_carries_the_model() -> N
         (10, "FSDP206", wrapped),
         (11, "FSDP309", wrapped),
     }
+
+
+@pytest.mark.parametrize("given", ["setattr(parent, name, Wrap(module))", "print(parent, name, Wrap(module))"])
+def test_builtins_call_none_of_what_they_are_given(given: str) -> None:
+    nest = f"""def nest(root):
+    def inner(module, name, parent):
+        for key, child in module.named_children():
+            inner(child, key, module)
+        {given}
+    inner(root, "root", None)
+"""
+    files = {
+        "wrap.py": f"{IMPORT}\nclass Hook:\n    def apply(self, model):\n        nest(model)\n\n{nest}",
+        "toggles.py": "from functools import partial\n\ndef toggle(core, enable):\n    core.update(enable)\n\n"
+        "off = partial(toggle, enable=False)\n",
+        "main.py": "import toggles\n\ndef run(model):\n    model.apply(toggles.off)\n",
+    }
+    assert not spoken(files, "toggles.py")
