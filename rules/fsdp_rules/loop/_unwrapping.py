@@ -143,19 +143,23 @@ def _is_queued(node: cst.Attribute, subject: str, loop: cst.While, file: File) -
     )
 
 
-def has_unguarded_twin(node: cst.Attribute, gone: cst.CSTNode, file: File) -> bool:
-    """Whether its function also reads ``node``, ``model.module``, outside of ``gone``, where nothing says what it is.
+def unguarded_twin(node: cst.Attribute, gone: cst.CSTNode, file: File) -> Diagnosis | None:
+    """What to say where the function also reads ``node``, ``model.module``, of what nothing says to be a wrapper.
 
     Without ``gone``, the statement that unwraps the model, such a place would look like one of a wrapped model.
     """
     text, scope = file.code(node), file.scope(node)
-    return any(
+    found = any(
         file.code(entry) == text and file.scope(entry) == scope and gone not in file.ancestors(entry)
         for entry in file.nodes(cst.Attribute)
         if entry.attr.value == node.attr.value
         and sharded(entry.value, file).certainty is Certainty.NO
         and guard_of(entry, file.code(entry.value), file) in (Guard.NONE, Guard.OTHER)
     )
+    subject = file.code(node.value)
+    message = f"{subject}.module is also read where {subject} is not known to be a wrapper"
+    advice = "give what is unwrapped here another name, then run this tool again"
+    return Diagnosis(gone, Level.MANUAL, message, advice) if found else None
 
 
 def endless(node: cst.Attribute, subject: str) -> Diagnosis:

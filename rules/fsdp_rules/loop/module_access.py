@@ -11,12 +11,7 @@ from fsdp_rules.file.expressions import calls_plainly, elements, is_repeatable, 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.loop._unwrapping import (
-    endless,
-    ends_by_unwrapping,
-    has_unguarded_twin,
-    is_passed_to_itself,
-)
+from fsdp_rules.loop._unwrapping import endless, ends_by_unwrapping, is_passed_to_itself, unguarded_twin
 from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
 from fsdp_rules.model.sharded import sharded, sharded_part
@@ -138,13 +133,8 @@ def unwrap(model):
             if not isinstance(gone, cst.BaseExpression) and is_only_binding(gone, subject, file):
                 yield unbound(gone, subject)
                 return
-            if not isinstance(gone, cst.BaseExpression) and has_unguarded_twin(node, gone, file):
-                yield Diagnosis(
-                    gone,
-                    Level.MANUAL,
-                    f"{subject}.module is also read where {subject} is not known to be a wrapper",
-                    "give what is unwrapped here another name, then run this tool again",
-                )
+            if not isinstance(gone, cst.BaseExpression) and (twin := unguarded_twin(node, gone, file)) is not None:
+                yield twin
                 return
             yield Diagnosis(
                 node,
@@ -198,6 +188,10 @@ def unwrap(model):
         guard = tested(loop.test, file.code(stripped), file)
         if guard is Guard.FSDP1 and is_only_binding(loop, file.code(stripped), file):
             yield unbound(loop, file.code(stripped))
+            return
+        inner = file.parent(stripped)
+        if guard is Guard.FSDP1 and isinstance(inner, cst.Attribute) and (twin := unguarded_twin(inner, loop, file)):
+            yield twin
             return
         if guard is Guard.FSDP1:
             claims = tuple(names_in(loop.test))

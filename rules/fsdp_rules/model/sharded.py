@@ -16,7 +16,7 @@ from fsdp_rules.model.containing import containing
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
-from fsdp_rules.model.wrapping import sharding_statements, wrapping_call, wrapping_statements
+from fsdp_rules.model.wrapping import is_comprehended, sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.project import INNER, Certainty
 
 
@@ -84,8 +84,9 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     if guard is not Guard.NONE:
         return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)
+    own = text is not None and is_comprehended(expression, text.partition(".")[0], file)
     if text is None or held is Certainty.NO:
-        later = text is not None and _is_sharded_later(expression, text, place, file)
+        later = text is not None and not own and _is_sharded_later(expression, text, place, file)
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
     if is_ruled_out(place, text, file) or _is_in_ddp(expression, place, text, file):
         return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
@@ -94,12 +95,16 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     outer = text
     while outer.endswith(INNER):
         outer = outer.rpartition(".")[0]
+    # What is followed to such a variable and to a name of the function around it is one.
+    maybe = Sharded(min(held, Certainty.MAYBE), Why.FOLLOWED, foreign=foreign)
     if runs_before_wrap(place, outer, file) is Certainty.YES:
-        return Sharded(Certainty.NO, Why.LATER, foreign=foreign)
+        return maybe if own else Sharded(Certainty.NO, Why.LATER, foreign=foreign)
     wraps = tuple(wrapping_statements(outer, file.scope(expression), file))
     # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
     known = (*wraps, *sharding_statements(outer, file.scope(expression), file))
     if known and not any(_may_have_run(wrap, place, outer, file) for wrap in known):
+        if own:
+            return maybe
         early = file.project.is_wrapped_before(file.path, file.scope(expression), outer)
         return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign, is_made_here=True)
     above = any(_has_run(wrap, place, file) for wrap in wraps)

@@ -90,8 +90,14 @@ def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cs
     found: dict[tuple[str, str], list[cst.CSTNode]] = defaultdict(list)
     calls = file.inside(module, cst.Call)
     partials = any(_is_sharding_partial(call, file) for call in calls)
+    makers = {
+        file.scope(node).rpartition(".")[2]
+        for node in file.nodes(cst.Return)
+        if isinstance(node.value, cst.Call) and _shards(node.value, file)
+    }
     for call in calls:
-        shards = file.resolved(call.func) in SHARDING or wrapping_call(call, file) is not None
+        # A first run may leave no wrap in such a function, where it was one by which others were known.
+        shards = _shards(call, file) or (isinstance(call.func, cst.Name) and call.func.value in makers)
         if not shards and not (partials and _is_sharding_partial(file.value(call.func), file)):
             continue
         statement = file.statement(call)
@@ -101,6 +107,10 @@ def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cs
         for text in {dotted(node) for node in (*names, *units, given) if node is not None} - {None}:
             found[file.scope(call), text or ""].append(statement)
     return dict(found)
+
+
+def _shards(call: cst.Call, file: File) -> bool:
+    return file.resolved(call.func) in SHARDING or wrapping_call(call, file) is not None
 
 
 def _run_over(unit: cst.Name, file: File) -> list[cst.BaseExpression]:
@@ -222,6 +232,18 @@ def loops_around(node: cst.CSTNode, file: File) -> Iterator[cst.For | cst.CompFo
         if type(ancestor) is cst.For or type(ancestor) is cst.CompFor:
             yield ancestor
         yield from _clauses(ancestor)
+
+
+def is_comprehended(node: cst.CSTNode, name: str, file: File) -> bool:
+    """Whether ``name`` is at ``node`` the variable of a comprehension, and not the function's of the same name."""
+    around = list(file.ancestors(node))
+    for comprehension in around:
+        clauses = list(_clauses(comprehension))
+        # The first clause takes its values from outside.
+        is_inside = bool(clauses) and clauses[0].iter is not node and clauses[0].iter not in around
+        if is_inside and any(binds(clause.target, name) for clause in clauses):
+            return True
+    return False
 
 
 def _clauses(node: cst.CSTNode) -> Iterator[cst.CompFor]:

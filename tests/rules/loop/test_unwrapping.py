@@ -109,10 +109,11 @@ def test_other_wrappers_stay() -> None:
     assert "while isinstance(m, DDP):\n        m = m.module\n" in result.source.decode()
 
 
-def test_an_attribute_of_the_unwrapped_model_is_no_wrapper() -> None:
+@pytest.mark.parametrize("unwraps", ["if", "while"])
+def test_an_attribute_of_the_unwrapped_model_is_no_wrapper(unwraps: str) -> None:
     source = (
         "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
-        "def run(model, x):\n    if isinstance(model, FSDP):\n        model = model.module\n{last}"
+        f"def run(model, x):\n    {unwraps} isinstance(model, FSDP):\n        model = model.module\n{{last}}"
     )
     below = findings(source.format(last="    return model.module(x)\n"))
     assert [(found.line, found.level.value) for found in below if found.rule == "FSDP206"] == [(4, "manual")]

@@ -123,3 +123,21 @@ def test_nothing_is_done_to_a_model_above_its_wrap() -> None:
 
 
 WRAPS = "def wrap(net):\n    return FSDP(net)\n"
+
+
+ABOVE = "def f(net, others):\n    [net.ask() for net in {}]\n    net = FSDP(net)\n"
+
+
+def test_the_variable_of_a_comprehension_is_not_the_name_of_the_function() -> None:
+    found = asked(ABOVE.format("others"))
+    assert (found.certainty, found.is_excluded) == (Certainty.MAYBE, False)
+    assert asked(ABOVE.replace("net.ask() for net in {}", "other for other in net.ask()")).why is Why.LATER
+
+
+@pytest.mark.parametrize("made", ["FSDP(net)", "fully_shard(net)"])
+def test_what_a_function_of_the_file_shards_is_sharded_later(made: str) -> None:
+    head = "from torch.distributed.fsdp import fully_shard\n"
+    build = f"def build(net):\n    return {made}\n"
+    assert asked(
+        f"{head}{build}def f(net):\n    net.ask()\n    net = build(net)\ndef g(net):\n    FSDP(net)\n"
+    ).is_excluded

@@ -104,9 +104,10 @@ def test_builtins_call_none_of_what_they_are_given(given: str) -> None:
     inner(root, "root", None)
 """
     files = {
-        "wrap.py": f"{IMPORT}\nclass Hook:\n    def apply(self, model):\n        nest(model)\n\n{nest}",
-        "toggles.py": "from functools import partial\n\ndef toggle(core, enable):\n    core.update(enable)\n\n"
+        "wrap": f"{IMPORT}\nclass Hook:\n    def apply(self, model):\n        nest(model)\n\n{nest}",
+        "toggles": "from functools import partial\n\ndef toggle(core, enable):\n    core.update(enable.module)\n\n"
         "off = partial(toggle, enable=False)\n",
-        "main.py": "import toggles\n\ndef run(model):\n    model.apply(toggles.off)\n",
+        "main": "from program import toggles\nfrom program import wrap\n\ndef run(build):\n    model = build()\n"
+        "    print(model.module)\n    model.apply(toggles.off)\n",
     }
-    assert not spoken(files, "toggles.py")
+    assert not spoken({f"program/{name}.py": text for name, text in files.items()}, "program/toggles.py")
