@@ -74,7 +74,8 @@ def _refused_rightly(data: bytes, result: Skipped | Failed) -> None:
     reason = result.error if isinstance(result, Failed) else result.reason
     assert "internal error" not in reason, reason
     # libcst keeps no carriage return among line feeds and no form feed before a statement: such a file is refused.
-    is_odd = reason.startswith("does not print back") and re.search(rb"\r(?!\n)|\f", data)
+    is_odd = reason.startswith("does not print back") and re.search(rb"\r(?!\n)", data)
+    is_odd = is_odd or ("a form feed is in front of a statement" in reason and b"\f" in data)
     is_odd = is_odd or (reason.startswith("cannot be decoded") and not _is_utf8(data))
     is_odd = is_odd or (reason.endswith("after a line continuation") and data.rstrip(b"\r\n").endswith(b"\\"))
     is_unknown = compiles(data) and (_annotates_in_parentheses(data) or _OPENED_BY_A_BACKSLASH.search(data) is not None)

@@ -21,7 +21,7 @@ from fsdp_rules.engine.odd_names import odd_name
 from fsdp_rules.engine.registry import all_rules, in_charge, speaker
 from fsdp_rules.engine.released import released_by
 from fsdp_rules.engine.relevance import is_relevant
-from fsdp_rules.engine.source_text import decode
+from fsdp_rules.engine.source_text import decode, odd_break
 from fsdp_rules.engine.todos import new_todos, with_standing_todos
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
@@ -75,13 +75,13 @@ def rewrite_source(
     except SyntaxError as error:
         return Failed(f"line {error.lineno}: {error.msg}")
     except cst.ParserSyntaxError as error:
-        return Failed(f"line {error.raw_line}: {error.message}")
+        return Failed(odd_break(text) or f"line {error.raw_line}: {error.message}")
     except ValueError as error:
         return Failed(str(error))
     except RecursionError:
         return Failed("is nested too deeply to be parsed")
     if file.layout.code != text:
-        return Failed("does not print back as it was parsed and is unchanged")
+        return Failed(odd_break(text) or "does not print back as it was parsed and is unchanged")
 
     if (copied := vendored(file)) is not None:
         return Unchanged((_finding(file, *copied),) if file.settings.enabled(copied[0].id) else ())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import tokenize
 from dataclasses import dataclass
+
+_FORM_FEED = re.compile(r"^[ \t]*\f[ \t\f]*(?=[^\s#])", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,12 @@ def _blank_end(text: str) -> int:
         return start
     first = text.find("\r", start)
     return len(text) if first < 0 else first
+
+
+def odd_break(text: str) -> str | None:
+    """Why libcst may not take ``text``, as Python does: a form feed in front of a statement resets its indentation."""
+    found = _FORM_FEED.search(text)
+    if found is None:
+        return None
+    line = text.count("\n", 0, found.start()) + 1
+    return f"line {line}: a form feed is in front of a statement: put it on a line of its own and run again"

@@ -12,7 +12,7 @@ from fsdp_rules.project.values import Values
 #: FSDP1's class by its full name.
 CLASS = "torch.distributed.fsdp.FullyShardedDataParallel"
 #: Builtins that call none of the functions they are given.
-PASSIVE = frozenset({"delattr", "getattr", "hasattr", "isinstance", "issubclass", "print", "setattr", "zip"})
+PASSIVE = frozenset({"delattr", "getattr", "hasattr", "isinstance", "issubclass", "print", "zip"})
 
 
 class Calls(Values):
@@ -48,6 +48,10 @@ class Calls(Values):
         for index, argument in enumerate(given):
             name = self._handed(argument, scope)
             if name is None:
+                continue
+            if self.aliases.dotted(node.func) == "setattr" and node.args:
+                # The object gets an attribute: what it is has to be followed, and no parameter of it takes the value.
+                self.value(node.args[-1], Place("arg", self.path, scope, name, "setattr"), scope, sure=False)
                 continue
             following: list[ast.expr] = list(node.args[index + 1 :]) if index < len(node.args) else []
             for keyword in node.keywords:

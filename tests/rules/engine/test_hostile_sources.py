@@ -279,3 +279,17 @@ def test_a_function_that_the_output_defines_is_not_the_program_s_own(
     assert own.format(name).encode() in output
     assert (name in _calls_in("build", output), f"{name}_" in _calls_in("build", output)) == (False, True)
     assert _rewritten(tmp_path, output) == (0, output)
+
+
+@pytest.mark.parametrize("feed", ["\f", "  \f", "\f\f"])
+def test_a_form_feed_before_a_statement_is_named(tmp_path: Path, feed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = (WRAP + f"\ndef build(model):\n    model.eval()\n{feed}    return FSDP(model)\n").encode()
+    compile(source, "train.py", "exec", dont_inherit=True)
+    assert _rewritten(tmp_path, source) == (2, source)
+    assert "line 5: a form feed is in front of a statement" in capsys.readouterr().err
+
+
+def test_a_form_feed_on_a_line_of_its_own_is_kept(tmp_path: Path) -> None:
+    source = (WRAP + "\n\f\ndef build(model):\n    return FSDP(model)\n").encode()
+    code, output = _rewritten(tmp_path, source)
+    assert (code, b"\n\f\n" in output, b"fully_shard(model)" in output) == (0, True, True)
