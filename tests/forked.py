@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -63,20 +64,10 @@ os._exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def _launcher() -> Path:
-    """A new ``python`` in a folder of its own, which is removed with this process."""
-    folder = Path(tempfile.mkdtemp(prefix="forked-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "python"
-    path.write_text(_LAUNCHER.format(python=sys.executable, folder=folder, servers=SERVERS))
-    path.chmod(0o755)
-    return path
-
-
 # A process that has asked for GPUs cannot be forked; other systems have not all that this is made of.
 _FORKS = sys.platform == "linux" and os.environ.get("FSDP_COMPAT_TEST_DEVICE", "cpu") == "cpu"
 #: Works once :func:`start` has been called.
-PYTHON = str(_launcher()) if _FORKS else sys.executable
+PYTHON = f"{tempfile.gettempdir()}/forked-{os.getpid()}-{secrets.token_hex(4)}/python" if _FORKS else sys.executable
 
 
 @functools.cache
@@ -84,6 +75,12 @@ def start() -> None:
     """Have ``PYTHON`` answered until this process ends; programs that have not ended by then are killed."""
     if not _FORKS:
         return
+    # Not where this is imported: the ranks of the pool import it too, and end without what is done at exit.
+    path = Path(PYTHON)
+    path.parent.mkdir(mode=0o700)
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    path.write_text(_LAUNCHER.format(python=sys.executable, folder=path.parent, servers=SERVERS))
+    path.chmod(0o755)
     # What one test has set for its programs is no affair of others.
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "OMP_NUM_THREADS")}
     servers = [_server(number, environment | {"OPENBLAS_NUM_THREADS": "1"}) for number in range(SERVERS)]
