@@ -80,8 +80,10 @@ class Neighbours:
         # The files of a tree import much the same modules, most of which are none of it.
         known = self._known.get(dotted)
         if known is None:
-            outer = dotted.rpartition(".")[0]
-            known = self._known[dotted] = self.modules.get(dotted, ()) or (self.of(outer) if outer else ())
+            outer = dotted
+            while outer and not self.modules.get(outer):
+                outer = outer.rpartition(".")[0]
+            known = self._known[dotted] = self.modules.get(outer, ())
         return known
 
     def connected(self, start: Iterable[str]) -> set[str]:
