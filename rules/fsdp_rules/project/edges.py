@@ -19,6 +19,8 @@ from fsdp_rules.project.programs import Programs
 Edges = dict[Place, list[tuple[Place, Sure]]]
 #: A class: the path of its file, and its qualified name.
 Owner = tuple[str, str]
+#: Where comes from what no file of the tree gives.
+_UNKNOWN = Place("unknown")
 #: What is called somewhere: the file, the scope, and the name, as in the places of its arguments.
 Call = tuple[str, str, str]
 
@@ -35,8 +37,12 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
                 for source, target in _by_keyword(flow, functions):
                     edges[source].append((target, False))
             reached = targets_of(flow, functions)
-            for source, sure in _sources(flow, functions, handed, tuples):
+            sources = [*_sources(flow, functions, handed, tuples)]
+            for source, sure in sources:
                 edges[source] += reached if sure else [(target, joint(sure, given)) for target, given in reached]
+            if not sources and flow.target.kind == "var":
+                # A name that a function gives what nobody knows is its own, too.
+                edges[_UNKNOWN].append((flow.target, False))
     # What a file reads under a name is what any file assigns under it.
     for place in {place for found in edges.values() for place, _ in found if place.kind == "attr" and place.path}:
         edges[place].append((place._replace(path=""), True))

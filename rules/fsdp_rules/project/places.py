@@ -30,7 +30,8 @@ class Place(NamedTuple):
     - ``of``: what ``part`` ("parameters", "gradients") is taken of at ``name``, a line and a column; of this kind
       itself: what is taken there;
     - ``subgroup``: a process group of some of the ranks; ``ddp``: a model in torch's DistributedDataParallel;
-    - ``seed``: an ``FSDP(...)`` call; ``kept``: one that stays, of a subclass of FSDP1's class or under a comment.
+    - ``seed``: an ``FSDP(...)`` call; ``kept``: one that stays, of a subclass of FSDP1's class or under a comment;
+      ``unknown``: where comes from what no file of the tree gives.
     """
 
     kind: str

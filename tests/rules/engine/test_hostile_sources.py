@@ -299,7 +299,8 @@ def test_a_dotted_name_of_thousands_of_parts_is_no_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "build.py").write_text(WRAP + "\ndef build(model):\n    return FSDP(model)\n")
-    (tmp_path / "main.py").write_text(f"import {'.'.join(['far'] * 3000)}\nfrom build import build\nbuild(1).module.f()\n")
+    far = f"import {'.'.join(['far'] * 3000)}\n"
+    (tmp_path / "main.py").write_text(f"{far}from build import build\nbuild(1).module.f()\n")
     assert main(["rewrite", str(tmp_path)]) == 2
     assert "main.py: error: is nested too deeply" in capsys.readouterr().err
     assert "fully_shard(model)" in (tmp_path / "build.py").read_text()

@@ -141,3 +141,10 @@ def test_what_a_function_of_the_file_shards_is_sharded_later(made: str) -> None:
     assert asked(
         f"{head}{build}def f(net):\n    net.ask()\n    net = build(net)\ndef g(net):\n    FSDP(net)\n"
     ).is_excluded
+
+
+@pytest.mark.parametrize("own", ["net = build()", "net: object = build()", "for net in build():\n        pass", "pass"])
+def test_a_name_that_a_function_binds_to_something_unknown_is_its_own(own: str) -> None:
+    given = f"def f():\n    {own}\n    use(net)\ndef use(m):\n    m.ask()\n"
+    found = asked(f"{given}net = FSDP(build())\n").certainty
+    assert (found is Certainty.NO) is (own != "pass")
