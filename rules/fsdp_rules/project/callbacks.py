@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
-from fsdp_rules.project.edges import Call, Edges, called, enclosed
+from fsdp_rules.project.edges import Call, Edges, called, enclosed, reading
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions, parameters_of
 from fsdp_rules.project.places import Flow, Place, scopes
@@ -128,9 +128,8 @@ class Callbacks:
         for target, sure in self.edges.get(place, ()):
             self._step(place, target, bool(sure), value, way)
         if place.kind == "var":
-            for scope in self._inner.get((place.path, place.name), ()):
-                if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
-                    self._reach(place._replace(scope=scope), value, way)
+            for scope in reading(place, self._inner):
+                self._reach(place._replace(scope=scope), value, way)
 
     def _step(self, place: Place, target: Place, sure: bool, value: Value, way: Way) -> None:
         """Pass ``value`` on along one edge. A parameter or a result that is not sure goes by the name of a method."""

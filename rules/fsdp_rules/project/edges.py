@@ -12,13 +12,15 @@ from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.handed_back import HandedBack
 from fsdp_rules.project.indexer import NO_MODEL
-from fsdp_rules.project.places import SEED, Flow, Place, Sure, field_of, joint
+from fsdp_rules.project.places import SEED, Flow, Place, Sure, field_of, joint, scopes
 from fsdp_rules.project.programs import Programs
 
 #: From each place to those that its value reaches, each with how sure that is.
 Edges = dict[Place, list[tuple[Place, Sure]]]
 #: A class: the path of its file, and its qualified name.
 Owner = tuple[str, str]
+#: Scopes by the path and the name that they read, each with the nearest scope around it that binds the name.
+Inner = dict[tuple[str, str], list[tuple[str, str]]]
 #: Where comes from what no file of the tree gives.
 _UNKNOWN = Place("unknown")
 #: What is called somewhere: the file, the scope, and the name, as in the places of its arguments.
@@ -69,14 +71,26 @@ class Graph:
         self.inner = enclosed(edges, self.back)
 
 
-def enclosed(edges: Edges, bound: Container[Place]) -> dict[tuple[str, str], list[str]]:
+def enclosed(edges: Edges, bound: Container[Place]) -> Inner:
     """The scopes that read a name which one around them binds, by path and name; ``bound`` has all targets."""
-    inner: dict[tuple[str, str], list[str]] = defaultdict(list)
+    inner: Inner = defaultdict(list)
     for place in edges:
+        root = place._replace(name=place.name.partition(".")[0])
         # A function that binds the name itself does not see the one around it.
-        if place.kind == "var" and place._replace(name=place.name.partition(".")[0]) not in bound:
-            inner[place.path, place.name].append(place.scope)
+        if place.kind != "var" or root in bound:
+            continue
+        around = scopes(place.scope)[1:] if root.name not in ("self", "cls") else []
+        nearest = next((one for one in around if root._replace(scope=one) in bound), "")
+        inner[place.path, place.name].append((place.scope, nearest))
     return inner
+
+
+def reading(place: Place, inner: Inner) -> Iterator[str]:
+    """The scopes in that of ``place`` that read it by its name, and between which and it nothing else has the name."""
+    for scope, nearest in inner.get((place.path, place.name), ()):
+        is_seen = not nearest or place.scope == nearest or place.scope.startswith(f"{nearest}.")
+        if is_seen and scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
+            yield scope
 
 
 def waiting_calls(files: list[FileFacts], functions: Functions) -> dict[Call, list[Flow]]:

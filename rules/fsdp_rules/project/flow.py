@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from fsdp_rules.project.edges import Edges, Graph
+from fsdp_rules.project.edges import Edges, Graph, reading
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.instances import Instances
@@ -120,9 +120,7 @@ def _next(place: Place, found: Held, graph: Graph, instances: Instances) -> Iter
         given = maybe._replace(objects=found.objects + 1)
         yield from ((target, given) for target in instances.containers(place))
     if place.kind == "var" and not found.by_name:
-        for scope in graph.inner.get((place.path, place.name), ()):
-            if scope and scope != place.scope and (not place.scope or scope.startswith(f"{place.scope}.")):
-                yield place._replace(scope=scope), maybe
+        yield from ((place._replace(scope=scope), maybe) for scope in reading(place, graph.inner))
 
 
 def _read(place: Place, found: Held, graph: Graph) -> Iterator[tuple[Place, Held]]:
