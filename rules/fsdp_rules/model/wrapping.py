@@ -91,11 +91,11 @@ def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cs
     calls = file.inside(module, cst.Call)
     partials = any(_is_sharding_partial(call, file) for call in calls)
     sharding = [call for call in calls if _shards(call, file)]
-    given = {(file.scope(call), file.code(one)) for call in sharding if (one := wrapped_module(call)) is not None}
+    models = {(file.scope(call), file.code(one)) for call in sharding if (one := wrapped_module(call)) is not None}
     makers = {
         file.scope(node).rpartition(".")[2]
         for node in file.nodes(cst.Return)
-        if node.value in sharding or (node.value is not None and (file.scope(node), file.code(node.value)) in given)
+        if node.value in sharding or (node.value is not None and (file.scope(node), file.code(node.value)) in models)
     }
     for call in calls:
         # A first run may leave no wrap in such a function, where it was one by which others were known.

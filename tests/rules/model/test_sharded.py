@@ -134,10 +134,10 @@ def test_the_variable_of_a_comprehension_is_not_the_name_of_the_function() -> No
     assert asked(ABOVE.replace("net.ask() for net in {}", "other for other in net.ask()")).why is Why.LATER
 
 
-@pytest.mark.parametrize("made", ["FSDP(net)", "fully_shard(net)"])
+@pytest.mark.parametrize("made", ["return FSDP(net)", "return fully_shard(net)", "fully_shard(net)\n    return net"])
 def test_what_a_function_of_the_file_shards_is_sharded_later(made: str) -> None:
     head = "from torch.distributed.fsdp import fully_shard\n"
-    build = f"def build(net):\n    return {made}\n"
+    build = f"def build(net):\n    {made}\n"
     assert asked(
         f"{head}{build}def f(net):\n    net.ask()\n    net = build(net)\ndef g(net):\n    FSDP(net)\n"
     ).is_excluded
@@ -148,3 +148,10 @@ def test_a_name_that_a_function_binds_to_something_unknown_is_its_own(own: str) 
     given = f"def f():\n    {own}\n    use(net)\ndef use(m):\n    m.ask()\n"
     found = asked(f"{given}net = FSDP(build())\n").certainty
     assert (found is Certainty.NO) is (own != "pass")
+
+
+@pytest.mark.parametrize("own", ["net", "other"])
+def test_a_parameter_is_between_a_function_and_the_module(own: str) -> None:
+    given = f"def outer({own}):\n    def inner():\n        use(net)\n    inner()\ndef use(m):\n    m.ask()\n"
+    found = asked(f"{given}net = FSDP(build())\n").certainty
+    assert (found is Certainty.NO) is (own == "net")
