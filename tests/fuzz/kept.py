@@ -63,7 +63,7 @@ class _Touched:
             if not found.isdisjoint(own) or node in contexts:
                 touched.lines.update(own)
                 inner = touched.inside if gathering.isdisjoint(own) else touched.lines
-                inner.update(range(own.stop, (node.end_lineno or 0) + 1))
+                inner.update(range(own.stop, _last_line(node, source.split("\n")) + 1))
                 text = "\n".join(source.split("\n")[own.start - 1 : own.stop - 1])
                 words.update(_WORD.findall(text))
         # An import that nothing needs any more goes, and so does a value that only a wrap has read, through any names.
@@ -75,6 +75,17 @@ class _Touched:
                 words.update(_WORD.findall(ast.unparse(node)) if isinstance(node, ast.Assign | ast.AnnAssign) else ())
             pending = [node for node in pending if node not in gone] if gone else []
         return touched
+
+
+def _last_line(node: ast.stmt, lines: list[str]) -> int:
+    """The last line of a statement, with the comments behind it that are in its block, which the parser leaves out."""
+    last = node.end_lineno or 0
+    for number, line in enumerate(lines[last:], start=last + 1):
+        text = line.lstrip()
+        if text and not (text.startswith("#") and len(line) - len(text) > node.col_offset):
+            break
+        last = number if text else last
+    return last
 
 
 def _stored_contexts(statements: list[ast.stmt], found: set[int]) -> list[ast.With]:
