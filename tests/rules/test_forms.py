@@ -9,7 +9,6 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.result import Changed, Unchanged
 from fsdp_rules.verdict.rule import Role, Rule
 from tests.rules.forms import FORMS, Form, dotted, imported_again, method, options_unpacked, renamed
-from tests.rules.forms import options_elsewhere as elsewhere
 from tests.rules.forms import values_made_elsewhere as made
 from tests.rules.helpers import rewrite_tree
 
@@ -20,13 +19,10 @@ BY_NAME = {
     "FSDP214": "that a number is a rank is known by what it is called",
 }
 COMMENT = "a comment, which no form has that is printed from a syntax tree"
-#: A word that Lightning takes is read in the call, or in its own file.
-WORD = "the file that gives Lightning the word does not have it, and no other word by which it would be read"
 #: What has no such form, by name, and why.
 LEFT_OUT: dict[tuple[str, Form], str] = {
     **{(rule, renamed): reason for rule, reason in BY_NAME.items()},
     **{("FSDP905", form): COMMENT for form in FORMS},
-    **{("FSDP554", form): WORD for form in (elsewhere, options_unpacked, made)},
     ("FSDP221", method): "it is about a function that calls itself, which a method of another name does not",
     ("FSDP221", imported_again): "FSDP205 speaks about the test, since DDP has another name in this file",
     ("FSDP903", dotted): "the example imports the name and does not use it",
