@@ -28,7 +28,7 @@ COVERING = ("tests/rules", "tests/leftovers")
 COMPILED = ("fsdp_migrate", "rules", "shim", "tests")
 #: Statements of the rewriter and the command that the runs with coverage reach, in percent; what only the others do
 #: (verify) counts as not run. It may only rise.
-COVERED = 84
+COVERED = 86
 #: Its instrumentation is gone from a line that has run once; tracing every line doubles the time of the whole run.
 SLIPCOVER = ("slipcover", "--source", "rules/fsdp_rules,fsdp_migrate", "--json", "--out")
 #: pytest finds the plugin that slipcover has for it loaded already.
