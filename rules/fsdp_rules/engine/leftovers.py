@@ -11,7 +11,7 @@ from fsdp_rules.beyond._unknown_names import advice, message
 from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read_whole
-from fsdp_rules.fsdp1.methods import OWN
+from fsdp_rules.fsdp1.methods import COMMON, OWN
 from fsdp_rules.fsdp1.names import CONFIG_NAMES, FSDP, POLICY_NAMES, PUBLIC_MODULES, canonical
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.facts import aliases_in
@@ -118,9 +118,12 @@ def _references(file: File) -> Iterator[tuple[cst.CSTNode, str]]:
 
 
 def _methods(file: File) -> Iterator[tuple[cst.Attribute, str]]:
-    """FSDP1's own methods of what is surely a sharded model, called or not: FSDP2's models have none of them."""
+    """FSDP1's own methods of a sharded model, called or not: FSDP2's models have none of them."""
     for node in file.nodes(cst.Attribute):
         if node.attr.value not in OWN or file.fsdp1(node) is not None:
             continue
-        if sharded(node.value, file).certainty is Certainty.YES:
+        found = sharded(node.value, file)
+        # Of what may be a model, such a name says that it is one.
+        may_be = found.certainty is Certainty.MAYBE and not found.is_excluded and node.attr.value not in COMMON
+        if found.certainty is Certainty.YES or may_be:
             yield node, f"{FSDP}.{node.attr.value}"

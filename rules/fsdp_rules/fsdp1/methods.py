@@ -70,3 +70,5 @@ OWN = (
     frozenset(entry.name for entry in entries() if entry.kind == "method" and entry.owner == FSDP)
     - (METHODS | {"__getattr__", "__getitem__", "module"})
 ) | {"check_is_root", "clip_grad_norm_", "no_sync", "register_comm_hook"}
+#: Those of them that other libraries' objects have too, or as settings.
+COMMON = frozenset({"check_is_root", "clip_grad_norm_", "no_sync", "register_comm_hook", "state_dict_type"})

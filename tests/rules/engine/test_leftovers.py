@@ -9,6 +9,7 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.result import Unchanged
 from tests.rules.helpers import rewrite_tree
 
+IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 MAIN = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from uses import use
 
@@ -48,3 +49,16 @@ def test_no_method_of_a_sharded_model_is_silent(form: str, method: str) -> None:
 @pytest.mark.parametrize("method", ["set_state_dict_type", "summon_full_params"])
 def test_what_no_rule_rewrites_is_left_to_a_human(method: str) -> None:
     assert said(f"kept = net.{method}") == [("FSDP901", Level.MANUAL)]
+
+
+@pytest.mark.parametrize("made", ["FSDP(net)", "net"])
+def test_a_name_of_fsdp1_alone_says_that_what_may_be_a_model_is_one(made: str) -> None:
+    files = {
+        "build.py": f"{IMPORT}class Box:\n    def __init__(self, net):\n        self.core = {made}\n"
+        "def make(net):\n    return [Box(net)]\nFSDP(other).eval()\n",
+        "hand.py": 'def through(boxes, jobs):\n    jobs["a"] = boxes[0].core\n    return jobs\n',
+        "use.py": "from build import make\nfrom hand import through\n\ndef main(net):\n"
+        '    core = through(make(net), {})["a"]\n    return core.summon_full_params\n',
+    }
+    found = rewrite_tree({path: text.encode() for path, text in files.items()}).get("use.py", Unchanged())
+    assert [(entry.rule, entry.level) for entry in found.findings] == [("FSDP901", Level.MANUAL)] * (made != "net")
