@@ -3,15 +3,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz differential test-gpu verify-matrix verify-programs shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
+.PHONY: demo test fuzz flipped-bits differential test-gpu verify-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
 	@echo "make test        run the tests"
 	@echo "make fuzz MINUTES=10  throw generated and broken sources and checkpoints at the command"
+	@echo "make flipped-bits  turn 1,000 single bits of tensors in checkpoints over, and see that each is noticed"
 	@echo "make differential PROGRAMS=500  train generated programs before and after a rewrite, and compare bit for bit"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
 	@echo "make verify-programs  verify the fixture projects and every program of the parity matrix"
+	@echo "make strangers   train programs that know nothing of this project before and after a rewrite, and compare"
 	@echo "make shim-wheel  build fsdp-compat, install it beside torch and numpy, and train from it as under FSDP1"
 	@echo "make test-gpu    run the shim's tests on this machine's GPUs, with NCCL; exits 2 if there is none"
 	@echo "make matrix      run the shim's tests on several versions of torch (VERSIONS=\"2.8\" selects)"
@@ -42,6 +44,9 @@ test: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
 
+flipped-bits: $(STAMP)
+	$(BIN)/python scripts/flipped_bits.py
+
 differential: $(STAMP)
 	$(BIN)/python scripts/differential.py --programs $(or $(PROGRAMS),500)
 
@@ -50,6 +55,9 @@ verify-matrix: $(STAMP)
 
 verify-programs: $(STAMP)
 	$(BIN)/python scripts/verify_programs.py
+
+strangers: $(STAMP)
+	$(BIN)/python scripts/strangers.py
 
 shim-wheel: $(STAMP)
 	$(BIN)/python scripts/shim_wheel.py

@@ -16,6 +16,7 @@ from fsdp_migrate.commands.preflight import preflight
 from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
 from fsdp_migrate.commands.status import status
+from fsdp_migrate.commands.stopping import clear_up_when_stopped
 from fsdp_migrate.commands.verify import verify
 
 OK, FAILURE, INTERRUPTED = 0, 2, 130
@@ -75,6 +76,7 @@ def entry_point() -> None:
     if sys.stdin is None:
         # An empty one in its place, also for the commands that are started.
         sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115
+    clear_up_when_stopped()
     for stream in (sys.stdout, sys.stderr):
         # A message may hold characters of the user's source that this terminal cannot show.
         if hasattr(stream, "reconfigure"):

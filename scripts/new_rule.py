@@ -46,7 +46,6 @@ class {title}(Rule):
 
     id = "{id}"
     name = "{name}"
-    words = (r"\\b{method}\\b",)
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -26,7 +26,8 @@ class Told:
 
     ``fails``: it is at or above the level that was asked for. ``in_checkpoint``: it is about a checkpoint as a whole,
     so that its line and column mean nothing. ``fingerprint`` stays the same where the code around it moves.
-    ``source`` is the line that it is about, ``fix`` what a rewrite would change there.
+    ``source`` is the line that it is about, ``fix`` what a rewrite would change there, ``moves`` whether it changes
+    anything there, also where ``fix`` does not say what since rules are left out.
     """
 
     finding: Finding
@@ -35,11 +36,13 @@ class Told:
     fingerprint: str
     source: str = ""
     fix: tuple[Hunk, ...] = ()
+    moves: bool = False
 
     @property
     def alone(self) -> Finding:
-        """The finding for formats that show it by itself: its message then says that a rewrite is yet to come."""
-        return dataclasses.replace(self.finding, message=_WOULD.get(self.finding.level, "") + self.finding.message)
+        """The finding for formats that show it by itself: its message then says whether a rewrite is yet to come."""
+        would = _WOULD.get(self.finding.level, "") if self.moves else ""
+        return dataclasses.replace(self.finding, message=would + self.finding.message)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class CheckRequest:
     jobs: int | None = None
     selection: Selection = ALL_FILES
     stdin: bytes | None = None
+    digests: bool = False
 
 
 def check(
@@ -60,7 +61,7 @@ def check(
     else:
         sorted_paths = targets.Targets(request.paths, (), (), ())
     rewritten = _sources(request, sorted_paths.sources, engine, progress)
-    in_checkpoints, errors = _checkpoints(sorted_paths.checkpoints, progress)
+    in_checkpoints, errors = _checkpoints(sorted_paths.checkpoints, request.digests, progress)
     in_comments, comment_errors = _comments(rewritten, rule_names)
     errors += [*sorted_paths.errors, *rewritten.errors, *comment_errors]
 
@@ -71,12 +72,14 @@ def check(
     ]
     wanted.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule, finding.message))
     sources = {file.path: file.before for file in rewritten.outcomes}
-    changes = _changes(request, rewritten)
+    changes = _changes(rewritten)
     told, below, counted = [], 0, 0
     for finding, fingerprint in zip(wanted, fingerprints(wanted, sources), strict=True):
         fails = at_least(finding.level, request.min_level)
         line = source_line(sources.get(finding.path, b""), finding.line)
-        one = Told(finding, fails, finding.path not in sources, fingerprint, line, _fix(finding, changes))
+        fix = _fix(finding, changes)
+        shown = () if _is_partial(request) else fix
+        one = Told(finding, fails, finding.path not in sources, fingerprint, line, shown, bool(fix))
         if request.baseline and baselines.entry_of(one, request.baseline) in known:
             counted += 1
         elif fails or finding.level is Level.INFO:
@@ -96,15 +99,18 @@ def check(
     )
 
 
-def _changes(request: CheckRequest, result: RunResult) -> dict[str, list[Hunk]]:
-    """What a rewrite of every rule would change; nothing where rules are left out, since it would be less."""
-    if request.settings.select or request.settings.ignore or request.selection.per_file_ignores:
-        return {}
+def _changes(result: RunResult) -> dict[str, list[Hunk]]:
+    """What a rewrite of every rule would change."""
     return {
         file.path: hunks(file.path, file.before, file.result.source)
         for file in result.changed
         if isinstance(file.result, Changed)
     }
+
+
+def _is_partial(request: CheckRequest) -> bool:
+    """Whether rules are left out, so that a rewrite would change less."""
+    return bool(request.settings.select or request.settings.ignore or request.selection.per_file_ignores)
 
 
 def _fix(finding: Finding, changes: Mapping[str, list[Hunk]]) -> tuple[Hunk, ...]:
@@ -126,12 +132,14 @@ def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, prog
     return run.rewrite(asked, engine, progress)
 
 
-def _checkpoints(found: tuple[Found, ...], progress: Progress) -> tuple[list[Finding], list[tuple[str, str]]]:
+def _checkpoints(
+    found: tuple[Found, ...], digests: bool, progress: Progress
+) -> tuple[list[Finding], list[tuple[str, str]]]:
     findings: list[Finding] = []
     errors: list[tuple[str, str]] = []
     progress.start("Reading checkpoints", len(found))
     for one in found:
-        said = contained(partial(_judged, one))
+        said = contained(partial(_judged, one, digests))
         if isinstance(said, Failed):
             errors.append((one.path.as_posix(), said.error))
         else:
@@ -140,12 +148,13 @@ def _checkpoints(found: tuple[Found, ...], progress: Progress) -> tuple[list[Fin
     return findings, errors
 
 
-def _judged(found: Found) -> list[Finding] | Failed:
+def _judged(found: Found, digests: bool) -> list[Finding] | Failed:
     from fsdp_migrate.checkpoints.judge.judge import judge
     from fsdp_migrate.checkpoints.read.checkpoint_parts import open_found
+    from fsdp_migrate.checkpoints.read.digests import with_damage
 
     try:
-        return judge(open_found(found))
+        return judge(with_damage(open_found(found)) if digests else open_found(found))
     except (BadCheckpoint, OSError) as error:
         return Failed(str(error))
 

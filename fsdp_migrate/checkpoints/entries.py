@@ -148,6 +148,14 @@ class ValueEntry:
     made_by: str = ""
 
 
+@dataclass(frozen=True)
+class Damage:
+    """Elements of the tensors ``keys`` that are not those that were saved, and how that shows."""
+
+    keys: tuple[Key, ...]
+    problem: str
+
+
 Entries: TypeAlias = dict[Key, TensorEntry | ValueEntry]
 #: The keys under which a list or a tuple lies; all others that hold something are dictionaries.
 Sequences: TypeAlias = dict[Key, "type[list[Any]] | type[tuple[Any, ...]]"]

@@ -85,6 +85,15 @@ def shared_moments(entries: Entries) -> list[Key]:
     return list(found)
 
 
+def sharing(entries: Entries, prefix: Key) -> set[Key]:
+    """The parameters that share a state with another one, which optimizers change in place: ``step`` of a flat one."""
+    found: set[Key] = set()
+    for keys in owners(entries, prefix).values():
+        parameters = {key[:-1] for key in keys}
+        found.update(parameters if len(parameters) > 1 else ())
+    return found
+
+
 def owners(entries: Entries, prefix: Key) -> dict[object, list[Key]]:
     """The keys of the states of the optimizer under ``prefix`` by where their elements are."""
     start = (*prefix, "state")

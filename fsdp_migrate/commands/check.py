@@ -109,6 +109,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     shell_complete=complete_files,
     help="Write all findings to FILE, and exit 0.",
 )
+@click.option("--digests", is_flag=True, help="Read the tensors of checkpoints too, and compare their CRC-32.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
 @STDIN_FILENAME
@@ -125,6 +126,7 @@ def check(
     ignore: tuple[str, ...],
     baseline: str | None,
     write_baseline: str | None,
+    digests: bool,
     exit_zero: bool,
     to: str | None,
     helpers: str | None,
@@ -162,6 +164,7 @@ def check(
             jobs or defaults.jobs,
             defaults.files,
             stdin,
+            digests,
         )
         with shown() as progress:
             result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)

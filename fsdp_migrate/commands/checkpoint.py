@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -59,6 +56,21 @@ Exit code:
   0  written, or with --dry-run: could be
   2  not written
 """
+_VERIFY_HELP = """Read all tensors of the checkpoints at or under PATH, and compare them with their digests.
+
+These are the CRC-32 that torch.save keeps of each storage, in its files and in those of torch.distributed.checkpoint,
+and the SHA-256 of each tensor in the manifest that `checkpoint convert` writes. Safetensors have digests in a manifest
+alone. Nothing is unpickled.
+
+\b
+  fsdp-migrate checkpoint verify out/step_1000
+
+\b
+Exit code:
+  0  all that has a digest is as it was written
+  1  something is not, or is incomplete
+  2  it could not be read, there is no checkpoint, or one has no digests
+"""
 _SIZES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -78,12 +90,14 @@ def checkpoint() -> None:
 @click.argument("path", type=Named(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="For people, or programs.")
 @click.option("--all", "everything", is_flag=True, help="Show every tensor.")
-def inspect(path: Path, form: str, everything: bool) -> int:
+@click.option("--digests", is_flag=True, help="Read the tensors too, and compare their CRC-32.")
+def inspect(path: Path, form: str, everything: bool, digests: bool) -> int:
     from rich.console import Console
 
     from fsdp_migrate.checkpoints.entries import BadCheckpoint
     from fsdp_migrate.checkpoints.judge.judge import judge
     from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
+    from fsdp_migrate.checkpoints.read.digests import with_damage
     from fsdp_migrate.checkpoints.read.find import SPECIAL
     from fsdp_migrate.report.checkpoint import inspected as report
     from fsdp_migrate.report.summary import printable
@@ -94,6 +108,7 @@ def inspect(path: Path, form: str, everything: bool) -> int:
 
     try:
         found = open_all(path, pass_over)
+        found = [with_damage(one) for one in found] if digests else found
     except BadCheckpoint as error:
         raise click.ClickException(printable(str(error))) from error
     if not found:
@@ -104,6 +119,32 @@ def inspect(path: Path, form: str, everything: bool) -> int:
         # Without a terminal there is no width to fit into, and a name cut in two cannot be searched for.
         report.show(found, Console(width=None if sys.stdout.isatty() else 200), everything)
     return int(any(finding.level is Level.MANUAL for one in found for finding in judge(one)))
+
+
+@checkpoint.command(help=_VERIFY_HELP, short_help="Compare the tensors of a checkpoint with their digests.")
+@click.argument("path", type=Named(path_type=Path))
+def verify(path: Path) -> int:
+    try:
+        from fsdp_migrate.checkpoints.convert.verifying import verified
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"verify needs {error.name}: {_installed_with('convert')}") from error
+    from fsdp_migrate.checkpoints.entries import BadCheckpoint
+    from fsdp_migrate.report.progress import bytes_shown
+    from fsdp_migrate.report.summary import printable
+
+    try:
+        with bytes_shown() as progress:
+            verdicts = verified(path, progress)
+    except BadCheckpoint as error:
+        raise click.ClickException(printable(str(error))) from error
+    if not verdicts:
+        raise click.ClickException(f"{path}: no checkpoint found in it")
+    for verdict in verdicts:
+        for line in verdict.problems or (verdict.said,):
+            click.echo(printable(f"{verdict.path}: {line}"))
+    if any(verdict.problems for verdict in verdicts):
+        return 1
+    return 0 if all(verdict.compared for verdict in verdicts) else 2
 
 
 @checkpoint.command(help=_CONVERT_HELP, short_help="Convert a checkpoint to another format.")
@@ -165,7 +206,7 @@ def convert(
         if dry_run:
             click.echo(prepared(run.prepare(source, target, wanted), target))
             return 0
-        with bytes_shown() as progress, _stopped_by_signals():
+        with bytes_shown() as progress:
             done = run.convert(source, target, wanted, progress, shard_size)
     except (BadCheckpoint, CannotConvert) as error:
         raise click.ClickException(printable(str(error))) from error
@@ -179,20 +220,3 @@ def convert(
 
 def _installed_with(extra: str) -> str:
     return f"install fsdp-migrate with its extra [{extra}]"
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """What ends the process by default ends it by way of ``finally``, which clears up."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    # Windows has no SIGHUP.
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 
@@ -15,5 +17,6 @@ def lsp() -> int:
         from fsdp_migrate.lsp.server import server
     except ModuleNotFoundError as error:
         raise click.ClickException(f"lsp needs {error.name}: install fsdp-migrate with its extra [lsp]") from error
-    server.start_io()
+    # It closes its streams at the end, which are not those of the process then.
+    server.start_io(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
     return 0

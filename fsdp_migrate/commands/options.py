@@ -128,9 +128,8 @@ def rule_settings(
     """
     from fsdp_migrate.report.rulebook import check_names, check_selection, pages
     from fsdp_migrate.tree.line_length import line_length
-    from fsdp_migrate.tree.requirements import newest_allowed
     from fsdp_migrate.tree.settings import split_names
-    from fsdp_migrate.tree.torch_release import least_torch
+    from fsdp_migrate.tree.torch_release import least_torch, newest_releases
     from fsdp_rules.settings import Settings
 
     selected = split_names(select or defaults.select or ())
@@ -139,7 +138,6 @@ def rule_settings(
     if selected or ignored or in_files:
         check_names((*selected, *ignored, *in_files), pages())
     release = torch or defaults.torch or least_torch(target)
-    newest = newest_allowed(target, "transformers")
     settings = Settings(
         to=to or defaults.to or "native",
         helpers=helpers or defaults.helpers or "needed",
@@ -147,7 +145,8 @@ def rule_settings(
         ignore=ignored,
         torch=release.release,
         line_length=line_length(target),
-        transformers=(newest.major, newest.minor) if newest else None,
+        raises_torch=release.raises,
+        **newest_releases(target),
     )
     if ignored:
         check_selection(settings, pages())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from fsdp_migrate.tree.files import CONFIG_SUFFIXES
-from fsdp_migrate.tree.requirements import is_requirements
+from fsdp_migrate.tree.requirement_files import is_requirements
 from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Result, Unchanged
 
 _MARKERS = (b"fsdp", b"FSDP", b"actor_rollout_ref", b"transformers", b"accelerate", b"torch")
@@ -41,23 +40,3 @@ def with_versions(result: Result, data: bytes, path: str, spoken: Collection[str
         return result
     found = (*result.findings, *versions.judge(data, path, spoken))
     return Changed(result.source, found) if isinstance(result, Changed) else Unchanged(found)
-
-
-def with_installed(result: Result, findings: Sequence[Finding], seen: Collection[str], settings: Settings) -> Result:
-    """``result`` with what is said of the releases that are installed here, where no file requires another one.
-
-    ``findings`` are those of the file, ``seen`` the packages that the files of the project require.
-    """
-    from fsdp_migrate.configs import versions
-
-    if not isinstance(result, Changed | Unchanged) or not settings.enabled(versions.RULE):
-        return result
-    found = (*result.findings, *versions.judge_installed(findings, seen))
-    return Changed(result.source, found) if isinstance(result, Changed) else Unchanged(found)
-
-
-def required_packages(data: bytes, path: str) -> set[str]:
-    """The packages that a file of requirements names."""
-    from fsdp_migrate.configs import versions
-
-    return versions.packages(data, path)

@@ -54,8 +54,8 @@ def migrate(data: bytes, path: str, settings: Settings, keys: _Keys | None = Non
     findings: list[Finding] = []
     edits: list[TextEdit] = []
     for block in blocks:
-        block = replace(block, transformers=settings.transformers, shards_natively=settings.shards_natively)
-        block = replace(block, older_verl=settings.older_verl)
+        block = replace(block, transformers=settings.transformers, accelerate=settings.accelerate)
+        block = replace(block, shards_natively=settings.shards_natively, older_verl=settings.older_verl)
         told, changes = judge(block, _heard(block, text, settings))
         findings += [_finding(rule, verdict, block, text, path) for rule, verdict in told]
         edits += block.editor.edits(changes)

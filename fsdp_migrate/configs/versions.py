@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from importlib.resources import files
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from fsdp_migrate.tree.requirements import required
+from fsdp_migrate.tree.requirements import required, text_in
 from fsdp_rules.verdict.finding import Finding, Level
 
 RULE, NAME = "FSDP571", "versions"
@@ -22,9 +21,9 @@ Required framework versions that do not match the project's FSDP.
 
 Requirements in requirements files, pyproject.toml, setup.cfg, setup.py, Pipfile, conda's environment files and the lock
 files of poetry, uv, pdm and pipenv are read, together with what the other rules found in the project. A requirement
-without an upper bound counts as the newest release that this tool knows. Where no file requires accelerate or
-transformers, the release counts that is installed beside this tool. The combinations, each with the thread that shows
-it, are fsdp_migrate/configs/versions.toml.
+without an upper bound counts as the newest release that this tool knows, and one whose bound is older than every
+release that it knows as its bound. The combinations, each with the thread that shows it, are
+fsdp_migrate/configs/versions.toml.
 """
 
 
@@ -64,7 +63,7 @@ def _affected(since: str, before: str) -> SpecifierSet:
 
 def judge(data: bytes, path: str, spoken: Collection[str]) -> Iterator[Finding]:
     """The findings about the requirements in a file. ``spoken`` are the rules that found something in the project."""
-    text = data.decode("utf-8", errors="replace")
+    text = text_in(data)
     for one in required(text, path.rpartition("/")[2]):
         version = one.newest
         if version is None:
@@ -76,30 +75,6 @@ def judge(data: bytes, path: str, spoken: Collection[str]) -> Iterator[Finding]:
             advice = f"{row.advice} ({row.thread})"
             end = column + one.end - one.start
             yield Finding(RULE, NAME, path, line, column, line, end, row.level, message, advice)
-
-
-def judge_installed(findings: Sequence[Finding], seen: Collection[str]) -> Iterator[Finding]:
-    """The findings about what is installed here, of packages that no file of the project requires (``seen`` ones).
-
-    Each is shown at the first of ``findings`` whose rule it goes with.
-    """
-    for package in ("accelerate", "transformers"):
-        if package in seen:
-            continue
-        try:
-            version = Version(metadata.version(package))
-        except (metadata.PackageNotFoundError, InvalidVersion):
-            continue
-        for row in _rows_for(package, version, {one.rule for one in findings}):
-            place = next(one for one in findings if one.rule.startswith(row.used))
-            told = row.message.format(version=version).removeprefix("allows ")
-            message, advice = f"installed here is {told}", f"{row.advice} ({row.thread})"
-            yield replace(place, rule=RULE, name=NAME, level=row.level, message=message, advice=advice)
-
-
-def packages(data: bytes, path: str) -> set[str]:
-    """The packages that a file requires."""
-    return {one.package for one in required(data.decode("utf-8", errors="replace"), path.rpartition("/")[2])}
 
 
 def _rows_for(package: str, version: Version, spoken: Collection[str]) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from fsdp_migrate.report.rulebook import check_names, pages
 from fsdp_migrate.tree import settings
 from fsdp_migrate.tree.line_length import line_length
 from fsdp_migrate.tree.settings import split_names
-from fsdp_migrate.tree.torch_release import least_torch
+from fsdp_migrate.tree.torch_release import least_torch, newest_releases
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Failed
@@ -53,6 +53,8 @@ def look(root: Path, texts: Mapping[Path, str], engine: CachingEngine) -> dict[P
         torch=release.release,
         line_length=line_length(root),
         traps=True,
+        raises_torch=release.raises,
+        **newest_releases(root),
     )
     known = pages()
     check_names((*wanted.select, *ignored), known)

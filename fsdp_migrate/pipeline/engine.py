@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Result
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from fsdp_rules.engine.rewrite import Prepared
     from fsdp_rules.project.programs import Programs
     from fsdp_rules.project.project import FileFacts, Project
+    from fsdp_rules.project.value_facts import ValueFacts
 
 
 _MIGRATING = frozenset({"fsdp1", "gated", "fsdp2", "hosted"})
@@ -65,6 +67,9 @@ class Engine(Protocol):
         Without ``programs`` any two files may run together.
         """
 
+    def values(self, project: Project, sources: Mapping[str, bytes], neighbours: Neighbours) -> ValueFacts:
+        """What the expressions of a tree may be; ``sources`` are its Python files by path."""
+
     def agree(
         self,
         project: Project,
@@ -81,6 +86,9 @@ class Engine(Protocol):
         self, data: bytes, path: str, project: Project, settings: Settings, prepared: Prepared | None = None
     ) -> Result:
         """What becomes of one file; ``prepared`` is what :meth:`agree` has parsed it to."""
+
+    def left_whole(self, project: Project, findings: Iterable[Finding]) -> Project | None:
+        """``project`` as one that keeps FSDP1, where ``findings`` say that each of its wraps is left by hand."""
 
     def released(
         self, project: Project, before: Mapping[str, bytes], after: Mapping[str, bytes]
@@ -154,6 +162,14 @@ class RulesEngine:
 
         return Project.build(facts, flags, batchnorm, programs)
 
+    def values(self, project: Project, sources: Mapping[str, bytes], neighbours: Neighbours) -> ValueFacts:
+        if "fsdp1" not in project.flags:
+            return project.values
+        from fsdp_rules.values.by_position import facts_of
+
+        start = sorted(path for path, data in sources.items() if self.names_fsdp1(data))
+        return facts_of(sources, start, neighbours.importing(start), project.kept.wraps())
+
     def agree(
         self,
         project: Project,
@@ -171,6 +187,11 @@ class RulesEngine:
         from fsdp_rules.engine.rewrite import rewrite_source
 
         return rewrite_source(data, path, project, settings, prepared)
+
+    def left_whole(self, project: Project, findings: Iterable[Finding]) -> Project | None:
+        from fsdp_rules.engine.left_whole import left_whole
+
+        return left_whole(project, findings)
 
     def released(
         self, project: Project, before: Mapping[str, bytes], after: Mapping[str, bytes]

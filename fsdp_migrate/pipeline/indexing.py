@@ -89,7 +89,12 @@ class Index:
             reached = sorted(neighbours.reached(exits, texts) | (passing & texts.keys()))
             if self._add_found(reached, texts, sources):
                 project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
-        return project
+        known = {path: one.data for path, one in self.candidates.items() if not one.is_notebook}
+        known.update((path, data) for path, data in texts.items() if not sources[path].is_notebook)
+        values = self._engine.values(project, known, neighbours)
+        if self._add_found(sorted(path for path in values.known if path in texts), texts, sources):
+            project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
+        return replace(project, values=values)
 
     def _add_found(self, paths: Sequence[str], texts: dict[str, bytes], sources: Mapping[str, Source]) -> bool:
         """Index the files at ``paths``, which are taken out of ``texts``; whether one of them has facts."""

@@ -109,6 +109,8 @@ class Pool(Generic[Item, Value]):
 def _serve(connection: Connection, parents: Connection, task: Callable[[Any], Any]) -> None:
     # Ctrl-C reaches the whole process group; the parent alone answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A forked process has the parent's way to stop, which clears up what is the parent's.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # While any process holds the parent's end, the end of the parent goes unnoticed here.
     parents.close()
     try:

@@ -1,4 +1,4 @@
-"""What the required and installed releases of frameworks mean for a run, once every file has its result."""
+"""What the required releases of frameworks mean for a run, once every file has its result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.configs import configuration as configs
-from fsdp_migrate.tree.requirements import is_requirements
+from fsdp_migrate.tree.requirement_files import is_requirements
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Result, Unchanged
 
@@ -28,7 +28,7 @@ class Done:
 
 
 def with_releases(files: Sequence[Done], applied: Callable[[str], Settings]) -> list[Result]:
-    """The results of ``files``, in their order, with what their requirements and the installed releases mean.
+    """The results of ``files``, in their order, with what their requirements mean.
 
     ``applied`` gives the settings of a file by its path.
     """
@@ -38,14 +38,7 @@ def with_releases(files: Sequence[Done], applied: Callable[[str], Settings]) -> 
     }
     if not any(rule.startswith(("FSDP1", "FSDP3", "FSDP5")) for rule in spoken):
         return results
-    seen: set[str] = set()
     for number, file in enumerate(files):
         if file.requires:
-            seen |= configs.required_packages(file.data, file.path)
             results[number] = configs.with_versions(file.result, file.data, file.path, spoken, applied(file.path))
-    for number, file in enumerate(files):
-        result = results[number]
-        if isinstance(result, Changed | Unchanged) and any(one.rule.startswith("FSDP5") for one in result.findings):
-            results[number] = configs.with_installed(result, result.findings, seen, applied(file.path))
-            break
     return results

@@ -1,4 +1,8 @@
-"""The rewrite of all files, and of those again whose imports served other files that have changed."""
+"""The rewrite of all files, and again of those that another result concerns.
+
+Where no wrap of the tree is rewritten, that is all of them: they are left whole. Else it is those whose imports served
+other files that have changed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from functools import partial
 
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.work import Candidate, Rewriter, contained
-from fsdp_rules.verdict.result import Changed, Failed, Result
+from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 
 #: How often imports are looked at again: names may be passed on through so many files.
 ROUNDS = 8
@@ -22,6 +26,10 @@ def rewritten(
 ) -> list[Result | Failed]:
     """What ``run`` makes of all ``candidates`` by ``rewriter``."""
     results = run(rewriter, candidates)
+    found = [one for result in results if isinstance(result, Changed | Unchanged) for one in result.findings]
+    kept = engine.left_whole(rewriter.project, found) if rewriter.settings.to != "shim" else None
+    if kept is not None:
+        return run(replace(rewriter, project=kept, prepared={}), candidates)
     for _ in range(ROUNDS):
         before = {one.path: one.data for one in candidates if not one.is_notebook}
         after = {
@@ -29,10 +37,10 @@ def rewritten(
             for one, result in zip(candidates, results, strict=True)
             if not one.is_notebook
         }
-        found = contained(partial(engine.released, rewriter.project, before, after))
-        if isinstance(found, Failed):
+        released = contained(partial(engine.released, rewriter.project, before, after))
+        if isinstance(released, Failed):
             return results
-        project, paths = found
+        project, paths = released
         again = [place for place, one in enumerate(candidates) if one.path in paths and not one.is_notebook]
         if not again:
             return results

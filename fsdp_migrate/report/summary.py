@@ -76,6 +76,16 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def assumed_torch(result: RunResult) -> str:
+    """What to say first where nothing names a torch: the one that the output is for; "" where something does."""
+    if result.torch.source or all(map(added_todos, result.changed)):
+        return ""
+    return (
+        f"No file of the project requires a torch: the output is for torch {result.torch}, the first with FSDP2. "
+        "--torch names another."
+    )
+
+
 def refusal(result: RunResult) -> str:
     """Why nothing was written, with the files that stand in the way."""
     names = "".join(f"\n  {printable(name)}" for name in result.refused)
@@ -104,7 +114,7 @@ def paragraph(result: RunResult) -> str:
     todos = list(map(added_todos, result.changed))
     only_todos = _todos(sum(todos), result.diff) if all(todos) else ""
     done = only_todos or f"{len(result.changed)} {'would be rewritten' if result.diff else 'rewritten'}"
-    manual, review = places(result.of_level(Level.MANUAL)), len(result.of_level(Level.REVIEW))
+    manual, review = places(result.of_level(Level.MANUAL)), places(result.of_level(Level.REVIEW))
     sentences = [f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with findings, {done}."]
     if review:
         sentences.append(f"{count(review, 'change')} to review: each rests on a stated assumption.")
@@ -144,7 +154,7 @@ def _written_for(torch: TorchRelease) -> str:
     if torch.newer_than:
         source = torch.source
         return f"Written for torch {torch} ({source}), which is newer than the newest known release {torch.newer_than}."
-    return f"Written for torch {torch} ({torch.source or 'the first with FSDP2; nothing requires a newer one'})."
+    return f"Written for torch {torch} ({torch.source or 'no file requires one'})."
 
 
 def _next(result: RunResult, manual: int) -> str:

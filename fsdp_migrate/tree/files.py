@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree.regular import text_of
-from fsdp_migrate.tree.requirements import is_requirements
+from fsdp_migrate.tree.requirement_files import is_requirements
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 
 if TYPE_CHECKING:

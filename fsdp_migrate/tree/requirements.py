@@ -1,18 +1,20 @@
-"""What the files of a project require, in all forms: lines, tables of poetry, literals of setup.py, lock files."""
+"""What the files of a project require, in whichever format they have it."""
 
 from __future__ import annotations
 
-import ast
+import configparser
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from fsdp_migrate.tree.regular import text_of
+from fsdp_migrate.tree.formats import lock_files, pip_lines, project_files
+from fsdp_migrate.tree.formats.requirement_entry import Entry, Include
+from fsdp_migrate.tree.regular import read_regular
+from fsdp_migrate.tree.requirement_files import Kind, kind_of
 from fsdp_migrate.tree.upwards import upwards
 
 #: Releases around which something changes, up to the newest that is known: a requirement without a bound installs it.
@@ -21,21 +23,10 @@ RELEASES = {
     "accelerate": ("0.34.2", "1.5.2", "1.9.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
     "torch": ("2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0"),
 }
-#: Files that list requirements or what was installed for them, those of a folder ``requirements`` included.
-_FILES = re.compile(
-    r"(^|/)(pyproject\.toml|setup\.cfg|Pipfile(\.lock)?|(poetry|uv|pdm)\.lock|pylock[\w.-]*\.toml|"
-    r"(conda|environment)[\w.-]*\.ya?ml|requirements[\w.-]*\.(txt|in)|requirements/[\w.-]+\.(txt|in))$"
-)
-_LOCKS = re.compile(r"(poetry|uv|pdm)\.lock$|pylock[\w.-]*\.toml$")
-_NAMES = "|".join(RELEASES)
-#: A requirement on a line of its own, in quotes, or as an item of a list.
-_LINE = re.compile(rf"^[\s\-\"']*(?P<text>(?P<name>{_NAMES})(?![\w-])[^#\"';=]*[^#\"';]*)", re.MULTILINE)
-#: poetry's and Pipfile's tables, by their versions.
-_ENTRY = re.compile(
-    rf"^(?P<text>(?P<name>{_NAMES})\s*=\s*(?:\{{[^}}\n]*?version\s*=\s*)?[\"'](?P<version>[^\"']*)[\"'])", re.MULTILINE
-)
-_LOCKED = re.compile(rf"^name\s*=\s*\"(?P<name>{_NAMES})\"\s*\nversion\s*=\s*\"(?P<version>[^\"]+)\"", re.MULTILINE)
-_PIPFILE = re.compile(rf"\"(?P<name>{_NAMES})\"\s*:\s*\{{[^{{}}]*?\"version\"\s*:\s*\"==(?P<version>[^\"]+)\"")
+_FOLDERS = ("", "requirements", "docker")
+#: Signs of a file that names another one.
+_INCLUDES = re.compile(r"^\s*-(?:r|c|-requirement|-constraint)|\bfile\s*[:=]", re.MULTILINE)
+_BOM_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -48,119 +39,147 @@ class Required:
     end: int
 
     @property
+    def least(self) -> Version | None:
+        """The oldest release that it names as allowed; None where older ones have no bound."""
+        return max((version for sign, version in self._bounds() if sign in _FROM), default=None)
+
+    @property
     def newest(self) -> Version | None:
-        """The release that it pins, or the newest of those known that it allows; None if it allows none."""
+        """The release that it pins, or the newest of those known that it allows, or the bound where it knows none."""
         pins = [one.version for one in self.allowed if one.operator in ("==", "===") and "*" not in one.version]
         if pins:
             return Version(pins[0])
-        return max((one for one in map(Version, RELEASES[self.package]) if one in self.allowed), default=None)
+        known = [one for one in map(Version, RELEASES[self.package]) if one in self.allowed]
+        named = [_before(version) if sign == "<" else version for sign, version in self._bounds() if sign != "!="]
+        inside = [one for one in named if one in self.allowed]
+        return max(known or inside or named, default=None)
+
+    def _bounds(self) -> list[tuple[str, Version]]:
+        return [(one.operator, Version(one.version.removesuffix(".*"))) for one in self.allowed]
 
 
-def is_requirements(path: str) -> bool:
-    """Whether a file of this path, with ``/`` between its parts, lists requirements."""
-    return _FILES.search(path) is not None
+#: Operators that say which release is the least.
+_FROM = frozenset({">=", "==", "===", "~=", ">"})
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A requirement, and the file that has it, as it is called from the directory that was looked at."""
+
+    required: Required
+    file: str
+    kind: Kind
+
+
+def text_in(data: bytes) -> str:
+    """The text of a file of requirements; Windows' shell writes them as UTF-16."""
+    text = data.decode("utf-16" if data.startswith(_BOM_16) else "utf-8-sig", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def required(text: str, name: str) -> Iterator[Required]:
     """The requirements in the file ``name``; what no reader of requirements would take is left out."""
-    if name == "setup.py":
-        yield from _of_setup(text)
-    elif _LOCKS.search(name):
-        yield from _matches(_LOCKED, text, lambda match: f"=={match['version']}")
-    elif name == "Pipfile.lock":
-        yield from _matches(_PIPFILE, text, lambda match: f"=={match['version']}")
-    else:
-        if name in ("Pipfile", "pyproject.toml"):
-            yield from _matches(_ENTRY, text, lambda match: _poetry(match["version"]))
-        yield from _matches(_LINE, text, lambda match: _specifier(match["text"]))
+    seen: dict[str, int] = {}
+    for one in _entries(text, name):
+        if isinstance(one, Entry) and one.name in RELEASES:
+            start, end = _place(text, one, seen.get(one.pattern, 0))
+            seen[one.pattern] = end
+            yield Required(one.name, one.allowed, start, end)
 
 
 def newest_allowed(target: Path, package: str) -> Version | None:
     """The newest release that the project around ``target`` allows, or its pin; None where it says nothing.
 
     The nearest directory upwards that requires the package counts; where its files differ, the oldest answer does.
+    What a Dockerfile installs counts where no other file has an answer.
     """
     for directory in upwards(target):
-        found = []
-        for path in _files(directory):
-            try:
-                text = text_of(path, "replace")
-            except OSError:
-                continue
-            found += [one.newest for one in required(text, path.name) if one.package == package]
-        known = [version for version in found if version is not None]
+        found = listed(directory, package)
+        known = [(one.kind is Kind.HINT, version) for one in found if (version := one.required.newest) is not None]
         if known:
-            return min(known)
+            return min(known)[1]
     return None
 
 
-def _files(directory: Path) -> list[Path]:
-    found = [*_entries(directory), *_entries(directory / "requirements")]
-    return [path for path in found if path.name == "setup.py" or is_requirements(path.as_posix())]
+def listed(directory: Path, package: str) -> list[Listed]:
+    """What the files of ``directory`` require of ``package``; included files are read with the one that names them."""
+    found = []
+    for folder in _FOLDERS:
+        for path in _files(directory / folder):
+            name = path.relative_to(directory).as_posix()
+            kind = kind_of(f"{directory.name}/{name}")
+            if kind is not None and (folder != "docker" or kind is Kind.HINT):
+                found += [Listed(one, name, kind) for one in _read(path, package, frozenset())]
+    return found
 
 
-def _entries(directory: Path) -> list[Path]:
+def _read(path: Path, package: str, above: frozenset[Path]) -> list[Required]:
     try:
-        return sorted(path for path in directory.iterdir() if path.is_file())
+        text = text_in(read_regular(path))
+    except OSError:
+        return []
+    inside = [one for one in _entries(text, path.name) if isinstance(one, Include)]
+    found = [one for one in required(text, path.name) if one.package == package]
+    narrowing: list[Required] = []
+    for one in inside:
+        other = path.parent / one.path
+        if other in above or "://" in one.path:
+            continue
+        (narrowing if one.constrains else found).extend(_read(other, package, above | {path}))
+    for constraint in narrowing:
+        found = [replace(one, allowed=one.allowed & constraint.allowed) for one in found]
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_file())
     except OSError:
         return []
 
 
-def _matches(pattern: re.Pattern[str], text: str, specifier: object) -> Iterator[Required]:
-    for match in pattern.finditer(text):
-        allowed = _parsed(specifier(match))  # type: ignore[operator]
-        if allowed is not None:
-            start = match.start("text") if "text" in pattern.groupindex else match.start("name")
-            end = start + len(match["text"].rstrip()) if "text" in pattern.groupindex else match.end("version")
-            yield Required(match["name"], allowed, start, end)
-
-
-def _of_setup(text: str) -> Iterator[Required]:
+def _entries(text: str, name: str) -> Iterable[Entry | Include]:
+    """What a reader finds; a file that is broken, or concerns none of the packages, says nothing."""
+    if not any(package in text for package in RELEASES) and not _INCLUDES.search(text):
+        return []
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        match = re.match(rf"(?P<name>{_NAMES})(?![\w-])", node.value)
-        allowed = _parsed(_specifier(node.value)) if match else None
-        if match and allowed is not None:
-            start = starts[node.lineno - 1] + node.col_offset
-            yield Required(match["name"], allowed, start, start + len(node.value) + 2)
+        return list(_reader(name)(text))
+    except (ValueError, SyntaxError, RecursionError, configparser.Error):
+        return []
 
 
-def _specifier(requirement: str) -> str | None:
-    """The specifier of a requirement as pip or conda writes it, which pins with one sign."""
-    requirement = re.sub(r"(?<![=<>!~])=(?!=)", "==", requirement.split(";")[0].strip().rstrip(",").strip())
-    try:
-        return str(Requirement(requirement).specifier)
-    except InvalidRequirement:
-        return None
+def _reader(name: str) -> Callable[[str], Iterator[Entry | Include] | Iterator[Entry]]:
+    by_name = {
+        "pyproject.toml": project_files.project_table,
+        "Pipfile": project_files.project_table,
+        "Pipfile.lock": lock_files.pipfile_lock,
+        "setup.cfg": project_files.setup_cfg,
+        "setup.py": project_files.setup_py,
+    }
+    kind = kind_of(name)
+    if name in by_name:
+        return by_name[name]
+    if kind is Kind.LOCK:
+        return lock_files.lock_table
+    if kind is Kind.HINT:
+        return pip_lines.dockerfile
+    return project_files.environment if name.endswith((".yml", ".yaml")) else pip_lines.pip_lines
 
 
-def _poetry(version: str) -> str | None:
-    """poetry's carets and tildes as a specifier."""
-    found = re.fullmatch(r"\s*([\^~])\s*(\d+)((?:\.\d+)*)\s*", version)
-    if not found:
-        return "" if version.strip() == "*" else re.sub(r"^(?=\d)", "==", version.strip())
-    parts = [int(part) for part in (found[2] + found[3]).split(".")]
-    kept = 1 if found[1] == "^" or len(parts) == 1 else 2
-    while found[1] == "^" and kept < len(parts) and not any(parts[:kept]):
-        kept += 1
-    upper = ".".join(map(str, [*parts[: kept - 1], parts[kept - 1] + 1]))
-    return f">={'.'.join(map(str, parts))},<{upper}"
+def _place(text: str, entry: Entry, after: int) -> tuple[int, int]:
+    """Where ``entry`` is in its file; comments are passed over."""
+    starts = sum(map(len, text.splitlines(keepends=True)[: entry.line - 1]))
+    for found in re.compile(entry.pattern, re.MULTILINE).finditer(text, max(starts, after)):
+        line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+        if "#" not in line:
+            return found.span()
+    return starts, starts
 
 
-def _parsed(specifier: str | None) -> SpecifierSet | None:
-    if specifier is None:
-        return None
-    try:
-        made = SpecifierSet(specifier)
-        [Version(one.version.removesuffix(".*")) for one in made]
-    except (InvalidVersion, ValueError):
-        return None
-    return made
+def _before(version: Version) -> Version:
+    """The release before ``version``, by its numbers alone."""
+    parts = list(version.release)
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    parts[-1] = max(parts[-1] - 1, 0)
+    return Version(".".join(map(str, parts)))

@@ -42,12 +42,17 @@ class Verdict:
 
     @property
     def compared(self) -> int:
-        """Values that were compared bit for bit, those of each rank for themselves."""
+        """Values that were compared bit for bit, those of each rank for themselves; norms are not among them."""
         return sum(self.comparison.tally.compared.get(question, 0) for question in _VALUES)
 
     @property
     def differing(self) -> int:
         return sum(len(self.comparison.tally.of(question)) for question in _VALUES)
+
+    @property
+    def rounded(self) -> int:
+        """Gradient norms that are not the same bits, and within what another order of their sums makes of them."""
+        return self.comparison.tally.rounded
 
     @property
     def steps(self) -> int:

@@ -18,8 +18,9 @@ class Settings:
     ``fsdp_compat``: ``never``, where it is ``needed``, or ``always`` where a helper exists. ``select`` and ``ignore``
     hold rule ids or prefixes (``FSDP1``); an empty ``select`` means all. ``traps``: nothing is going to be written, so
     that traps are told of in projects that have no FSDP1 any more, too. ``torch``: the least release (major, minor)
-    that the output has to run on. ``transformers``: the newest release (major, minor) that the project allows, None
-    where it says nothing. ``line_length``: the longest line that the project allows, None where it is silent.
+    that the output has to run on. ``raises_torch``: the project may run on an older one now. ``transformers`` and
+    ``accelerate``: the newest release (major, minor) that the project allows, None where it says nothing.
+    ``line_length``: the longest line that the project allows, None where it is silent.
     ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
     ``older_verl``: the tree has verl's own code, which knows no fsdp2.
     """
@@ -30,8 +31,10 @@ class Settings:
     ignore: tuple[str, ...] = ()
     traps: bool = False
     torch: tuple[int, int] = FIRST_TORCH
+    raises_torch: bool = True
     line_length: int | None = None
     transformers: tuple[int, int] | None = None
+    accelerate: tuple[int, int] | None = None
     shards_natively: bool = False
     older_verl: bool = False
 

@@ -15,7 +15,7 @@ from tests.checkpoints.written import elements, expected
 #: What each checkpoint of two ranks is (kind and layout), and the rules that concern it: no more and no fewer.
 TWO = {
     "full_orig.pt": ("file", "", []),
-    "full_flat.pt": ("file", "", []),
+    "full_flat.pt": ("file", "", ["FSDP408"]),
     "sharded_orig": ("ranks", "", ["FSDP401"]),
     "sharded_flat": ("ranks", "", ["FSDP401"]),
     "sharded_orig_dcp": ("dcp", "", ["FSDP404"]),

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from fsdp_migrate.checkpoints.convert.plan import Target
-from fsdp_migrate.checkpoints.judge.loading import line, traps
+from fsdp_migrate.checkpoints.judge.judge import judge
+from fsdp_migrate.checkpoints.judge.loading import OWNED, line, traps
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints import fsdp2
 from tests.checkpoints.convert.converting import converted
@@ -114,9 +115,23 @@ def test_safetensors_of_all_ranks(pool: Pool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shared"), [("full_flat.pt", True), ("full_orig.pt", False), ("sharded_flat_dcp", False)]
 )
-def test_a_step_that_parameters_share_is_told(name: str, shared: bool, two_ranks: Path) -> None:
+def test_a_step_that_parameters_share_is_found(name: str, shared: bool, two_ranks: Path) -> None:
     (found,) = open_all(two_ranks / name)
-    assert ("shared-step" in [trap.name for trap in traps(found)]) is shared
+    assert ("FSDP408" in [finding.rule for finding in judge(found)]) is shared
+    assert (OWNED in line(found)) is shared
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rank_{}.pt"])
+def test_a_state_of_another_name_that_parameters_share(name: str, tmp_path: Path) -> None:
+    """NAdam's product of momenta is one tensor for a flat parameter too, in one file as in those of ranks."""
+    for rank in range(2):
+        product = torch.tensor(0.9)
+        states = {key: {"exp_avg": torch.ones(2), "mu_product": product} for key in "ab"}
+        saved = {"state": states, "param_groups": [{"params": ["a", "b"], "lr": 0.1}]}
+        torch.save(saved, tmp_path / name.format(rank))
+    (found,) = open_all(tmp_path)
+    assert [finding.level.value for finding in judge(found) if finding.rule == "FSDP408"] == ["review"]
+    assert line(found).endswith(OWNED)
 
 
 def _model_and_optimizer(whole: dict[tuple[Any, ...], Any]) -> dict[tuple[Any, ...], torch.Tensor]:
@@ -144,4 +159,4 @@ def test_states_that_are_one_tensor(tmp_path: Path) -> None:
     torch.save({"state": states, "param_groups": [group]}, tmp_path / "optimizer.pt")
     (found,) = open_all(tmp_path / "optimizer.pt")
     assert "shared-moments" in [trap.name for trap in traps(found)]
-    assert "shared-step" not in [trap.name for trap in traps(found)]
+    assert "FSDP408" not in [finding.rule for finding in judge(found)]

@@ -47,6 +47,9 @@ class WordEngine:
     def agree(self, project: list[str], files: object, settings_of: object, unread: object) -> SimpleNamespace:
         return SimpleNamespace(project=project, prepared={})
 
+    def left_whole(self, project: list[str], findings: object) -> None:
+        return None
+
     def released(self, project: list[str], before: object, after: object) -> tuple[list[str], frozenset[str]]:
         return project, frozenset()
 

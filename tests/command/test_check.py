@@ -312,3 +312,43 @@ def test_help_teaches(capsys: Capture) -> None:
     out = capsys.readouterr().out
     for part in ("--write-baseline known.json", "Exit code:", "sarif", "[tool.fsdp-migrate]", "ignore[FSDP203]"):
         assert part in out
+
+
+STAYS = {
+    "no_sync": "def step(model):\n    with model.no_sync():\n        pass\n",
+    "hook": "def hook(model):\n    model.register_comm_hook(None, hook=print)\n",
+    "no_sync, a rule left out": "def step(model):\n    with model.no_sync():\n        model(1)\n",
+}
+WRAPS = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def build(model, kind):
+    if kind == "ddp":
+        return DDP(model)
+    return FSDP(model)  # fsdp-migrate: ignore
+"""
+
+
+@pytest.mark.parametrize("form", STAYS)
+def test_a_finding_that_edits_nothing_does_not_send_to_a_rewrite(form: str, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "steps.py").write_text(STAYS[form])
+    (tmp_path / "build.py").write_text(WRAPS)
+    options = ["--ignore", "FSDP301"] if "left out" in form else []
+    assert main(["check", *options, "."]) == 1
+    out = capsys.readouterr().out
+    assert "would move" not in out and "fsdp-migrate rewrite" not in out
+    assert "to read, where a rewrite changes nothing. Next: fsdp-migrate rules FSDP20" in out
+    assert main(["check", *options, "--format", "json", "."]) == 1
+    assert "to be reviewed when it is rewritten" not in capsys.readouterr().out
+    assert main(["rewrite", "."]) == 0
+    assert (tmp_path / "steps.py").read_text() == STAYS[form]
+
+
+def test_what_moves_and_what_is_to_be_read_are_counted_apart(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "steps.py").write_text(STAYS["hook"])
+    (tmp_path / "build.py").write_text(WRAPS.replace("  # fsdp-migrate: ignore", ""))
+    main(["check", "."])
+    out = capsys.readouterr().out
+    assert "1 finding to read, where a rewrite changes nothing. Next: fsdp-migrate rewrite --diff ." in out

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from fsdp_migrate.cli import cli, main
 from fsdp_migrate.report.diff import unified
 from fsdp_migrate.report.rulebook import pages
-from fsdp_migrate.tree.torch_release import least_torch
 
 pytestmark = pytest.mark.usefixtures("word_engine")
 
@@ -41,9 +40,9 @@ def test_rewrites_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["rewrite", "a.py"]) == 0
     assert (tmp_path / "a.py").read_text() == "model = fully_shard(model)\n"
     assert capsys.readouterr() == (
-        "a.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Written for torch "
-        f"{least_torch(tmp_path)} (the torch that is installed here). Next: git diff, then train "
-        "a few steps and compare the losses.\n",
+        "No file of the project requires a torch: the output is for torch 2.6, the first with FSDP2. --torch names "
+        "another.\na.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Written for torch 2.6 (no "
+        "file requires one). Next: git diff, then train a few steps and compare the losses.\n",
         "",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -223,3 +224,30 @@ def test_what_does_not_change_is_indexed_once_and_open_files_alone_are_rewritten
     assert sorted(calls) == [("index", "train.py"), ("rewrite", "train.py")]
     (tmp_path / "model.py").write_text("def build(m):\n    return m\n")
     assert look(tmp_path.resolve(), {train: TWO["train.py"]}, engine)[train].findings != first.findings
+
+
+def _message(method: str, number: int | None = None, **given: object) -> bytes:
+    said: dict[str, object] = {
+        "jsonrpc": "2.0",
+        "method": method,
+        **({} if number is None else {"id": number}),
+        **given,
+    }
+    body = json.dumps(said).encode()
+    return b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+START = _message("initialize", 1, params={"processId": None, "rootUri": None, "capabilities": {}})
+ENDS = {
+    "shutdown and exit": (START + _message("initialized", params={}) + _message("shutdown", 2) + _message("exit"), 0),
+    "shutdown at once": (START + _message("shutdown", 2) + _message("exit"), 0),
+    "an editor that is gone": (START + _message("shutdown", 2), 0),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_its_end_leaves_no_traceback(end: str) -> None:
+    given, code = ENDS[end]
+    ended = subprocess.run([sys.executable, "-m", "fsdp_migrate", "lsp"], input=given, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (code, b"")
+    assert b'"id": 2' in ended.stdout

@@ -35,6 +35,7 @@ class Blocking:
     def index(self, path, data): return path
     def build(self, facts, flags, batchnorm): return list(facts)
     def agree(self, project, files, settings_of, unread): return SimpleNamespace(project=project, prepared={})
+    def left_whole(self, project, findings): return None
     def released(self, project, before, after): return project, frozenset()
     def rewrite(self, data, path, project, settings, prepared):
         os.write(1, b"ready\\n")
@@ -113,3 +114,60 @@ def test_workers_do_not_outlive_their_parent(blocked: tuple[subprocess.Popen[byt
     _, err = process.communicate(timeout=HANGS)
     os.close(writer)
     assert err == b""
+
+
+# Sends itself a signal in the middle of a write.
+STOPPED = """
+import os, signal, sys
+number = int(sys.argv[1])
+sync = os.{step}
+
+def stopped(*given):
+    os.kill(os.getpid(), number)
+    return sync(*given)
+
+os.{step} = stopped
+if sys.argv[2] == "ignored":
+    signal.signal(number, signal.SIG_IGN)
+sys.argv[1:] = {words}
+from fsdp_migrate.cli import entry_point
+entry_point()
+"""
+WRITES = {
+    "a rewrite": ("fsync", ["rewrite", "."]),
+    "before the exchange": ("replace", ["rewrite", "."]),
+    "a report": ("fsync", ["check", "--output", "out.txt", "."]),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_signal_leaves_no_temporary_file(write: str, number: signal.Signals, tmp_path: Path) -> None:
+    step, words = WRITES[write]
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+    (tmp_path / "a.py").write_text(source)
+    command = [sys.executable, "-c", STOPPED.format(step=step, words=words), str(int(number))]
+    ended = subprocess.run([*command, "met"], cwd=tmp_path, capture_output=True)
+    assert ended.returncode == 128 + number
+    assert b"Traceback" not in ended.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["a.py"] and (tmp_path / "a.py").read_text() == source
+    subprocess.run([*command, "ignored"], cwd=tmp_path, capture_output=True)
+    assert (tmp_path / "a.py").read_text() != source or (tmp_path / "out.txt").exists()
+
+
+@pytest.mark.parametrize("module", ["click", "fsdp_migrate.cli", "fsdp_migrate.pipeline.run"])
+def test_an_interrupt_during_the_start_is_one_line(module: str, tmp_path: Path) -> None:
+    """Whichever module is just being read."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n\n\n"
+        "class Meets:\n    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n            os.kill(os.getpid(), signal.SIGINT)\n\n\n"
+        "sys.meta_path.insert(0, Meets())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "fsdp_migrate", "rewrite", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+        capture_output=True,
+    )
+    assert (ended.returncode, ended.stderr.strip()) == (130, b"interrupted: nothing was written")

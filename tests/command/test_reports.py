@@ -21,6 +21,7 @@ from fsdp_migrate.report.rewrite import terminal_report as terminal
 from fsdp_migrate.report.rewrite import text_report as text
 from fsdp_migrate.report.rulebook import pages
 from fsdp_migrate.report.what_to_test import what_to_test
+from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
 
@@ -34,7 +35,7 @@ def finding(level: Level, line: int = 3, path: str = "a.py", message: str = NAST
 def run(*results: Result, diff: bool = False, refused: tuple[str, ...] = ()) -> RunResult:
     names = [f"{letter}.py" for letter in "abcd"[: len(results)]]
     outcomes = [FileOutcome(name, Path("/", name), b"", result) for name, result in zip(names, results, strict=True)]
-    return RunResult(("src dir",), diff, 10, tuple(outcomes), refused)
+    return RunResult(("src dir",), diff, 10, tuple(outcomes), refused, TorchRelease((2, 6), "setup.py"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_exit_codes(result: RunResult, code: int) -> None:
     ("result", "ending"),
     [
         (run(), "10 files read, no FSDP1 code found. Nothing to do."),
-        (run(Changed(b""), diff=True), "nothing requires a newer one). Next: fsdp-migrate rewrite 'src dir'"),
+        (run(Changed(b""), diff=True), "(setup.py). Next: fsdp-migrate rewrite 'src dir'"),
         (run(Changed(b"")), "Next: git diff, then train a few steps and compare the losses."),
         (run(Changed(b"", (finding(Level.MANUAL),))), "Next: grep -rn 'TODO(fsdp-migrate' 'src dir'"),
         (run(Unchanged((finding(Level.MANUAL),))), "do these by hand, then run the same command again."),
@@ -295,6 +296,16 @@ def test_a_finding_is_never_at_a_closing_bracket_of_the_new_lines() -> None:
 
 def state_finding(level: Level, path: str = "save.py") -> Finding:
     return Finding("FSDP301", "state-dict-type", path, 7, 0, 7, 9, level, "the kind is unknown", "")
+
+
+@pytest.mark.parametrize(("verbosity", "said"), [("", True), ("stats", True), ("quiet", False)])
+def test_the_torch_that_is_assumed_is_in_the_first_line(verbosity: str, said: bool) -> None:
+    known = run(Changed(b"", (finding(Level.SAFE),)))
+    unknown = dataclasses.replace(known, torch=TorchRelease())
+    first = next(text.lines(unknown, verbosity))
+    assert first.startswith("No file of the project requires a torch: the output is for torch 2.6, ") is said
+    assert "Written for torch 2.6 (no file requires one)" in summary.paragraph(unknown)
+    assert not next(text.lines(known, verbosity)).startswith("No file")
 
 
 def test_a_project_between_fsdp1_and_fsdp2_is_told_so_first() -> None:

@@ -18,7 +18,7 @@ from fsdp_migrate.tree.toml import toml
 from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.settings import Settings
 
-SHIM = Settings("shim", "never", ("FSDP1", "FSDP901"), ("FSDP102",), torch=(2, 7))
+SHIM = Settings("shim", "never", ("FSDP1", "FSDP901"), ("FSDP102",), torch=(2, 7), raises_torch=False)
 ASKED = TorchRelease((2, 7), "torch in [tool.fsdp-migrate]")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,17 +182,16 @@ def test_settings_are_defaults_for_options(tmp_path: Path, requests: list[run.Re
     ]
     options += ["--torch", "2.13.1"]
     assert main(["rewrite", path, *options, "--jobs", "3", "--diff"]) == 0
-    chosen = Settings("native", "needed", ("FSDP2", "FSDP3", "FSDP901"), ("FSDP1",), torch=(2, 13))
+    chosen = Settings("native", "needed", ("FSDP2", "FSDP3", "FSDP901"), ("FSDP1",), torch=(2, 13), raises_torch=False)
     assert requests[-1] == run.Request((path,), chosen, diff=True, jobs=3, torch=TorchRelease((2, 13), "--torch"))
 
 
 def test_without_a_file(tmp_path: Path, requests: list[run.Request], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fsdp_migrate.tree.torch_release.metadata.version", lambda name: "2.13.0+cpu")
-    here = TorchRelease((2, 13), "the torch that is installed here")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu")
     for option in (["--no-helpers"], ["--helpers", "never"]):
         assert main(["rewrite", str(tmp_path), *option]) == 0
-        wanted = Settings("native", "never", torch=(2, 13))
-        assert requests.pop() == run.Request((str(tmp_path),), wanted, torch=here)
+        wanted = Settings("native", "never", torch=(2, 6))
+        assert requests.pop() == run.Request((str(tmp_path),), wanted, torch=TorchRelease((2, 6)))
 
 
 WRONG = (

@@ -36,19 +36,110 @@ SOURCE = (
         ("setup.py", "setup(\n", None),
         ("environment.yml", "dependencies:\n  - torch=2.7.1\n", TorchRelease((2, 7), "environment.yml")),
         ("uv.lock", '[[package]]\nname = "torch"\nversion = "2.12.1"\n', TorchRelease((2, 12), "uv.lock")),
+        ("requirements.txt", "torch==2.7.0\nnumpy\n", TorchRelease((2, 7), "requirements.txt")),
+        ("requirements.txt", "accelerate\ntorch >= 2.8\ntransformers\n", TorchRelease((2, 8), "requirements.txt")),
+        ("requirements.txt", "torch==2.9.0+cu126 \\\n  --hash=sha256:00\n", TorchRelease((2, 9), "requirements.txt")),
+        ("requirements.txt", "torch>=2.9+cu126\nnumpy\n", TorchRelease((2, 9), "requirements.txt")),
+        (
+            "requirements.txt",
+            "--index-url https://example.org\nhttps://example.org/torch-2.8.0%2Bcu126-cp310-cp310-linux_x86_64.whl\n",
+            TorchRelease((2, 8), "requirements.txt"),
+        ),
+        (
+            "requirements.txt",
+            "torch==2.2.2; sys_platform == 'darwin'\ntorch==2.8.0; sys_platform != 'darwin'\n",
+            TorchRelease((2, 8), "requirements.txt"),
+        ),
+        ("requirements.txt", "torch<2.4\nnumpy\n", TorchRelease((2, 6), "requirements.txt", "2.3")),
+        ("requirements.txt", "torch<=2.1.2\n", TorchRelease((2, 6), "requirements.txt", "2.1")),
+        ("requirement.txt", "torch>=2.10\n", TorchRelease((2, 10), "requirement.txt")),
+        ("constraints.txt", "torch==2.10.0\nnumpy<3\n", TorchRelease((2, 10), "constraints.txt")),
+        (
+            "pyproject.toml",
+            '[dependency-groups]\ntrain = [{include-group = "dev"}, "torch>=2.9"]\n',
+            TorchRelease((2, 9), "pyproject.toml"),
+        ),
+        (
+            "pyproject.toml",
+            '[project]\nname = "x"\nkeywords = ["torch"]\n[project.optional-dependencies]\ngpu = ["torch~=2.8.0"]\n',
+            TorchRelease((2, 8), "pyproject.toml"),
+        ),
+        (
+            "pyproject.toml",
+            '[tool.poetry.group.train.dependencies]\ntorch = [{version = ">=2.8,<3", python = "<3.13"}]\n',
+            TorchRelease((2, 8), "pyproject.toml"),
+        ),
+        (
+            "pyproject.toml",
+            '[tool.poetry.dependencies.torch]\nversion = "^2.7 || ^3.0"\nsource = "pytorch"\n',
+            TorchRelease((2, 7), "pyproject.toml"),
+        ),
+        ("pyproject.toml", '[tool.pdm.dev-dependencies]\na = ["torch>=2.7"]\n', TorchRelease((2, 7), "pyproject.toml")),
+        (
+            "pyproject.toml",
+            '[tool.uv]\nconstraint-dependencies = ["torch==2.9.1"]\n',
+            TorchRelease((2, 9), "pyproject.toml"),
+        ),
+        ("pyproject.toml", '[build-system]\nrequires = ["torch==2.9.1"]\n', None),
+        (
+            "setup.cfg",
+            "[metadata]\nkeywords = torch\n[options.extras_require]\ntrain =\n  torch>=2.9\n  numpy\n",
+            TorchRelease((2, 9), "setup.cfg"),
+        ),
+        ("setup.py", "R = ['numpy', 'torch>=2.8,<3']\nsetup(install_requires=R)\n", TorchRelease((2, 8), "setup.py")),
+        ("setup.py", "setup(keywords=['torch==2.8'], description='torch>=2.9 is best')\n", None),
+        (
+            "environment.yml",
+            "dependencies:\n  - pytorch::pytorch=2.8.*=py3.11_cuda*\n  - numpy\n",
+            TorchRelease((2, 8), "environment.yml"),
+        ),
+        (
+            "environment-gpu.yaml",
+            "dependencies:\n  - python\n  - pip:\n    - torch==2.9.1\n    - numpy\n",
+            TorchRelease((2, 9), "environment-gpu.yaml"),
+        ),
+        ("Pipfile", '[packages]\ntorch = ">=2.8"\n', TorchRelease((2, 8), "Pipfile")),
+        ("pylock.toml", '[[packages]]\nname = "torch"\nversion = "2.9.0"\n', TorchRelease((2, 9), "pylock.toml")),
+        (
+            "Dockerfile",
+            "RUN apt-get update && \\\n  pip install numpy torch==2.8.0\n",
+            TorchRelease((2, 8), "Dockerfile"),
+        ),
+        (
+            "docker/Dockerfile",
+            "FROM pytorch/pytorch:2.9.1-cuda12.8-cudnn9-devel\n",
+            TorchRelease((2, 9), "docker/Dockerfile"),
+        ),
     ],
 )
 def test_what_a_file_requires(
     name: str, text: str, expected: TorchRelease | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fsdp_migrate.tree.torch_release.metadata.version", lambda name: "2.11.0+cpu")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.11.0+cpu")
     (tmp_path / ".git").mkdir()
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text(text)
     (tmp_path / "src").mkdir()
-    installed = TorchRelease((2, 11), "the torch that is installed here")
-    assert least_torch(tmp_path / "src" / "train.py") == (expected or installed)
+    assert least_torch(tmp_path / "src" / "train.py") == (expected or TorchRelease((2, 6)))
+
+
+def test_files_that_others_include_count(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "deps").mkdir()
+    (tmp_path / "requirements.txt").write_text("-r deps/base.txt\n-r requirements.txt\n-r missing.txt\nnumpy\n")
+    (tmp_path / "deps" / "base.txt").write_text("torch\n-c pins.txt\n")
+    assert least_torch(tmp_path) == TorchRelease()
+    (tmp_path / "deps" / "pins.txt").write_text("torch==2.8.0\nnumpy==2.0\n")
+    assert least_torch(tmp_path) == TorchRelease((2, 8), "requirements.txt")
+    (tmp_path / "deps" / "base.txt").write_text("torch>=2.9\n")
+    assert least_torch(tmp_path) == TorchRelease((2, 9), "requirements.txt")
+
+
+def test_what_windows_writes_is_read(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text("numpy\ntorch==2.8.0\n", encoding="utf-16")
+    assert least_torch(tmp_path) == TorchRelease((2, 8), "requirements.txt")
 
 
 def test_the_nearest_directory_and_the_least_of_its_files_count(tmp_path: Path) -> None:

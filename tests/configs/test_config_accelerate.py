@@ -147,7 +147,8 @@ def test_a_missing_broadcast_is_an_assumption(keys: tuple[str, ...], expected: b
 @pytest.mark.parametrize(
     ("around", "level"),
     [
-        ("mixed_precision: bf16", "review"),
+        ("mixed_precision: bf16", "manual"),
+        ("mixed_precision: fp16", "manual"),
         ("mixed_precision: no", None),
         ("mixed_precision: 'no'", None),
         ("x: 1", "review"),
@@ -156,6 +157,16 @@ def test_a_missing_broadcast_is_an_assumption(keys: tuple[str, ...], expected: b
 def test_low_precision_is_told_once(around: str, level: str | None) -> None:
     levels = [one.level.value for one in migrated(_file(FULL, around=around))[1] if one.rule == "FSDP508"]
     assert levels == ([level] if level else [])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
+def test_a_file_whose_losses_would_change_is_kept(precision: str) -> None:
+    text = _file(FULL, around=f"mixed_precision: {precision}")
+    after, findings = migrated(text)
+    assert "fsdp_version" not in after
+    assert ("FSDP508", "manual") in {(one.rule, one.level.value) for one in findings}
+    accepted = _file("fsdp_version: 2", FULL, around=f"mixed_precision: {precision}")
+    assert not [one for one in migrated(accepted)[1] if one.rule == "FSDP508"]
 
 
 def test_half_migrated_files_lose_what_is_not_read() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ from packaging.version import Version
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.configs.versions import Row, judge, rows
-from fsdp_migrate.tree.requirements import RELEASES, is_requirements, newest_allowed, required
+from fsdp_migrate.tree.requirement_files import is_requirements
+from fsdp_migrate.tree.requirements import RELEASES, newest_allowed, required
 
 TRAINER = {"FSDP552"}
 
@@ -25,8 +25,12 @@ TRAINER = {"FSDP552"}
         ("transformers<5", False),
         ("transformers>=5,<5.10", False),
         ("transformers[torch]~=5.10", True),
-        ('    "transformers>=5.0",', True),
-        ("  - transformers=5.12.0", True),
+        ("transformers >=5.0", True),
+        ("transformers=5.12.0", True),
+        ("transformers=5.12.0=py311_0", True),
+        ("transformers>=4.40 \\\n    --hash=sha256:00", True),
+        ("transformers>=5; sys_platform == 'win32'", False),
+        ("transformers @ git+https://example.org/transformers@v4.29.2", False),
         ("# transformers", False),
         ("transformers-stream-generator", False),
         ("transformers @ git+https://example.org/x", True),
@@ -60,8 +64,17 @@ def test_every_row_has_a_thread_and_a_short_message() -> None:
         ("uv.lock", '[[package]]\nname = "transformers"\nversion = "4.50.0"\n', "4.50.0"),
         ("pdm.lock", '[[package]]\nname = "transformers"\nversion = "5.2.0"\n', "5.2.0"),
         ("setup.py", 'setup(install_requires=["numpy", "transformers>=4.3,<5"])\n', "4.57.6"),
-        ("setup.cfg", "[options]\ninstall_requires =\n    transformers==5.20.*\n", None),
+        ("setup.cfg", "[options]\ninstall_requires =\n    transformers==5.20.*\n", "5.20"),
         ("environment.yml", "dependencies:\n  - pip:\n    - transformers==5.1.0\n", "5.1.0"),
+        ("requirements.txt", "transformers<=4.29.2\nnumpy\n", "4.29.2"),
+        ("requirements.txt", "numpy\ntransformers>=4.20,<4.30\n", "4.29"),
+        ("requirements.txt", "transformers~=4.31.0\n", "4.31.0"),
+        ("requirements.txt", "transformers<4\n", "3"),
+        ("requirements.txt", "transformers>=5.30\n", "5.30"),
+        ("requirements.txt", "transformers!=4.30\n", "5.23.0"),
+        ("requirements.txt", "git+https://github.com/huggingface/transformers.git@v4.28.1\n", "4.28.1"),
+        ("setup.py", 'setup(install_requires=["transformers<=4.29.2", "numpy"])\n', "4.29.2"),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntransformers = "<4.30"\n', "4.29"),
     ],
 )
 def test_forms_of_requirements(name: str, text: str, newest: str | None, tmp_path: Path) -> None:
@@ -79,8 +92,16 @@ def test_broken_requirements_say_nothing(name: str, text: str) -> None:
     assert not [one for one in required(text, name) if one.newest is None]
 
 
-def test_a_project_that_allows_no_new_transformers_keeps_its_version(tmp_path: Path) -> None:
-    (tmp_path / "setup.py").write_text('setup(install_requires=["transformers>=4.3,<5"])\n')
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("setup.py", 'setup(install_requires=["transformers>=4.3,<5"])\n'),
+        ("requirements.txt", "torch\ntransformers<=4.29.2\nnumpy\n"),
+        ("environment.yml", "dependencies:\n  - transformers <4.30\n  - numpy\n"),
+    ],
+)
+def test_a_project_that_allows_no_new_transformers_keeps_its_version(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
     (tmp_path / ".git").mkdir()
     program = "from transformers import TrainingArguments as T\nT('out', fsdp='full_shard')\n"
     (tmp_path / "train.py").write_text(program)
@@ -90,20 +111,43 @@ def test_a_project_that_allows_no_new_transformers_keeps_its_version(tmp_path: P
     assert "version" not in (tmp_path / "fsdp.json").read_text()
 
 
-def test_installed_releases_count_where_nothing_is_required(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "accelerate==0.23.0\nnumpy\n"),
+        ("pyproject.toml", '[tool.poetry.dependencies]\naccelerate = "~0.27"\n'),
+        ("requirements.txt", "numpy\naccelerate<1.6\n"),
+    ],
+)
+def test_a_project_that_allows_no_accelerate_with_fsdp2_keeps_its_version(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installed = {"accelerate": "1.14.0"}
-    real = metadata.version
-    monkeypatch.setattr("importlib.metadata.version", lambda name: installed.get(name) or real(name))
+    (tmp_path / ".git").mkdir()
+    (tmp_path / name).write_text(text)
     plugin = "from accelerate import FullyShardedDataParallelPlugin as P\np = P()\n"
     (tmp_path / "train.py").write_text(plugin)
-    assert main(["check", str(tmp_path)]) == 1
-    out = capsys.readouterr().out
-    assert "FSDP571 info: installed here is accelerate 1.14.0, whose FSDP2 fails with tied embeddings" in out
-    (tmp_path / "requirements.txt").write_text("accelerate>=1.15\n")
-    assert main(["check", str(tmp_path)]) == 1
-    assert "FSDP571" not in capsys.readouterr().out
+    launched = "distributed_type: FSDP\nfsdp_config:\n  fsdp_state_dict_type: FULL_STATE_DICT\n"
+    (tmp_path / "launch.yaml").write_text(launched)
+    assert main(["rewrite", "--allow-dirty", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("at most, which has no FSDP2") == 2
+    assert (tmp_path / "launch.yaml").read_text() == launched
+    assert "fsdp_version" not in (tmp_path / "train.py").read_text()
+
+
+@pytest.mark.parametrize("command", ["check", "rewrite"])
+def test_what_is_installed_beside_the_tool_changes_nothing(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("from accelerate import FullyShardedDataParallelPlugin as P\np = P()\n")
+    (tmp_path / "wrap.py").write_text(
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\ndef f(m):\n    return FSDP(m)\n"
+    )
+    said = []
+    for release in ("1.14.0", "2.13.0"):
+        monkeypatch.setattr("importlib.metadata.version", lambda name, release=release: release)
+        main([command, *(["--diff"] if command == "rewrite" else []), str(tmp_path)])
+        said.append(capsys.readouterr())
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(
@@ -141,13 +185,32 @@ def test_a_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--ignore", "FSDP5", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"), [("torch==2.3.1\nnumpy\n", True), ("numpy\ntorch<2.5\n", True), ("torch>=2.1\n", False)]
+)
+def test_a_torch_without_fsdp2_is_to_be_raised(
+    text: str, expected: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text(text)
+    (tmp_path / "wrap.py").write_text(
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\ndef f(m):\n    return FSDP(m)\n"
+    )
+    main(["check", str(tmp_path)])
+    assert ("at most, which has no FSDP2" in capsys.readouterr().out) is expected
+
+
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.package} {row.thread}")
 def test_every_row_speaks_of_the_releases_in_its_range_alone(row: Row) -> None:
     known = [Version(release) for release in RELEASES[row.package]]
     for release in known:
-        text = f"{row.package}=={release}\n".encode()
-        for name in ("requirements.txt", "setup.cfg", "environment.yml"):
-            found = [one.message for one in judge(text, name, {row.used[0]})]
+        pin = f"{row.package}=={release}"
+        for name, text in (
+            ("requirements.txt", f"{pin}\n"),
+            ("setup.cfg", f"[options]\ninstall_requires =\n    {pin}\n"),
+            ("environment.yml", f"dependencies:\n  - {pin}\n"),
+        ):
+            found = [one.message for one in judge(text.encode(), name, {row.used[0]})]
             assert (f"this {row.message.format(version=release)}" in found) is (release in row.affected)
     assert any(release in row.affected for release in known)
 

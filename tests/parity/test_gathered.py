@@ -62,7 +62,56 @@ class Average:
         for mine, p in zip(self.values, model.parameters()):
             mine.mul_(0.9).add_(p.detach(), alpha=0.1)
 """
+#: The best weights so far come back after an evaluation, which leaves the root gathered.
+RESTORED = """
+import copy
+
+class Best:
+    def __init__(self):
+        self.state = None
+
+    def __call__(self, value, net):
+        if self.state is None:
+            self.state = copy.deepcopy(net.state_dict())
+            return False
+        return True
+"""
+RESTORING = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+best = Best()
+for step in range(6):
+    loss = model(data()).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    note(loss)
+    with torch.no_grad():
+        value = model(data()).mean()
+    note(value)
+    {restore}
+"""
 PROGRAMS = {
+    "the best state loaded after an evaluation": tree(
+        train=main(
+            RESTORING.format(restore="if best(value, model):\n        model.load_state_dict(best.state)"),
+            imports="from stop import Best\n",
+        ),
+        stop=RESTORED,
+    ),
+    "the best state loaded by a function, under SHARD_GRAD_OP": tree(
+        train=main(
+            RESTORING.format(restore="if best(value, model):\n        roll_back(model, best)"),
+            ZERO2,
+            imports="from stop import Best, roll_back\n",
+        ),
+        stop=RESTORED
+        + """
+def roll_back(network, kept):
+    with torch.no_grad():
+        print(network(data()).shape)
+    network.load_state_dict(kept.state)
+""".replace("def roll_back", "import torch\nfrom common import data\n\ndef roll_back"),
+    ),
     "validation, then model.zero_grad()": tree(train=main(LOOP.format(clear="model.zero_grad()"))),
     "under SHARD_GRAD_OP": tree(train=main(LOOP.format(clear="model.zero_grad(set_to_none=True)"), ZERO2)),
     "p.grad = None": tree(train=main(LOOP.format(clear="for p in model.parameters():\n        p.grad = None"))),

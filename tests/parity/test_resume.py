@@ -53,7 +53,9 @@ def batch(rank, step):
     return torch.randn(4, 5, generator=torch.Generator().manual_seed(100 * rank + step))
 
 
-def groups(model):
+def groups(model, by_name=True):
+    if not by_name:
+        return [{"params": list(model.parameters()), "weight_decay": 0.1}]
     plain = [p for n, p in model.named_parameters() if "norm" in n or n.endswith("bias")]
     decayed = [p for n, p in model.named_parameters() if not ("norm" in n or n.endswith("bias"))]
     return [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0, "lr": 0.02}]
@@ -84,9 +86,9 @@ def main(phase, path):
     rank = dist.get_rank()
     torch.manual_seed(0 if phase == "save" else 7)
     model = FSDP(
-        Net(), auto_wrap_policy=ModuleWrapPolicy({{Layer}}), device_id=torch.device("cpu"), use_orig_params=True
+        Net(), auto_wrap_policy=ModuleWrapPolicy({{Layer}}), device_id=torch.device("cpu"), use_orig_params={original}
     )
-    optimizer = torch.optim.AdamW(groups(model), lr=0.05 if phase == "save" else 0.5)
+    optimizer = torch.optim.AdamW(groups(model, {original}), lr=0.05 if phase == "save" else 0.5)
     if phase == "resume":
         load(model, optimizer, path)
     losses = []
@@ -228,23 +230,25 @@ FORMS = {
 }
 
 
+@pytest.mark.parametrize("original", [True, False], ids=["original parameters", "flat parameters"])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_rewritten_program_resumes(pool: Pool, tmp_path: Path, form: str) -> None:
+def test_the_rewritten_program_resumes(pool: Pool, tmp_path: Path, form: str, original: bool) -> None:
+    """All parameters of a flat one have one step counter in what FSDP1 saves; each has its own in what resumes."""
     import torch
 
     save, load = (textwrap.dedent(text).strip("\n") for text in FORMS[form])
-    source = PROGRAM.format(save=save, load=load)
+    source = PROGRAM.format(save=save, load=load, original=original)
     (tmp_path / "model.py").write_text(MODEL)
     for phase, text in (("save", source), ("resume", rewritten(source, Settings()))):
         script = tmp_path / f"{phase}.py"
         script.write_text(text)
         pool.run_script(script, 2, [phase, str(tmp_path)], prelude=fsdp1_on_cpu if phase == "save" else None)
     resumed = torch.load(tmp_path / "result.pt", weights_only=True)
-    (expected,) = pool.run(oracle, 1)
+    (expected,) = pool.run(oracle, 1, original)
     assert list(differ(form, _in_lists(expected), _in_lists(resumed))) == []
 
 
-def oracle(rank: int, world_size: int) -> dict[str, Any]:
+def oracle(rank: int, world_size: int, by_name: bool) -> dict[str, Any]:
     """Worker: four steps without sharding; both ranks' last two losses, the weights and the optimizer's state.
 
     On a worker like the others, since a process with more threads adds up in another order.
@@ -255,7 +259,7 @@ def oracle(rank: int, world_size: int) -> dict[str, Any]:
     exec(compile(MODEL, "model.py", "exec"), names)
     torch.manual_seed(0)
     model = names["Net"]()
-    optimizer = torch.optim.AdamW(names["groups"](model), lr=0.05)
+    optimizer = torch.optim.AdamW(names["groups"](model, by_name), lr=0.05)
     losses: list[list[float]] = [[], []]
     for step in range(4):
         gradients = []

@@ -242,3 +242,38 @@ def test_the_rewritten_program_trains_the_same_or_says_why_not(
     ]
     assert list(differ("losses", *results)) == []
     assert len(set(results[0][0])) > 1, "the program trains"
+
+
+#: A strategy that no file says, so that ``fsdp_compat.shard`` takes the arguments.
+CHOSEN = """
+from torch.distributed.fsdp import ShardingStrategy
+
+def chosen():
+    return next(iter(ShardingStrategy))
+"""
+
+
+def at_run_time(files: dict[str, str]) -> dict[str, str]:
+    """``files`` whose wraps take their strategy from :data:`CHOSEN`."""
+    given = "use_orig_params=True, sharding_strategy=strategies.chosen()"
+    after = {path: text.replace("use_orig_params=True", given) for path, text in files.items()}
+    return {
+        "strategies.py": CHOSEN,
+        **{path: f"import strategies\n{text}" if given in text else text for path, text in after.items()},
+    }
+
+
+@pytest.mark.parametrize("files", [at_run_time(files) for files in TRAINED.values()], ids=TRAINED.keys())
+def test_the_helper_relinks_an_optimizer_or_the_tool_says_why_not(
+    pool: Pool, tmp_path: Path, files: dict[str, str]
+) -> None:
+    after = rewrite_tree(files)
+    if any("FSDP117" in entry for entry in after.manual()):
+        return
+    assert any("fsdp_compat.shard" in text for text in after.files.values())
+    results = [
+        train_tree(pool, files, tmp_path / "before", fsdp1=True),
+        train_tree(pool, after.files, tmp_path / "after"),
+    ]
+    assert list(differ("losses", *results)) == []
+    assert len(set(results[0][0])) > 1, "the program trains"

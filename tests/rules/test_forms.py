@@ -16,6 +16,7 @@ from tests.rules.helpers import rewrite_tree
 BY_NAME = {
     "FSDP122": "that a module gets the same input in each layer is known by what people call it: cross_attention",
     "FSDP125": "that a registry returns an optimizer is known by what the result is called",
+    "FSDP316": "that what is saved are settings is known by what they are called",
     "FSDP214": "that a number is a rank is known by what it is called",
 }
 COMMENT = "a comment, which no form has that is printed from a syntax tree"

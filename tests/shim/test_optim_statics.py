@@ -82,10 +82,14 @@ def argument_orders(rank: int, world_size: int) -> None:
         assert_states(FSDP.optim_state_dict_to_load(*arguments)["state"], numbered["state"])
     logger.removeHandler(handler)
     assert sum("torch 2.0's order" in message for message in messages) == 1
-    with pytest.raises(
-        TypeError, match="takes a model, an optimizer and an optimizer state, not FSDPModel, AdamW, None"
-    ):
+    with pytest.raises(TypeError, match="and an optimizer state, not FSDPModel, AdamW, int"):
+        FSDP.optim_state_dict_to_load(model, optimizer, 1)
+    with pytest.raises(ValueError, match="holds no 'state' on this rank"):
         FSDP.optim_state_dict_to_load(model, optimizer, None)
+    mine = expected if rank == 0 else None
+    with FSDP.state_dict_type(model, FULL, None, FullOptimStateDictConfig(rank0_only=True)):
+        for arguments in ((model, optimizer, mine), (mine, model, optimizer)):
+            assert_states(FSDP.optim_state_dict_to_load(*arguments)["state"], numbered["state"])
     assert_states(FSDP.shard_full_optim_state_dict(expected, model, optimizer)["state"], numbered["state"])
     for inputs in (groups_of(model), iter(groups_of(model))):
         with pytest.warns(FutureWarning, match="`optim_input` argument is deprecated"):
@@ -163,7 +167,7 @@ def ranks_that_differ(rank: int, world_size: int) -> None:
     other.load_state_dict(FSDP.optim_state_dict_to_load(model, other, expected))
     assert_states(FSDP.optim_state_dict(model, other)["state"], expected["state"])
     numbered: Any = other.state_dict()["state"]
-    order = [list(expected["state"])[number] for number in numbered] if rank == 0 else None
+    order = [list(expected["state"])[number] for number in sorted(numbered)] if rank == 0 else None
     for kind in (FULL, SHARDED):
         with FSDP.state_dict_type(model, kind):
             state = FSDP.optim_state_dict(model, other)["state"]

@@ -165,7 +165,7 @@ def number_groups(state: dict[str, Any]) -> dict[str, Any]:
 
 def transpose(state: dict[str, Any]) -> dict[str, Any]:
     head = state["state"]["head.weight"]
-    return {**state, "state": {"head.weight": {**head, "exp_avg": head["exp_avg"].T}}}
+    return {**state, "state": {**state["state"], "head.weight": {**head, "exp_avg": head["exp_avg"].T}}}
 
 
 def unloadable(rank: int, world_size: int, damage: Callable[[dict[str, Any]], dict[str, Any]]) -> str:

@@ -261,7 +261,7 @@ def optimizer_first(rank: int, world_size: int, style: str, how: str) -> None:
     if how == "at once":
         FSDP(models[0], **keywords)
     else:
-        shard(models[0], **keywords)
+        shard(models[0], **{**keywords, "use_orig_params": False})
         loss_of(models[0], 0, 1).backward()
         with pytest.raises(RuntimeError, match="was built before the model was sharded"):
             optimizers[0].step()

@@ -12,12 +12,14 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.utils.checkpoint import checkpoint
 
 import fsdp_compat
 from fsdp_compat import FSDP, BackwardPrefetch, CustomPolicy, ModuleWrapPolicy
 from fsdp_compat.torch_.gathering import is_being_gathered
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
+from tests.shim.collectives import Collectives
 from tests.shim.training import Case, Outcome, assert_same, train_compat, train_fsdp1, weights_of
 
 
@@ -132,6 +134,50 @@ def counted(rank: int, world_size: int) -> None:
 
 def test_the_same_collectives_run(pool: Pool) -> None:
     pool.run(counted, 2)
+
+
+class Segments(Backwards):
+    """Recomputes in the backward what ``size`` parts in a row have done."""
+
+    def __init__(self, size: int, *, reentrant: bool) -> None:
+        super().__init__()
+        self.size, self.reentrant = size, reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for start in range(0, len(self.parts), self.size):
+            x = checkpoint(self.run, start, x, use_reentrant=self.reentrant)
+        return x * self.scale
+
+    def run(self, start: int, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts[start : start + self.size]:
+            x = torch.tanh(part(x))
+        return x
+
+
+def recomputed(rank: int, world_size: int, size: int, reentrant: bool) -> None:
+    """Worker: gathers of a step whose forward runs again in its backward, and which are early in the forward alone."""
+    counts = []
+    for prefetch in (False, True):
+        model = FSDP(
+            Segments(size, reentrant=reentrant),
+            auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+            device_id=DEVICE,
+            forward_prefetch=prefetch,
+        )
+        for step in range(3):
+            with Collectives() as issued:
+                with early_gathers(model) as seen:
+                    output = model(inputs(rank, step).to(DEVICE).requires_grad_())
+                output.sum().backward()
+            counts.append(dict(issued.counts))
+        assert [asked for _, asked in seen] == ([[1], [2], [3], []] if prefetch else [[]] * 4)
+    assert counts == counts[:1] * 6
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_is_recomputed_prefetches_nothing(pool: Pool, size: int, reentrant: bool) -> None:
+    pool.run(recomputed, 2, size, reentrant)
 
 
 def run_twice(rank: int, world_size: int) -> None:

@@ -1,4 +1,4 @@
-"""``.module`` of a model that is sharded in place: loops that take wrappers off must end, others must not notice."""
+"""``.module`` of a model that is sharded in place: what takes wrappers off has to end, others must not notice."""
 
 from __future__ import annotations
 
@@ -66,7 +66,89 @@ def _other(m: Any) -> Any:
     return mutual(m.module) if hasattr(m, "module") else m
 
 
-ENDLESS = (while_isinstance, while_hasattr, by_getattr, by_wrapped_name, of_an_attribute, recursive, mutual)
+def by_default(m: Any) -> Any:
+    while getattr(m, "module", None) is not None:
+        m = m.module
+    return m
+
+
+def until_it_fails(m: Any) -> Any:
+    while True:
+        try:
+            m = m.module
+        except AttributeError:
+            return m
+
+
+def of_many_kinds(m: Any) -> Any:
+    """As trainers unwrap by a list of what may wrap a model, compiled or not."""
+    kinds = (nn.parallel.DistributedDataParallel, nn.DataParallel, FSDP)
+    inner = m._orig_mod if hasattr(m, "_orig_mod") else m
+    while isinstance(inner, kinds):
+        inner = inner.module
+    return inner
+
+
+def by_any_name(m: Any) -> Any:
+    """One name after another, and again from the start."""
+    if hasattr(m, "_orig_mod"):
+        return by_any_name(m._orig_mod)
+    if hasattr(m, "module"):
+        return by_any_name(m.module)
+    return by_any_name(m._fsdp_wrapped_module) if hasattr(m, "_fsdp_wrapped_module") else m
+
+
+def saving_by_depth(m: Any, depth: int = 0) -> Any:
+    inner = getattr(m, "module", None)
+    return m if inner is None or depth > 20 else saving_by_depth(inner, depth + 1)
+
+
+class Holding:
+    """As an averager that is asked for the model whose names it has."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def plain(self) -> Any:
+        model = self.model
+        if hasattr(model, "module"):
+            model = model.module
+        return model
+
+
+def by_method(m: Any) -> Any:
+    return Holding(m).plain()
+
+
+def named_parameters_of(m: Any) -> Any:
+    """As engines do that prefix what a wrapper holds."""
+    core = m.module if hasattr(m, "module") else m
+    assert dict(core.named_parameters()).keys() == dict(m.named_parameters()).keys()
+    return core
+
+
+UNWRAPPING = (
+    while_isinstance,
+    while_hasattr,
+    by_getattr,
+    by_wrapped_name,
+    of_an_attribute,
+    recursive,
+    mutual,
+    by_default,
+    until_it_fails,
+    of_many_kinds,
+    by_any_name,
+    saving_by_depth,
+    by_method,
+    named_parameters_of,
+)
+
+
+def until_another_class(m: Any) -> Any:
+    while type(m) is not nn.Linear:
+        m = m.module
+    return m
 
 
 def unwrap_once(m: Any) -> Any:
@@ -91,19 +173,46 @@ def epochs(model: Any, rank: int) -> None:
             model(tokens(rank, 0))
 
 
-def endless(rank: int, world_size: int) -> None:
+def unwrapped(rank: int, world_size: int) -> None:
     model = FSDP(build(), auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE)
-    for unwrap in ENDLESS:
+    for unwrap in UNWRAPPING:
         for each in (model, model.blocks[0]):
-            with pytest.raises(RuntimeError, match=r"this loop over \.module does not end"):
-                unwrap(each)
+            for _ in range(3):
+                assert unwrap(each) is each, unwrap.__name__
+                # Nobody else is told so.
+                assert isinstance(each, FSDP)
+                assert each.module is each
+    with pytest.raises(RuntimeError, match=r"this loop over \.module does not end"):
+        until_another_class(model)
     many_reads(model)
     epochs(model, rank)
     assert model.module is model
+    assert hasattr(model, "module")
 
 
-def test_a_loop_that_cannot_end_is_an_error_and_others_go_on(pool: Pool) -> None:
-    pool.run(endless, 1)
+def test_code_that_takes_wrappers_off_ends_with_the_model(pool: Pool) -> None:
+    pool.run(unwrapped, 1)
+
+
+def saving(path: Any, m: Any) -> bool:
+    """What is asked again in another call is answered again."""
+    if isinstance(m, FSDP):
+        m = m.module
+        return m is not None
+    return False
+
+
+def asked_again(rank: int, world_size: int) -> None:
+    model = FSDP(build(), device_id=DEVICE)
+    assert [saving(None, model) for _ in range(5)] == [True] * 5
+    if isinstance(model, FSDP):
+        inner = model.module
+    assert isinstance(model, FSDP)
+    assert inner is model
+
+
+def test_other_calls_of_the_same_code_are_asked_anew(pool: Pool) -> None:
+    pool.run(asked_again, 1)
 
 
 class Holder(nn.Module):

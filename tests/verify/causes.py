@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy, ShardingStrategy
 
@@ -24,6 +25,7 @@ from tests.verify.trainings import (
     fsdp2,
     grouped,
     halved,
+    ignoring,
     last_digits,
     local_norm,
     numbers,
@@ -90,6 +92,12 @@ def _without_biases(model: nn.Module) -> None:
             param.grad = None
 
 
+def _own(name: str, param: torch.Tensor) -> None:
+    if name.startswith("blocks.0.") and param.dim() > 1:
+        own = torch.Generator().manual_seed(dist.get_rank())
+        param.copy_(torch.randn(param.shape, generator=own) * param.std())
+
+
 PLAIN = Training()
 FLAT = Training(shard=fsdp1())
 HYBRID = fsdp2(hybrid=True)
@@ -114,7 +122,14 @@ _SHARED_LOW = [
 ]
 _ZERO = "blocks.0.linear.weight"
 
+#: A model whose first block is each rank's own, as experts are, and FSDP1 leaves it out.
+_EXPERTS = weights(_own)
+_APART = Training(shard=ignoring("blocks.0"), initial=_EXPERTS)
+
 PAIRS = (
+    Pair("in-no-unit", _APART, Training(initial=_EXPERTS), "in-no-unit"),
+    Pair("in-no-unit", Training(shard=ignoring("spare", "blocks.1")), FLAT, "in-no-unit"),
+    Pair("in-no-unit", Training(shard=ignoring("spare")), Training(initial=weights(redrawn)), "initialised-later"),
     Pair("other-data", PLAIN, Training(batch=lambda micro, rank: tokens(micro, 0)), "other-data"),
     Pair("other-data", PLAIN, Training(target=0.5), None),
     Pair("untied", PLAIN, Training(model=lambda: Net(tie="")), "untied"),

@@ -41,6 +41,24 @@ def two_ranks(directory: Path) -> None:
         (directory / f"rank-{rank}.jsonl").write_text("".join(found))
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--api-key=hidden", "--lr", "0.1"], ["--api-key", "--lr"]),
+        (["-khidden", "-k", "hidden", "run"], ["-k", "-k"]),
+        (["trainer.key=hidden", "+model.name=hidden", "https://host/?token=hidden"], ["trainer.key", "+model.name"]),
+    ],
+)
+def test_a_recording_has_names_of_options_and_not_their_values(
+    words: list[str], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", *words])
+    variants.alone(str(tmp_path))
+    text = (tmp_path / "alone/rank-0.jsonl").read_text()
+    assert json.loads(text.partition("\n")[0])["argv"] == ["train.py", *names]
+    assert "hidden" not in text
+
+
 def test_ranks_with_different_numbers_of_steps(copied: Path) -> None:
     two_ranks(copied)
     file = copied / "rank-1.jsonl"

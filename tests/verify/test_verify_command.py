@@ -122,7 +122,7 @@ def test_to_shim_compares_with_fsdp_compat(
     options = ("--to", "shim", "--no-repeat", "--steps", "2", "--keep", str(kept))
     code, text = told(capsys, *options, "--", sys.executable, "train.py")
     assert code == 0, text
-    assert text.rstrip().endswith("values over 2 steps on 1 rank, bit for bit")
+    assert text.rstrip().endswith("values over 2 steps on 1 rank, bit for bit, 2 gradient norms within 1e-5")
     assert "from fsdp_compat import FullyShardedDataParallel as FSDP" in (kept / "tree-after" / "train.py").read_text()
     assert "torch.distributed.fsdp import" in (kept / "tree-before" / "train.py").read_text()
 
@@ -136,7 +136,7 @@ def test_one_script_that_ends_before_the_last_step_asked_for(
     commit(tmp_path)
     code, text = told(capsys, "--no-repeat", "--", PYTHON, "train.py")
     assert code == 0, text
-    assert text.rstrip().endswith("values over 2 steps on 1 rank, bit for bit")
+    assert text.rstrip().endswith("values over 2 steps on 1 rank, bit for bit, 2 gradient norms within 1e-5")
 
 
 def test_a_program_that_only_the_repository_has(tmp_path: Path) -> None:

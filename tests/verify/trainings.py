@@ -100,6 +100,15 @@ def fsdp1(*units: type[nn.Module], **options: Any) -> Callable[[nn.Module], nn.M
     return lambda model: FSDP(model, auto_wrap_policy=policy, device_id=torch.device("cpu"), **options)
 
 
+def ignoring(*names: str) -> Callable[[nn.Module], nn.Module]:
+    """FSDP1, whose units have nothing of these modules."""
+    options: dict[str, Any] = {"device_id": torch.device("cpu"), "use_orig_params": True}
+    policy = ModuleWrapPolicy({Block, Layer})
+    return lambda model: FSDP(
+        model, auto_wrap_policy=policy, ignored_modules=[model.get_submodule(name) for name in names], **options
+    )
+
+
 def adamw(model: nn.Module, lr: float = 0.01) -> Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=lr)
 

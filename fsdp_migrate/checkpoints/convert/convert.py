@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TypeAlias
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.audit.auditor import Audit
 from fsdp_migrate.checkpoints.audit.inventory import Disagrees
+from fsdp_migrate.checkpoints.convert import manifest
 from fsdp_migrate.checkpoints.convert import target as place
-from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, plan
+from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, is_left_out, plan
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
 from fsdp_migrate.checkpoints.entries import BadCheckpoint, spelled, tensors
 from fsdp_migrate.checkpoints.judge import loading
+from fsdp_migrate.checkpoints.read import digests
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all, open_found
 from fsdp_migrate.checkpoints.read.find import Kind, find
 
@@ -41,10 +44,10 @@ class Converted:
 
 def prepare(source: Path, target: Path, wanted: Wanted) -> State:
     """The state that :func:`convert` writes. Raises :class:`CannotConvert` or :class:`BadCheckpoint`."""
-    return _prepared(source, target, wanted)[0]
+    return _prepared(source, target, wanted)[1]
 
 
-def _prepared(source: Path, target: Path, wanted: Wanted) -> tuple[State, Audit]:
+def _prepared(source: Path, target: Path, wanted: Wanted) -> tuple[Checkpoint, State, Audit]:
     place.refuse(source, target)
     checkpoint = _only(source)
     place.refuse(checkpoint.path, target)
@@ -57,7 +60,7 @@ def _prepared(source: Path, target: Path, wanted: Wanted) -> tuple[State, Audit]
         audit.refuse_lost(state)
     except Disagrees as error:
         raise CannotConvert(f"{source}: two independent readings of it differ: {error}") from error
-    return state, audit
+    return checkpoint, state, audit
 
 
 def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shard_size: int = SHARD_SIZE) -> Converted:
@@ -66,9 +69,13 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     One process and no process group; it holds two tensors at most. Raises :class:`CannotConvert` and
     :class:`BadCheckpoint`, both before anything lies at ``target``; ``source`` is only ever read.
     """
-    state, audit = _prepared(source, target, wanted)
+    checkpoint, state, audit = _prepared(source, target, wanted)
     place.refuse_small_disk(state, target)
     _refuse_names_of_other_encodings(state, target)
+    size = sum(file.stat().st_size for file in checkpoint.found.files)
+    _refuse_damaged(digests.with_damage(checkpoint, progress("checking", size)), wanted)
+    if checkpoint.found.kind is not Kind.SAFETENSORS and digests.lacks_digests(checkpoint):
+        state = state.noting("tensors of the source have no CRC-32, so damage to them could not be noticed")
     nbytes = place.nbytes_of(state)
     with place.beside(target) as path:
         stream = TensorStream(state.entries, progress("writing", nbytes))
@@ -81,6 +88,8 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
             audit.compare(state, path, progress("comparing", nbytes))
         except (Disagrees, BadCheckpoint) as error:
             raise CannotConvert(f"what was written differs from what was read, and was removed: {error}") from error
+        (made,) = open_all(path)
+        manifest.write(made, path, progress("digests", nbytes))
     left = (
         f"{path}: left by a killed or running conversion; delete it if none is running"
         for path in place.left_behind(target)
@@ -89,6 +98,20 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     (written,) = open_all(target)
     count = len(list(tensors(state.entries)))
     return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
+
+
+def _refuse_damaged(checkpoint: Checkpoint, wanted: Wanted) -> None:
+    """Raise :class:`CannotConvert` where elements are not those that were saved, those of left out keys apart."""
+    for damage in checkpoint.damage:
+        names = [spelled(key) for key in damage.keys]
+        if names and all(is_left_out(name, wanted.leave_out) for name in names):
+            continue
+        shown = ", ".join(names[:3]) or "no tensor"
+        options = " ".join(f"--leave-out {shlex.quote(name)}" for name in names[:3])
+        raise CannotConvert(
+            f"{damage.problem}: damaged elements of {shown}: copy the file again, or use an earlier checkpoint"
+            + (f" ({options} converts the rest)" if names else "")
+        )
 
 
 def _refuse_names_of_other_encodings(state: State, target: Path) -> None:

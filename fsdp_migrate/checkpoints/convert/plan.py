@@ -68,6 +68,7 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
         state = ties.once(state)
     if wanted.to is Target.DCP:
         state = spelling.as_folders_spell(state)
+    _refuse_lost_moments(checkpoint, state)
     _refuse_rest(checkpoint, state, wanted.to)
     if wanted.to is not Target.FULL:
         _refuse_names_alike(state)
@@ -99,14 +100,33 @@ def _refuse_broken(checkpoint: Checkpoint) -> None:
         )
 
 
+def is_left_out(key: str, left_out: Sequence[str]) -> bool:
+    """Whether ``key`` is one of these keys, or under one."""
+    return any(key == name or key.startswith(f"{name}.") for name in left_out)
+
+
 def _leaving_out(state: State, left_out: Sequence[str]) -> State:
     for name in left_out:
-        gone = [key for key in state.entries if spelled(key) == name or spelled(key).startswith(f"{name}.")]
+        gone = [key for key in state.entries if is_left_out(spelled(key), (name,))]
         if not gone:
             raise CannotConvert(f"--leave-out {name}: no such key; checkpoint inspect shows all keys")
         many = f"{len(gone)} entr{'y' if len(gone) == 1 else 'ies'}"
         state = state.without(gone).noting(f"left out {name} ({many}), as requested")
     return state
+
+
+def _refuse_lost_moments(checkpoint: Checkpoint, state: State) -> None:
+    """Refuse states that are one tensor (FSDP407): once they are written apart nothing shows that some are lost."""
+    for optimizer in traits.optimizers(state.entries):
+        lost = [key for key in traits.shared_moments(state.entries) if key[: len(optimizer.prefix)] == optimizer.prefix]
+        if lost:
+            name = spelled(optimizer.prefix)
+            model = f"--leave-out {shlex.quote(name)} converts the model" if name else "there is nothing to convert"
+            raise CannotConvert(
+                f"{checkpoint.path}: states of {len(lost)} parameters ({spelled(lost[0])} first) are one tensor, as "
+                "FSDP1 saves exp_avg and exp_avg_sq on the CPU, and all but one are lost (FSDP407): "
+                f"{model}, and the optimizer starts again"
+            )
 
 
 def _template(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint]) -> Template | None:

@@ -16,6 +16,7 @@ NAMES = {
     "FSDP405": "incomplete-checkpoint",
     "FSDP406": "pickle-runs-code",
     "FSDP407": "shared-moments",
+    "FSDP408": "shared-step",
 }
 
 #: What each is about, as Markdown.
@@ -110,4 +111,19 @@ These are not ties: each state has to be its own tensor, and the lost ones canno
 
 What to do: load the model alone and start the optimizer again, or use a checkpoint that was saved on GPUs or with
 `offload_to_cpu=False`.""",
+    "FSDP408": """\
+Optimizer states that several parameters share.
+
+With `use_orig_params=False`, its default, FSDP1 has one `step` for a flat parameter and saves that one tensor under the
+name of each parameter in it. `set_optimizer_state_dict` and `optimizer.load_state_dict` keep it one tensor, and a step
+of the optimizer counts it on once for each parameter: with three of them 4, 5, 6 becomes 6, 9, 12. Adam's bias
+correction is wrong from then on, and nothing fails.
+
+What to do: nothing, where `rewrite` wrote the loading code or `fsdp_compat` loads it, which copy each state. Elsewhere
+give each parameter its own tensors after the load, or convert the checkpoint, which separates them.
+
+```python
+for state in optimizer.state.values():
+    state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})
+```""",
 }

@@ -1,4 +1,4 @@
-"""What stands between a checkpoint and FSDP2, as findings FSDP401 to FSDP406."""
+"""What stands between a checkpoint and FSDP2, as findings FSDP401 to FSDP408."""
 
 from __future__ import annotations
 
@@ -66,6 +66,8 @@ def _all(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _by_id(checkpoint)
     if lost := traits.shared_moments(checkpoint.entries):
         yield _lost_moments(checkpoint, len(lost))
+    elif not (flat or by_id or _holds_sharded_tensors(checkpoint)):
+        yield from _shared_counters(checkpoint)
     if checkpoint.found.kind is Kind.DCP and not (flat or by_id or checkpoint.problems):
         yield from _folder(checkpoint)
 
@@ -99,6 +101,16 @@ def _incomplete(checkpoint: Checkpoint) -> Iterator[_Said]:
             Level.MANUAL,
             f"not complete: {checkpoint.problems[0]}{more}",
             "find the missing or truncated files, or use an earlier checkpoint",
+            checkpoint.path,
+        )
+    if checkpoint.damage:
+        first = checkpoint.damage[0]
+        more = f", and {len(checkpoint.damage) - 1} more storages" if len(checkpoint.damage) > 1 else ""
+        yield _Said(
+            "FSDP405",
+            Level.MANUAL,
+            f"damaged: {first.problem}: {', '.join(map(spelled, first.keys[:3])) or 'of no tensor'}{more}",
+            "copy the file again, or use an earlier checkpoint",
             checkpoint.path,
         )
 
@@ -144,6 +156,19 @@ def _lost_moments(checkpoint: Checkpoint, count: int) -> _Said:
         "load the model alone and start the optimizer again, or use a checkpoint saved with offload_to_cpu=False",
         checkpoint.path,
     )
+
+
+def _shared_counters(checkpoint: Checkpoint) -> Iterator[_Said]:
+    count = sum(len(traits.sharing(checkpoint.entries, one.prefix)) for one in traits.optimizers(checkpoint.entries))
+    if count:
+        yield _Said(
+            "FSDP408",
+            Level.REVIEW,
+            f"{count} parameters share states (step) with others, as in a flat parameter of FSDP1: assumes what loads "
+            "them copies each (loaded as they are, each parameter counts the steps of all)",
+            "load it with the lines that fsdp-migrate checkpoint inspect prints, or convert it, which separates them",
+            checkpoint.path,
+        )
 
 
 def _by_id(checkpoint: Checkpoint) -> _Said:

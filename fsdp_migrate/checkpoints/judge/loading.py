@@ -13,6 +13,12 @@ from fsdp_migrate.checkpoints.entries import Entries, Key, tensors
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
 from fsdp_migrate.checkpoints.read.find import Kind, split_at_rank
 
+#: Gives each parameter's state its own tensors, in the form that a rewrite writes.
+OWNED = (
+    "for state in optimizer.state.values(): "
+    "state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})"
+)
+
 
 @dataclass(frozen=True)
 class Trap:
@@ -38,19 +44,28 @@ def root_of_model(entries: Entries) -> Key | None:
 def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str:
     """One line of code for an FSDP2 model, or as a comment why there is none, or that it has to be converted.
 
-    It takes the functions of ``torch.distributed.checkpoint.state_dict`` for imported, and ``dist`` and ``dcp``.
+    A second line copies the states that several parameters share, which the first loads as they are. Both take the
+    functions of ``torch.distributed.checkpoint.state_dict`` for imported, and ``dist``, ``dcp`` and ``torch``.
     ``aliases``: names that the model has and its safetensors lack, each with the name of the same elements in them.
     """
     if checkpoint.dangers:
         return "# do not load: this pickle runs code"
     if checkpoint.problems:
         return "# not complete"
+    if checkpoint.damage:
+        return "# damaged: see the finding"
     if needs_conversion(checkpoint):
         return "# not directly: the finding has the command that converts it"
     if traits.shared_moments(checkpoint.entries):
         # A line would load the one tensor as each of the states.
         has_model = root_of_model(checkpoint.entries) is not None
         return "# the model alone, as the finding says" if has_model else "# not this optimizer: see the finding"
+    loaded = _line(checkpoint, aliases)
+    shared = [optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)[:1]]
+    return f"{loaded}\n{OWNED}" if any(traits.sharing(checkpoint.entries, one) for one in shared) else loaded
+
+
+def _line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]]) -> str:
     whole = ", options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)"
     match checkpoint.found.kind:
         case Kind.DCP:
@@ -100,12 +115,6 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
             "two states of one parameter are the same tensor, as FSDP1 saves exp_avg and exp_avg_sq on the CPU: one of "
             "them is lost, so start the optimizer again",
         )
-    if any(_shares_states(checkpoint.entries, optimizer.prefix) for optimizer in found):
-        yield Trap(
-            "shared-step",
-            "several parameters share one step, as in a flat parameter of FSDP1, and loaded directly each of "
-            "them counts every step: fsdp-migrate checkpoint convert separates them",
-        )
     if checkpoint.metadata is not None and checkpoint.metadata.by_rank:
         yield Trap(
             "by-rank",
@@ -146,12 +155,6 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
 def _is_sharded(checkpoint: Checkpoint) -> bool:
     """Whether ranks have written their parts of tensors as safetensors, each its own files."""
     return any(entry.kind == "sharded" for _, entry in tensors(checkpoint.entries))
-
-
-def _shares_states(entries: Entries, prefix: Key) -> bool:
-    """Whether states of several parameters are one tensor, which optimizers change in place."""
-    owners = traits.owners(entries, prefix)
-    return any(len({key[:-1] for key in keys}) > 1 for keys in owners.values())
 
 
 def _from_folder(checkpoint: Checkpoint) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,15 @@ def whole(path: Path) -> Item:
         return Item(path, 0, path.stat().st_size)
     except OSError as error:
         raise BadCheckpoint(f"{path}: could not read: {error.strerror or error}") from error
+
+
+def size_of(file: Path) -> int | None:
+    """The size of a regular file; None where there is none, as for a name that is too long to be one."""
+    try:
+        held = file.stat()
+    except (OSError, ValueError):
+        return None
+    return held.st_size if stat.S_ISREG(held.st_mode) else None
 
 
 def starts_as_archive(item: Item) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.entries import (
     BadCheckpoint,
+    Damage,
     Entries,
     Item,
     Key,
@@ -24,9 +24,10 @@ from fsdp_migrate.checkpoints.entries import (
 )
 from fsdp_migrate.checkpoints.read import dcp, safetensors
 from fsdp_migrate.checkpoints.read import torch_save as torchfile
-from fsdp_migrate.checkpoints.read.archive import first_bytes, open_archive, whole
+from fsdp_migrate.checkpoints.read.archive import first_bytes, open_archive, size_of, whole
 from fsdp_migrate.checkpoints.read.danger import MOST_PICKLES
-from fsdp_migrate.checkpoints.read.find import LFS_START, LIGHTNING_FILE, SPECIAL, Found, Kind, find, world_size_in
+from fsdp_migrate.checkpoints.read.find import LFS_START, LIGHTNING_FILE, SPECIAL, Found, Kind, find, leads_out
+from fsdp_migrate.checkpoints.read.find import world_size_in as named_world_size
 from fsdp_migrate.checkpoints.read.ranks import together
 from fsdp_migrate.checkpoints.read.seen import OLD_LIMIT, Seen, by_file
 from fsdp_migrate.checkpoints.read.torch_save import TorchFile
@@ -53,6 +54,7 @@ class Checkpoint:
     that of a folder of torch.distributed.checkpoint. ``names``: all classes and functions that its pickles name.
     ``sequences``: which prefixes of keys are lists and tuples, and not dictionaries. ``foreign``: files and the classes
     of programs that loading them needs. ``lost``: what the entry of a key cannot say, as :class:`TorchFile` has it.
+    ``damage``: tensors with other elements than were saved, where :mod:`digests` has looked.
     """
 
     found: Found
@@ -68,6 +70,7 @@ class Checkpoint:
     sequences: Sequences = field(default_factory=dict)
     foreign: tuple[tuple[Path, tuple[Global, ...]], ...] = ()
     lost: Mapping[Key, str] = field(default_factory=dict)
+    damage: tuple[Damage, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -124,6 +127,10 @@ class _Opening:
         return self._made(joined.entries, world_size, ranks, joined.rankwise)
 
     def folder(self) -> Checkpoint:
+        outside = ((file, leads_out(file, self._found.path)) for file in self._found.files)
+        self._problems += [f"{file}: {why}" for file, why in outside if why]
+        if self._problems:
+            return self._made({}, None)
         for file in self._found.files:
             if file.name == LIGHTNING_FILE:
                 self._torch_file(whole(file))
@@ -223,12 +230,14 @@ class _Opening:
                     ends[where.file] = max(ends[where.file], where.offset + where.length)
         broken = set()
         for file, end in sorted(ends.items()):
-            size = _size(file)
+            size = size_of(file)
             if size is None:
-                self._problems.append(f"{str(file)[:_SHOWN]}: it is {SPECIAL if os.path.lexists(file) else 'missing'}")
-            elif size < end:
-                self._problems.append(f"{file}: it ends at byte {size}, but .metadata expects {end}")
-            if size is None or size < end:
+                why = f"it is {SPECIAL if os.path.lexists(file) else 'missing'}"
+            else:
+                ends_early = f"it ends at byte {size}, but .metadata expects {end}" if size < end else ""
+                why = leads_out(file, self._found.path) or ends_early
+            if why:
+                self._problems.append(f"{str(file)[:_SHOWN]}: {why}")
                 broken.add(file)
         return broken
 
@@ -236,7 +245,7 @@ class _Opening:
         if self._found.kind is not Kind.RANKS:
             return next((file.world_size for file in ranks.values()), None)
         told = [file.world_size for file in ranks.values() if file.world_size is not None]
-        named = world_size_in(self._found.path.name)
+        named = named_world_size(self._found.path.name)
         return max(*told, named or 0, max(self._found.ranks) + 1, 1)
 
     def _check_ranks(self, world_size: int | None, entries: Entries, rankwise: tuple[Key, ...]) -> None:
@@ -289,12 +298,3 @@ class _Opening:
             by_file(self._seen.foreign),
             self._lost,
         )
-
-
-def _size(file: Path) -> int | None:
-    """The size of a regular file; None where there is none, as for a name that is too long to be one."""
-    try:
-        held = file.stat()
-    except (OSError, ValueError):
-        return None
-    return held.st_size if stat.S_ISREG(held.st_mode) else None

@@ -87,6 +87,12 @@ def find(
     return found
 
 
+def leads_out(file: Path, folder: Path) -> str:
+    """Why ``file``, which is in ``folder``, is not read where a link leads out of it; "" where none does."""
+    inside = Path(os.path.realpath(folder)) in Path(os.path.realpath(file)).parents
+    return "" if inside else "a link out of its folder, where nothing is read: copy the file into the folder"
+
+
 def _may_be_checkpoint(name: str) -> bool:
     return name == ".metadata" or name.endswith(_NAMED)
 

@@ -89,19 +89,23 @@ def _found(result: CheckResult) -> str:
 
 
 def _movable(result: CheckResult) -> Iterator[str]:
-    levels = Counter(told.finding.level for told in result.failing if not told.in_checkpoint)
-    safe, review = levels[Level.SAFE], levels[Level.REVIEW]
-    if safe or review:
-        some = f"{safe + review} of them" if safe + review < len(result.failing) else "all of them"
+    levels = Counter(told.finding.level for told in result.failing if told.moves)
+    moved, review = levels.total(), levels[Level.REVIEW]
+    if moved:
+        some = f"{moved} of them" if moved < len(result.failing) else "all of them"
         of_all = "it" if len(result.failing) == 1 else some
         yield f"A rewrite would move {of_all}{f', {review} on a stated assumption' if review else ''}."
+    read = [told for told in result.failing if told.finding.level in (Level.SAFE, Level.REVIEW) and not told.moves]
+    read = [told for told in read if not told.in_checkpoint]
+    if read:
+        yield f"{count(len(read), 'finding')} to read, where a rewrite changes nothing."
 
 
 def _next(result: CheckResult) -> Iterator[str]:
-    levels = {told.finding.level for told in result.failing if not told.in_checkpoint}
-    if STDIN in result.paths and levels & {Level.SAFE, Level.REVIEW}:
+    moves = any(told.moves for told in result.failing)
+    if STDIN in result.paths and moves:
         yield "Next: fsdp-migrate rewrite -, with the same text."
-    elif levels & {Level.SAFE, Level.REVIEW}:
+    elif moves:
         yield f"Next: fsdp-migrate rewrite --diff {shlex.join(map(printable, result.paths))}"
     elif result.failing:
         rule = next((told for told in result.failing if told.finding.level is Level.MANUAL), result.failing[0])

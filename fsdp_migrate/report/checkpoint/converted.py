@@ -17,7 +17,7 @@ from fsdp_migrate.report.summary import printable
 def converted(done: Converted) -> str:
     """What was written, what differs from the source, and how to load it."""
     said = f"wrote {done.target}: {_many(done.count)}, {decimal(done.nbytes)}, read again and equal to {done.source}"
-    return "\n".join(map(printable, [said, *_listed(done.notes), f"load it with: {done.line}"]))
+    return "\n".join(map(printable, [said, *_listed(done.notes), *f"load it with: {done.line}".split("\n")]))
 
 
 def prepared(state: State, target: Path) -> str:

@@ -92,7 +92,8 @@ def _shown(checkpoint: Checkpoint, everything: bool) -> RenderableType:
         parts.append(Text(printable(f"  {finding.rule} {finding.level.value}: {finding.message}")))
         parts.append(Text(printable(f"      {finding.advice}")))
     parts += [Text(f"  trap: {trap.sentence}") for trap in loading.traps(checkpoint)]
-    parts.append(Text(printable(f"  load: {loading.line(checkpoint)}")))
+    first, *more = loading.line(checkpoint).split("\n")
+    parts += [Text(printable(line)) for line in (f"  load: {first}", *(f"        {line}" for line in more))]
     return Group(*parts)
 
 

@@ -15,7 +15,7 @@ from fsdp_migrate.verify.causes.gradients import (
 )
 from fsdp_migrate.verify.causes.optimizer import NotResumed, OtherGroups, OtherSetting, SharedMoments, StaleOptimizer
 from fsdp_migrate.verify.causes.precision import BufferDtype, InputDtype, OtherReduceDtype, ParamDtype
-from fsdp_migrate.verify.causes.structure import MissingUnit, OtherMesh, OtherReshard, Untied
+from fsdp_migrate.verify.causes.structure import InNoUnit, MissingUnit, OtherMesh, OtherReshard, Untied
 from fsdp_migrate.verify.causes.weights import InitialisedLater, NotLoaded, ReplicasApart
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference
@@ -24,6 +24,7 @@ CAUSES: tuple[Cause, ...] = (
     OtherData(),
     Untied(),
     NotResumed(),
+    InNoUnit(),
     ReplicasApart(),
     NotLoaded(),
     InitialisedLater(),

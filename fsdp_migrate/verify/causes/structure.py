@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.verify.causes.cause import Cause
+from fsdp_migrate.verify.causes.cause import Cause, at_step, name_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
+from fsdp_migrate.verify.compare.setup import unit_of
 
 
 class Untied(Cause):
@@ -23,6 +24,26 @@ class Untied(Cause):
             if split:
                 return f"{split[0]} is tied to {parameter.names[0]} before and is a parameter of its own after"
         return None
+
+
+class InNoUnit(Cause):
+    """Parameters that FSDP1 left out of sharding, each rank with its own, are sharded and reduced after."""
+
+    name, rule = "in-no-unit", "FSDP108"
+    cure = "Pass these parameters to every fully_shard call as ignored_params, as FSDP1 ignored them."
+
+    def message(self, comparison: Comparison, first: Difference) -> str | None:
+        if first.question not in (Question.INITIAL_WEIGHTS, Question.GRADIENTS):
+            return None
+        left_out: set[str] = set()
+        for number, (one, two) in enumerate(zip(comparison.before.models, comparison.after.models, strict=False)):
+            held, sharded = unit_of(number, one), unit_of(number, two)
+            keys = {parameter.key for parameter in one.parameters} if held else set()
+            left_out |= {key for key in keys - held.keys() if comparison.pairs.keys.get(key, key) in sharded}
+        names = list(dict.fromkeys(found.name for found in at_step(comparison, first.question, first)))
+        if not names or not left_out.issuperset(names):
+            return None
+        return f"{name_of(comparison, *names)} was in no unit before (ignored) and is sharded after"
 
 
 class _Unit(Cause):

@@ -231,6 +231,7 @@ class Comparison:
         if found is not None:
             allowed = self._allowance(question, self._event, seen.subject)
             if seen.noise <= (max(allowed, NORM_ROUNDING) if question is Question.NORM else allowed):
+                self.tally.rounded += question is Question.NORM
                 return
         self.tally.add(seen)
 

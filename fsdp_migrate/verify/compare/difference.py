@@ -94,9 +94,13 @@ class Difference:
 
 @dataclass
 class Tally:
-    """What was compared, per question: how many values, and which of them differ, in order."""
+    """What was compared, per question: how many values, and which of them differ, in order.
+
+    ``rounded`` counts the norms that are not the same bits and within :data:`NORM_ROUNDING`.
+    """
 
     compared: dict[Question, int] = field(default_factory=dict)
+    rounded: int = 0
     differences: dict[Question, list[Difference]] = field(default_factory=dict)
 
     def count(self, question: Question, values: int = 1) -> None:

@@ -33,7 +33,7 @@ def _environment(name: str, before: object, after: object) -> Difference:
 def unit_differences(before: Recording, after: Recording, pairs: Pairs) -> Iterator[Difference]:
     """Where a parameter is gathered in another unit, with other dtypes or over other ranks; nothing without FSDP."""
     for number, (one, two) in enumerate(zip(before.models, after.models, strict=False)):
-        first, second = _unit_of(number, one), _unit_of(number, two)
+        first, second = unit_of(number, one), unit_of(number, two)
         if not first or not second:
             continue
         reported: set[tuple[str, str]] = set()
@@ -62,7 +62,7 @@ def _apart(unit: Mapping[str, Any], other: Mapping[str, Any] | None) -> Iterator
         yield "reshard", str(unit.get("reshard")), str(other.get("reshard"))
 
 
-def _unit_of(number: int, model: Model) -> dict[str, Mapping[str, Any]]:
+def unit_of(number: int, model: Model) -> dict[str, Mapping[str, Any]]:
     """The unit that gathers each parameter, by the parameter's key."""
     by_name = {name: parameter.key for parameter in model.parameters for name in parameter.names}
     found = {}

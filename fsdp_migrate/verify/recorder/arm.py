@@ -11,6 +11,7 @@ import torch
 
 from .orders import Orders, from_environment
 from .session import Session
+from .stack_file import listen
 
 _session: Session | None = None
 
@@ -43,3 +44,4 @@ def arm() -> None:
             sys.modules["numpy"].random.seed(orders.seed)
     _session = Session(orders)
     _session.listen()
+    listen(orders)

@@ -28,7 +28,7 @@ def start(steps: int, deep: int) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "rank": rank(),
-        "argv": sys.argv,
+        "argv": [*sys.argv[:1], *option_names(sys.argv[1:])],
         "cwd": str(Path.cwd()),
         "steps": steps,
         "deep": deep,
@@ -36,6 +36,19 @@ def start(steps: int, deep: int) -> dict[str, Any]:
         "of this node": int(os.environ.get("LOCAL_WORLD_SIZE", "0")),
         "environment": environment(),
     }
+
+
+def option_names(words: list[str]) -> list[str]:
+    """The names of options among ``words``; a value may be a key that nobody else is to know."""
+    names = []
+    for word in words:
+        name = word.partition("=")[0]
+        if word.startswith("--") or ("=" in word and name.replace(".", "").replace("+", "").isidentifier()):
+            names.append(name)
+        elif word.startswith("-") and word[1:2].isalpha():
+            # What follows the letter may be its value.
+            names.append(word[:2])
+    return names
 
 
 def environment() -> dict[str, Any]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fsdp_migrate.report.summary import count
-from fsdp_migrate.verify.compare.difference import Difference, Question
+from fsdp_migrate.verify.compare.difference import NORM_ROUNDING, Difference, Question
 from fsdp_migrate.verify.compare.gap import Gap
 from fsdp_migrate.verify.compare.pairs import shown
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.verdict import Verdict
 
 _WARM_UP = 2
+#: How near gradient norms are that count as equal and are not the same bits.
+WITHIN = f"within {NORM_ROUNDING:.0e}".replace("e-0", "e-")
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,15 @@ def headline(verdict: Verdict) -> str:
         same = verdict.compared - verdict.differing
         return f"equal within {verdict.noise}: {same} of {verdict.compared} values {over}"
     if first is None:
-        return f"equal: {verdict.compared} of {verdict.compared} values {over}, bit for bit"
+        return f"equal: {verdict.compared} of {verdict.compared} values {over}, bit for bit{_rounded(verdict)}"
     if first.question is Question.UNITS:
         return f"different: all {verdict.compared} values are equal {over}, but the models are not sharded alike"
     return f"different: {verdict.differing} of {verdict.compared} values {over}"
+
+
+def _rounded(verdict: Verdict) -> str:
+    """The gradient norms that are not the same bits."""
+    return f", {count(verdict.rounded, 'gradient norm')} {WITHIN}" if verdict.rounded else ""
 
 
 def place(verdict: Verdict, difference: Difference) -> str:
@@ -99,11 +107,30 @@ def size(gap: Gap | None) -> str:
     return text
 
 
-def spread(verdict: Verdict) -> list[tuple[str, int, int]]:
-    """For each question: its text, how many values were compared, how many differ."""
+class Row(NamedTuple):
+    """One question: how many values were compared, how many are not the same bits and near enough, how many differ."""
+
+    question: str
+    compared: int
+    rounded: int
+    different: int
+
+    @property
+    def equal(self) -> int:
+        """The values that are the same bits."""
+        return self.compared - self.rounded - self.different
+
+
+def spread(verdict: Verdict) -> list[Row]:
+    """What came out for each question."""
     tally = verdict.comparison.tally
     return [
-        (question.text, tally.compared.get(question, 0), len(tally.of(question)))
+        Row(
+            question.text,
+            tally.compared.get(question, 0),
+            tally.rounded if question is Question.NORM else 0,
+            len(tally.of(question)),
+        )
         for question in Question
         if question is not Question.ENVIRONMENT and (tally.compared.get(question) or tally.of(question))
     ]

@@ -28,7 +28,7 @@ def render(verdict: Verdict) -> str:
         "cause": None if verdict.cause is None else asdict(verdict.cause),
         "earliest": [_difference(verdict, difference) for difference in verdict.firsts],
         "alone": None if verdict.alone is None else [_difference(verdict, difference) for difference in verdict.alone],
-        "questions": [{"question": q, "compared": c, "different": d} for q, c, d in spread(verdict)],
+        "questions": [row._asdict() for row in spread(verdict)],
         "losses": {"before": comparison.before.losses(0), "after": comparison.after.losses(0)},
         "cost": {"before": asdict(side(comparison.before)), "after": asdict(side(comparison.after))},
         "notes": list(verdict.notes),

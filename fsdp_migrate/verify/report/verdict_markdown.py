@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp_migrate.report.markup import code, inline
-from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.facts import WITHIN, by_themselves, headline, place, readable, side, size, spread
 from fsdp_migrate.verify.verdict import Verdict
 
 
@@ -20,8 +20,12 @@ def render(verdict: Verdict) -> str:
             parts += [f"- Cause: {inline(verdict.cause.message)}{rule}", f"- What to do: {inline(verdict.cause.cure)}"]
         parts += [f"- Differs by itself: {code(name)}: {inline(what)}" for name, what in by_themselves(verdict) or ()]
         parts.append("")
-    parts += ["| question | compared | different |", "|---|---:|---:|"]
-    parts += [f"| {text} | {compared or ''} | {differing or ''} |" for text, compared, differing in spread(verdict)]
+    parts += [f"| question | compared | bit for bit | {WITHIN} | different |", "|---|---:|---:|---:|---:|"]
+    parts += [
+        f"| {row.question} | {row.compared or ''} | {row.equal if row.compared else ''} | {row.rounded or ''} "
+        f"| {row.different or ''} |"
+        for row in spread(verdict)
+    ]
     before, after = side(verdict.comparison.before), side(verdict.comparison.after)
     parts += ["", "| cost | before | after |", "|---|---:|---:|"]
     if before.seconds is not None and after.seconds is not None:

@@ -6,19 +6,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.facts import WITHIN, by_themselves, headline, place, readable, side, size, spread
 from fsdp_migrate.verify.verdict import Verdict
 
 
 def show(verdict: Verdict, console: Console) -> None:
     """Print it."""
-    questions = Table("compared", "values", "equal", "different", title="before and after")
+    rows = spread(verdict)
+    columns = ["equal", *([WITHIN] if verdict.rounded else []), "different"]
+    questions = Table("compared", "values", *columns, title="before and after")
     for column in questions.columns[1:]:
         column.justify = "right"
-    for text, compared, differing in spread(verdict):
-        style = "red" if differing else "green"
-        questions.add_row(text, str(compared or ""), str(compared - differing if compared else ""),
-                          Text(str(differing), style=style))  # fmt: skip
+    for row in rows:
+        counted = [str(row.compared or ""), str(row.equal if row.compared else "")]
+        counted += [str(row.rounded or "")] if verdict.rounded else []
+        questions.add_row(row.question, *counted, Text(str(row.different), style="red" if row.different else "green"))
     console.print(questions)
     first = verdict.first
     if first is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.report.summary import count
 from fsdp_migrate.verify.compare.difference import Question
-from fsdp_migrate.verify.report.facts import by_themselves, headline, place, readable, side, size, spread
+from fsdp_migrate.verify.report.facts import WITHIN, by_themselves, headline, place, readable, side, size, spread
 from fsdp_migrate.verify.verdict import Verdict
 
 
@@ -48,11 +48,13 @@ def _by_themselves(verdict: Verdict) -> Iterator[str]:
 
 
 def _table(verdict: Verdict) -> Iterator[str]:
-    for text, compared, differing in spread(verdict):
-        told = f"{compared - differing} of {compared} equal" if compared else "alike"
-        if differing and not compared:
-            told = f"{differing} different"
-        yield f"{text:28} {told}"
+    for row in spread(verdict):
+        told = f"{row.equal} of {row.compared} equal" if row.compared else "alike"
+        if row.rounded:
+            told += f", {row.rounded} {WITHIN}"
+        if row.different and not row.compared:
+            told = f"{row.different} different"
+        yield f"{row.question:28} {told}"
 
 
 def _spread(verdict: Verdict) -> Iterator[str]:

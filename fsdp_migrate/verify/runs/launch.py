@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.verify.recorder.orders import Orders
+from fsdp_migrate.verify.runs.rank_stacks import stacks
 
 INJECTED = Path(__file__).resolve().parents[1] / "recorder" / "inject"
 #: Only the wheel has it, where scripts/wheel_names.py puts it.
@@ -83,8 +84,9 @@ def _wait(process: subprocess.Popen[bytes], wanted: Run, began: float, timeout: 
         seconds = time.monotonic() - began
         watch(seconds, _steps(Path(wanted.orders.out)), _last_line(wanted.log))
         if timeout is not None and seconds > timeout:
+            stood = "".join(f"\n  {line}" for line in stacks(Path(wanted.orders.out)))
             _end(process)
-            told = own_traceback(wanted.log)
+            told = own_traceback(wanted.log) + (f"\nits ranks are at:{stood}" if stood else "")
             raise CannotRun(f"the run {wanted.side} did not end within {timeout:g} seconds; it printed last:\n{told}")
 
 

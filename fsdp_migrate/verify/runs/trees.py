@@ -96,18 +96,21 @@ def rewrite(tree: Path, to: str) -> Rewritten:
     from fsdp_migrate.pipeline.engine import RulesEngine
     from fsdp_migrate.report.progress import NoProgress
     from fsdp_migrate.tree import settings
-    from fsdp_migrate.tree.torch_release import least_torch
+    from fsdp_migrate.tree.torch_release import least_torch, newest_releases
     from fsdp_rules.settings import Settings
     from fsdp_rules.verdict.finding import Level
     from fsdp_rules.verdict.result import Changed
 
     defaults = settings.load(tree)
+    release = defaults.torch or least_torch(tree)
     wanted = Settings(
         to=to,
         helpers=defaults.helpers or "needed",
-        torch=(defaults.torch or least_torch(tree)).release,
+        torch=release.release,
+        raises_torch=release.raises,
         select=settings.split_names(defaults.select or ()),
         ignore=settings.split_names(defaults.ignore or ()),
+        **newest_releases(tree),
     )
     result = run.rewrite(
         run.Request((str(tree),), wanted, False, None, True, selection=defaults.files), RulesEngine(), NoProgress()

@@ -23,6 +23,7 @@ ATTRIBUTES = private_names("attributes")
 #: Those of them that other libraries have too; the rest is FSDP1's wherever it stands.
 COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
 
+NOT_THERE = "import it from the module that defines it, or use what replaced it"
 PUBLIC = private_names("public")
 #: Those of them that fsdp_compat's modules have too.
 SHIMMED = frozenset(
@@ -45,12 +46,6 @@ class PrivateApi(Rule):
     role = Role.PRIVATE
     name = "private-api"
     spelled = ("flat_param",)
-    words = (
-        r"\._handles?\b",
-        r"\.(process_group|rank|training_state|world_size)\b",
-        r"\b_(all_handles|all_fsdp_states|exec_order_data|fully_sharded_module_to_handle|shard_param_infos)\b",
-        r"\b_(post_backward|unshard)_stream\b",
-    )
     what_to_test = UNCHECKED
     visits = (cst.Attribute, cst.Name, cst.Call)
     shim = True
@@ -97,7 +92,11 @@ def free(model):
 
     def _function(self, node: cst.Attribute | cst.Name, file: File) -> Iterator[Diagnosis]:
         known = (file.fsdp1(node) or "").lstrip(".")
-        last = next((part for part in reversed(known.split(".")) if part in FUNCTIONS), "")
+        parts = known.split(".")
+        last = next((part for part in reversed(parts) if part in FUNCTIONS), "")
+        if not last and not any(part.startswith("_") for part in parts):
+            yield Diagnosis(node, Level.MANUAL, f"torch.distributed.fsdp has no {parts[-1]}", NOT_THERE)
+            return
         yield Diagnosis(
             node,
             Level.MANUAL,

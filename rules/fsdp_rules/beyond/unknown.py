@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fsdp_rules.fsdp1.methods import OWN
 from fsdp_rules.verdict.rule import Role, Rule
 from fsdp_rules.verdict.what_to_test import UNCHECKED
 
@@ -17,7 +16,6 @@ class UnknownUse(Rule):
     id = "FSDP901"
     role = Role.UNKNOWN
     name = "unknown-fsdp1-use"
-    words = (rf"\.({'|'.join(sorted(OWN))})\b",)
     what_to_test = UNCHECKED
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

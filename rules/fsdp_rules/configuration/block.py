@@ -82,9 +82,9 @@ class Block:
 
     ``dialect`` names the framework; ``form`` is ``file``, ``flags`` or ``variables``. ``around`` holds what else the
     place says: other keys of the same file. ``place`` is where findings about the whole are shown. ``others`` are
-    settings under names that count less than those in ``settings``: the key was written twice. ``transformers`` is the
-    newest release that the project allows, None where nothing is known of it. ``shards_natively`` and ``older_verl``
-    as in :class:`fsdp_rules.settings.Settings`. ``twice`` are keys around the settings that a later one overrules.
+    settings under names that count less than those in ``settings``: the key was written twice. ``transformers``,
+    ``accelerate``, ``shards_natively`` and ``older_verl`` as in :class:`fsdp_rules.settings.Settings`. ``twice`` are
+    keys around the settings that a later one overrules.
     """
 
     dialect: str
@@ -95,6 +95,7 @@ class Block:
     editor: Editor
     others: tuple[Setting, ...] = ()
     transformers: tuple[int, int] | None = None
+    accelerate: tuple[int, int] | None = None
     shards_natively: bool = False
     older_verl: bool = False
     twice: tuple[Setting, ...] = ()

@@ -17,8 +17,8 @@ class ConfigPrecision(ConfigRule):
     accelerate runs FSDP1 under autocast and FSDP2 without, and the Trainer trains by accelerate. With `mixed_precision:
     bf16` or `fp16`, accelerate wraps the forward of an FSDP1 model in autocast, which computes norms, softmax and
     losses in fp32, and turns its outputs into fp32. For FSDP2 it does neither: everything inside the model is computed
-    in the low precision, and the outputs are of it. The losses are close and not equal. With `mixed_precision: no` they
-    are the same.
+    in the low precision, and the outputs are of it. The losses are close and not equal, so such a file is kept: whoever
+    accepts that writes version 2 there. With `mixed_precision: no` they are the same.
     """
 
     id = "FSDP508"
@@ -28,14 +28,12 @@ class ConfigPrecision(ConfigRule):
 distributed_type: FSDP
 fsdp_config:
   fsdp_state_dict_type: FULL_STATE_DICT
-mixed_precision: bf16
 """
     after = """
 distributed_type: FSDP
 fsdp_config:
   fsdp_state_dict_type: FULL_STATE_DICT
   fsdp_version: 2
-mixed_precision: bf16
 """
 
     def visit(self, block: Block) -> Iterable[Verdict]:
@@ -47,12 +45,10 @@ mixed_precision: bf16
             return
         if precision == "unknown":
             told = "assumes full precision: with bf16 or fp16 accelerate's FSDP2 runs without autocast"
-        else:
-            said = precision if is_trainer else f"mixed_precision: {precision}"
-            told = f"{said} changes the losses: accelerate's FSDP2 runs without autocast"
-        yield Verdict(
-            None,
-            Level.REVIEW,
-            told,
-            "Use torch.autocast around forward and loss for the old numbers, and cast outputs to fp32.",
-        )
+            advice = "Use torch.autocast around forward and loss for the old numbers, and cast outputs to fp32."
+            yield Verdict(None, Level.REVIEW, told, advice)
+            return
+        said = precision if is_trainer else f"mixed_precision: {precision}"
+        told = f"{said} changes the losses: accelerate's FSDP2 runs without autocast"
+        advice = "Write version 2 yourself to accept losses that are close, or train in full precision."
+        yield Verdict(None, Level.MANUAL, told, advice, keeps=True)

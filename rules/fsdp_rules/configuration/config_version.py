@@ -9,13 +9,16 @@ from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.configuration.launched import ACCELERATE, VERSION, is_fsdp1, is_read
 from fsdp_rules.verdict.finding import Level
 
+#: The first accelerate that has FSDP2.
+FIRST = (1, 6)
+
 
 class ConfigVersion(ConfigRule):
     """`fsdp_version` of accelerate (default: 1).
 
     It chooses the FSDP that `accelerate launch` starts. The file moves as a whole. If one key of it has no counterpart,
     no key is changed, and the finding on that key says why. A file whose `distributed_type` is not `FSDP` starts no
-    FSDP and is kept.
+    FSDP and is kept, and so is every file of a project that allows no accelerate with FSDP2 (1.6).
     """
 
     id = "FSDP501"
@@ -64,6 +67,10 @@ num_processes: 8
                 "Move the flags to the file, and run this tool on it.",
                 keeps=True,
             )
+        elif is_fsdp1(block) and block.accelerate is not None and block.accelerate < FIRST:
+            release = ".".join(map(str, block.accelerate))
+            told = f"the project allows accelerate {release} at most, which has no FSDP2"
+            yield Verdict(version, Level.MANUAL, told, "Require accelerate>=1.6 and run this tool again.", keeps=True)
         elif is_fsdp1(block):
             if version is None:
                 yield Verdict(None, Level.SAFE, "FSDP1 becomes FSDP2", change=Change(added={VERSION: 2}))

@@ -87,7 +87,7 @@ class TrainerVersion(ConfigRule):
         yield from _policy(block)
         if words and words != ["true"] and "auto_wrap" not in words and block.get("auto_wrap_policy") is None:
             told = "the model's layers become units: without the word auto_wrap FSDP1 made one unit of the model"
-            yield Verdict(None, Level.INFO, told, "Set auto_wrap_policy: NO_WRAP in fsdp_config to keep one unit.")
+            yield Verdict(None, Level.REVIEW, told, "Set auto_wrap_policy: NO_WRAP in fsdp_config to keep one unit.")
         added: dict[str, New] = {}
         if "shard_grad_op" in words and reshard is None:
             added[f"{prefix}reshard_after_forward"] = False

@@ -39,6 +39,7 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Role, Rule
 from fsdp_rules.verdict.sentence import sentence
 
+RUN_IN_ORDER = "assumes each forward runs all units, in the order in which the model has them (forward_prefetch)"
 NOT_ON_META = "assumes this model is not on the meta device, where its first forward would fail"
 #: Arguments on which the meaning of others depends.
 FIRST = ("process_group", "device_mesh")
@@ -68,6 +69,7 @@ class ConstructorCall(Rule):
     """
 
     id = "FSDP101"
+    is_wrap = True
     role = Role.WRAP
     name = "constructor-call"
     shim = True
@@ -196,7 +198,9 @@ def build(model):
             guard.append(about_unseen_optimizers(call, plan.module, file, marks=marking is not None))
         if native is not None:
             level = Level.REVIEW if plan.assumptions else Level.SAFE
-            message = sentence("sharded in place by fully_shard", *plan.assumptions)
+            ordered = [RUN_IN_ORDER] if plan.prefetches and plan.selector is not None else []
+            level = Level.REVIEW if ordered else level
+            message = sentence("sharded in place by fully_shard", *plan.assumptions, *ordered)
             checks = {
                 NO_BATCHNORM: CHECK_BATCHNORM,
                 ONE_BACKWARD: CHECK_ACCUMULATED,

@@ -31,7 +31,6 @@ class ActivationCheckpointing(Rule):
 
     id = "FSDP118"
     name = "activation-checkpointing"
-    words = ("checkpoint_wrapper", r"_checkpointing\(")
     visits = (cst.Call,)
     before = """
 from functools import partial
@@ -72,7 +71,7 @@ def build(model, check):
         if full == APPLY and sharded(node.args[0].value, file).certainty is not Certainty.NO:
             yield Diagnosis(
                 node,
-                Level.INFO,
+                Level.REVIEW,
                 "checkpointing is applied to a sharded model: same numbers, but recomputation gathers each unit again",
                 "apply checkpointing before the model is sharded",
             )

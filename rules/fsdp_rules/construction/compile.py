@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.file import File
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.containing import containing
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import wrapping_call
+from fsdp_rules.project.places import Place
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -21,19 +23,22 @@ KEYS = (
 )
 
 
+LATE = "the numbers are the same, but state dict keys no longer have the prefix _orig_mod"
+EARLY = f"this is sharded afterwards: {LATE}"
+
+
 class Compile(Rule):
     """torch.compile of a sharded model.
 
     A sharded model can be compiled, and a compiled model can be sharded, with the same numbers under FSDP2, so nothing
     is rewritten. FSDP2's gathers break the graph at every unit. Compiling the blocks one by one before they are sharded
     (`block.compile()`, which keeps parameter names) compiles faster, and FSDP2 was designed for it. The functions of
-    `torch.distributed.checkpoint.state_dict` remove the `_orig_mod.` of a compiled model from the names, so a state
-    dict has other keys than FSDP1's.
+    `torch.distributed.checkpoint.state_dict` remove the `_orig_mod.` of a compiled model, or block, from the names, so
+    states of models and optimizers have other keys than FSDP1's, whichever came first, compiling or wrapping.
     """
 
     id = "FSDP120"
     name = "compile"
-    words = (r"\bcompile\(",)
     visits = (cst.Call,)
     before = """
 import torch
@@ -51,20 +56,45 @@ def build(model):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """Say where the order of compiling and sharding is worth a thought."""
+        """A sharded model, or what becomes one or a part of one."""
         if not isinstance(node, cst.Call) or file.resolved(node.func) != "torch.compile" or not node.args:
             return
         model = node.args[0].value
-        parent = file.parent(file.parent(node) or node)
         held = Certainty.YES if wrapping_call(model, file) is not None else sharded(model, file).certainty
         if held is not Certainty.NO:
             unsure = "" if held is Certainty.YES else "if this model is sharded: "
-            message = f"{unsure}the numbers are the same, but state dict keys no longer have the prefix _orig_mod"
+            message = f"{unsure}{LATE}"
             yield Diagnosis(node, Level.REVIEW, message, KEYS)
-        elif parent is not None and wrapping_call(parent, file) is not None:
-            yield Diagnosis(
-                node,
-                Level.INFO,
-                "a compiled model is sharded: its parameter names start with _orig_mod., as under FSDP1",
-                "use model.compile(), which compiles in place and keeps parameter names",
-            )
+        elif _is_sharded_later(node, model, file):
+            yield Diagnosis(node, Level.REVIEW, EARLY, KEYS)
+
+
+def _is_sharded_later(compiled: cst.Call, model: cst.BaseExpression, file: File) -> bool:
+    """Whether what is compiled here becomes a sharded model, or a part of one."""
+    argument = file.parent(compiled)
+    around = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    if around is not None and wrapping_call(around, file) is not None:
+        return True
+    statement = file.statement(compiled)
+    if isinstance(statement, cst.Return) and _is_given_to_wraps(file.path, file.scope(compiled), file):
+        return True
+    given = [model]
+    if isinstance(statement, cst.Assign):
+        given += [entry.target for entry in statement.targets]
+    elif isinstance(around, cst.Call):
+        given += [one.value for one in around.args if one is not argument]
+    return any(
+        file.project.is_wrapped_elsewhere(file.path, file.scope(compiled), text)
+        for one in given
+        for part in (one, *containing(one, file))
+        if (text := dotted(part)) is not None
+    )
+
+
+def _is_given_to_wraps(path: str, function: str, file: File) -> bool:
+    """Whether what ``function`` returns becomes a sharded model; of one that hands back what it gets, its argument."""
+    name = function.rpartition(".")[2]
+    return any(
+        place == Place("ret", path, function) or (place.kind == "arg" and place.name.rpartition(".")[2] == name)
+        for place in file.project.unwrapped
+    )

@@ -27,6 +27,7 @@ class EnableWrap(Rule):
     """
 
     id = "FSDP116"
+    is_wrap = True
     name = "enable-wrap"
     moves_together = True
     visits = (cst.Call,)

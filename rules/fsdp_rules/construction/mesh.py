@@ -10,10 +10,11 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.chosen_groups import chosen_groups, mesh_edits
 from fsdp_rules.construction._plan.leaves import leaves
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.strategies import HYBRID, follow, known_strategy
+from fsdp_rules.construction._plan.strategies import follow, known_strategy
 from fsdp_rules.file.expressions import bind, brief, elements, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.strategy_names import HYBRID
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 

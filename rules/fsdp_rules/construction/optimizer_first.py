@@ -36,7 +36,6 @@ class OptimizerFirst(Rule):
     id = "FSDP117"
     name = "optimizer-first"
     markers = ("configure_optimizers",)
-    words = ("optim",)
     what_to_test = "Check that every parameter has changed after the first optimizer step."
     visits = (cst.Call,)
     before = """

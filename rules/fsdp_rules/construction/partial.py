@@ -26,6 +26,7 @@ class PartialConstructor(Rule):
     """
 
     id = "FSDP115"
+    is_wrap = True
     name = "partial-constructor"
     moves_together = True
     visits = (cst.Call,)

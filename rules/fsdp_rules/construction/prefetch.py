@@ -8,18 +8,23 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.expressions import is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
+
+BY_HAND = "if a profile shows a gap, call set_modules_to_forward_prefetch([following]) on each unit"
 
 
 class Prefetch(ArgumentRule):
     """backward_prefetch and forward_prefetch.
 
-    FSDP2 prefetches one unit ahead in backward, as `BackwardPrefetch.BACKWARD_PRE` (FSDP1's default) does. Explicit
-    schedules use `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`. The arguments change when
-    memory is used and how communication overlaps, never a number, and are removed.
+    FSDP2 prefetches one unit ahead in backward, as `BackwardPrefetch.BACKWARD_PRE` (FSDP1's default) does.
+    `forward_prefetch=True` with a wrap policy becomes a chain of `set_modules_to_forward_prefetch` over the units, in
+    the order in which the model has them (FSDP1: in which they first ran). A unit that some forward does not run must
+    not be in it: its next forward would compute with what was gathered then. Where activations are recomputed no chain
+    is written, since units inside of checkpoints would gather the next one in the recomputation as well. The arguments
+    change when memory is used and how communication overlaps, never a number; all others are removed.
     """
 
     id = "FSDP113"
@@ -41,8 +46,15 @@ def build(model):
 
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Nothing is left to plan; say what to do where speed or memory was tuned."""
-        if literal_bool(value) is False or file.fsdp1(file.value(value)) == "BackwardPrefetch.BACKWARD_PRE":
+        if literal_bool(file.value(value)) is False or file.fsdp1(file.value(value)) == "BackwardPrefetch.BACKWARD_PRE":
             yield Diagnosis(value, Level.SAFE, "FSDP2 prefetches in backward by default, and not in forward")
+            return
+        if (
+            "auto_wrap_policy" in plan.arguments
+            and plan.arguments.get("forward_prefetch") is value
+            and not is_none(value)
+        ):
+            yield self._ahead(value, plan, file)
             return
         yield Diagnosis(
             value,
@@ -50,3 +62,15 @@ def build(model):
             f"the prefetch setting {file.code(value)} is removed (it affects speed and memory, not numbers)",
             "if a profile shows a gap, call set_modules_to_forward_prefetch or set_modules_to_backward_prefetch",
         )
+
+    def _ahead(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Diagnosis:
+        """The verdict on ``forward_prefetch`` where a policy makes units."""
+        given = file.code(value)
+        if "recomputes" in file.project.flags:
+            message = f"forward_prefetch={given} is left out: a recomputation would gather the next unit in vain, too"
+            return Diagnosis(value, Level.REVIEW, message, BY_HAND)
+        if literal_bool(file.value(value)) is not True:
+            message = f"forward_prefetch={given} is only known at run time: units gather no other early in forward"
+            return Diagnosis(value, Level.REVIEW, message, BY_HAND)
+        plan.prefetches = True
+        return Diagnosis(value, Level.SAFE, "each unit gathers the next one early, by set_modules_to_forward_prefetch")

@@ -19,11 +19,12 @@ from fsdp_rules.construction._plan.policy_test import as_function, is_assigned, 
 from fsdp_rules.construction._plan.policy_text import policy_text
 from fsdp_rules.construction._plan.precision_fields import precision_fields
 from fsdp_rules.construction._plan.slots import definition, writes_of_self
-from fsdp_rules.construction._plan.strategies import HYBRID, Strategies, known_strategy
+from fsdp_rules.construction._plan.strategies import Strategies, known_strategy
 from fsdp_rules.construction._plan.unit_arguments import UNITS, of_slot, read_by_units, unit_edits
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.strategy_names import HYBRID
 from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, Taken
 from fsdp_rules.verdict.finding import Level

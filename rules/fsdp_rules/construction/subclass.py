@@ -21,6 +21,7 @@ class Subclass(Rule):
     """
 
     id = "FSDP119"
+    is_wrap = True
     name = "subclass"
     moves_together = True
     visits = (cst.ClassDef,)

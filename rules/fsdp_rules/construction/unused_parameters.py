@@ -17,6 +17,8 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 REDUCED = "set_reduce_scatter_unused_params gives unused parameters zero gradients, as FSDP1 did"
+REDUCED_IF_RUN = f"{REDUCED}, assumes each step runs every unit: a skipped one now gets zeros, not None"
+SKIPPED = "check whether a step can skip a unit (experts, layer drop, several heads); if so, use fsdp_compat.shard"
 FROZEN = "this model gets no gradients, so that unused parameters make no difference"
 USED = "each step uses all parameters of this model, so that no gradients of zeros are missing"
 ASSUMED = "assumes each step uses all trained parameters: FSDP1 gave unused ones zero gradients, FSDP2 gives none"
@@ -41,8 +43,9 @@ class UnusedParameters(Rule):
     that nothing reads makes the output call `fsdp_compat.shard`. Anywhere else a step is assumed to use them all.
 
     `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too, and is written where the project
-    requires that torch, or `--torch 2.13` is given. `fsdp_compat.shard`, and code migrated with `--to shim`, do as
-    FSDP1 in every version.
+    requires that torch, or `--torch 2.13` is given. It also gives zeros to the parameters of a unit that a step does
+    not run at all, where FSDP1 gave none and weight decay did nothing: experts, layer drop, one of several heads.
+    `fsdp_compat.shard`, and code migrated with `--to shim`, do as FSDP1 in every version.
     """
 
     id = "FSDP121"
@@ -65,11 +68,14 @@ def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: Fi
     """What to say about a constructor that becomes ``fully_shard`` of ``module``."""
     can_reduce = file.settings.torch >= REDUCES_UNUSED
     is_named = bool(place_of(call, file) or called_on(call, file))
+    used = use_of(module, file)
+    frozen = is_frozen(call, module, file)
     if can_reduce and is_named:
-        level, message, advice = Level.SAFE, REDUCED, ""
-    elif is_frozen(call, module, file):
+        runs_all = frozen or used.is_whole
+        level, message, advice = (Level.SAFE, REDUCED, "") if runs_all else (Level.REVIEW, REDUCED_IF_RUN, SKIPPED)
+    elif frozen:
         level, message, advice = Level.INFO, FROZEN, ""
-    elif use_of(module, file).is_whole:
+    elif used.is_whole:
         level, message, advice = Level.INFO, USED, ""
     else:
         older = OLDER if is_named else OLDER_IN_EXPRESSION

@@ -1,4 +1,4 @@
-"""What all rules say about themselves, as data, so that nobody has to import them (and libcst) to search for words.
+"""What all rules say about themselves, as data, so that nobody has to import them (and libcst) to search for texts.
 
 ``catalogue.json`` is written from the rules by ``scripts/docs.py``, and a test holds the two together.
 """
@@ -32,7 +32,6 @@ class Catalogue:
     spelled: tuple[str, ...]
     alone: tuple[str, ...]
     markers: tuple[tuple[str, ...], ...]
-    words: tuple[str, ...]
     moves_together: tuple[str, ...]
     shim: tuple[str, ...]
     what_to_test: Mapping[str, str]
@@ -46,7 +45,6 @@ class Catalogue:
             spelled=tuple(dict.fromkeys(one for rule in known for one in rule.spelled)),
             alone=tuple(dict.fromkeys(one for rule in known for one in rule.alone)),
             markers=tuple(dict.fromkeys(markers)),
-            words=tuple(dict.fromkeys(one for rule in known for one in rule.words)),
             moves_together=tuple(rule.id for rule in known if rule.moves_together),
             shim=tuple(rule.id for rule in known if rule.shim),
             what_to_test={rule.id: rule.what_to_test for rule in known if rule.what_to_test != LOSSES},
@@ -65,7 +63,6 @@ def catalogue() -> Catalogue:
         tuple(found["spelled"]),
         tuple(found["alone"]),
         tuple(tuple(together) for together in found["markers"]),
-        tuple(found["words"]),
         tuple(found["moves_together"]),
         tuple(found["shim"]),
         found["what_to_test"],

@@ -26,7 +26,11 @@ OWN = re.compile(
 UNCHANGED = "unchanged: "
 FOUR_BIT = "the model of this file keeps FSDP1, since it has 4-bit weights"
 WITH_FSDP1 = "no change needed while the model keeps FSDP1 ({})"
+BY_HAND = "no wrap of this project is rewritten: the one in {} is left by hand"
+AFTER_WRAP = "rewrite that wrap by hand, then run this again"
 EITHER = "rewrite both wraps, or write one branch for FullyShardedDataParallel and one for FSDPModule"
+#: What is said without an edit, and is still about one, or about what edits would do; True: nothing is rewritten.
+_OF_EDITS = {False: (Level.MANUAL,), True: (Level.MANUAL, Level.SAFE, Level.REVIEW)}
 #: Where the FSDP2 code is that stands for what is left as it is.
 BESIDE, ELSEWHERE = "there is an FSDP2 branch next to it", "the project has an FSDP2 branch for it"
 CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
@@ -64,8 +68,12 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
             f"{UNCHANGED}this is inside a torch version check",
             "keep the branch that runs on your torch version, remove the check, and run this tool again",
         )
-    if not diagnosis.edits and diagnosis.level is not Level.MANUAL:
+    by_hand = file.project.kept.by_hand
+    if not diagnosis.edits and diagnosis.level not in _OF_EDITS[bool(by_hand)]:
         return diagnosis
+    if by_hand and diagnosis.level is not Level.MANUAL and not keeps_fsdp1(file.module, file):
+        message = f"{UNCHANGED}{BY_HAND.format(by_hand)}"
+        return replace(diagnosis, level=Level.INFO, message=message, advice=AFTER_WRAP, edits=(), consumes=())
     if (either := _either(diagnosis, file)) is not None:
         message = f"{UNCHANGED}{either} may be a model that keeps FSDP1 or one that is rewritten"
         return replace(diagnosis, level=Level.MANUAL, message=message, advice=EITHER, edits=(), consumes=())
@@ -85,12 +93,14 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
 
 
 def said_once(found: list[tuple[Rule, Diagnosis]], file: File) -> list[tuple[Rule, Diagnosis]]:
-    """``found`` with one finding for each statement that is left as it is."""
+    """``found`` with one finding for each statement that is left as it is, or for the file if all of it is."""
+    by_hand = file.project.kept.by_hand
     seen: set[tuple[cst.CSTNode, str]] = set()
     kept: list[tuple[Rule, Diagnosis]] = []
     for rule, diagnosis in found:
         if diagnosis.message.startswith(UNCHANGED):
-            key = (file.statement(diagnosis.node), diagnosis.message)
+            is_whole = by_hand and diagnosis.advice == AFTER_WRAP
+            key = (file.module if is_whole else file.statement(diagnosis.node), diagnosis.message)
             if key in seen:
                 continue
             seen.add(key)

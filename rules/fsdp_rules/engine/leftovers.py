@@ -66,9 +66,9 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
             rule,
             Diagnosis(
                 min(found, key=lambda entry: file.span(entry[0]).line)[0],
-                Level.INFO,
-                f"{names}: still FSDP1 values in this file, for code that reads them at run time or is not rewritten",
-                "remove them together with that code",
+                Level.REVIEW,
+                f"{names}: still FSDP1 values in this file, assumes no rewritten call is given one at run time",
+                "remove them together with the code that reads them",
             ),
         )
 

@@ -40,8 +40,6 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if any(name in text for found in project.own.values() for one in found for name in one.spelled()):
         return True
-    if not _words().search(text):
-        return False
     if project.touches(path) or project.wraps_what_comes_from(path):
         return True
     return any(f".{name}" in text for name in project.held_attributes) or _has_marker(text)
@@ -55,9 +53,3 @@ def _has_marker(text: str) -> bool:
 def _direct() -> re.Pattern[str]:
     words = [word for word in catalogue().spelled if word not in LOOSE]
     return re.compile("|".join([*map(re.escape, [FSDP_PACKAGE, OWN, *words]), *catalogue().alone]))
-
-
-@cache
-def _words() -> re.Pattern[str]:
-    found = catalogue()
-    return re.compile("|".join([*found.words, *(re.escape(together[0]) for together in found.markers)]))

@@ -98,7 +98,7 @@ def rewrite_source(
         module = apply_edits(file.layout, [*_outside(file, edits, dead), *map(remove, dead)], todos)
     wanted = [entry for entry in file.references.wanted_imports.values() if entry]
     # Where nothing else has changed, only FSDP1's own imports can be ones that go.
-    if not file.project.is_left_alone and (
+    if not (file.project.is_left_alone or file.project.kept.by_hand) and (
         module is not file.module or wanted or FSDP_PACKAGE in text or released_by(path, project)
     ):
         module, said = tidy_imports(file, module, wanted)

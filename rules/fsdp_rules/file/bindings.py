@@ -87,17 +87,6 @@ class Bindings:
                 return None
             scope = scope.rpartition(".")[0]
 
-    def value(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """``node``, or what it was assigned from where that is certain (through several names)."""
-        seen = 0
-        while isinstance(node, cst.Name) and seen < 8:
-            found = self.binding(node)
-            if found is None or found.value is None:
-                return node
-            node = found.value
-            seen += 1
-        return node
-
     def values(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
         """Everything that a plain name is assigned in its scope, or [] when something else binds it too."""
         if not isinstance(node, cst.Name):

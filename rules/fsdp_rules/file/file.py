@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import libcst as cst
 
 from fsdp_rules.file.bindings import Binding, Bindings
+from fsdp_rules.file.objects import Objects
 from fsdp_rules.file.printer import Printer
 from fsdp_rules.file.references import References
 from fsdp_rules.file.suppressions import Suppressions
@@ -25,7 +26,7 @@ class File:
     """A parsed file and its facts. ``path`` is as the user named it, with forward slashes; ``tree`` is its ``ast``.
 
     A face for the rules: what it answers is worked out by its ``layout`` (places in the text), its ``references``
-    (dotted names) and their bindings (plain names).
+    (dotted names), their bindings (plain names) and ``objects`` (what these hold).
     """
 
     def __init__(self, source: str, tree: ast.Module, path: str, project: Project, settings: Settings) -> None:
@@ -39,6 +40,7 @@ class File:
         self.printer = Printer(self.layout, tree)
         self.bindings = Bindings(self.layout)
         self.references = References(path, tree, self.layout, self.bindings, project)
+        self.objects = Objects(path, tree, self.layout, self.bindings, project)
         self.suppressions = Suppressions(path, source, tree, self.layout, project)
         # What `once` keeps: by the function that works it out, then by node.
         self.answers: dict[Callable[..., Any], dict[cst.CSTNode, Any]] = {}
@@ -113,12 +115,15 @@ class File:
         return self.bindings.binding(name)
 
     def value(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """``node``, or what it was assigned from where that is certain (through several names)."""
-        return self.bindings.value(node)
+        """``node``, or what it was assigned from where that is certain and nothing changes it before (several names).
+
+        ``file.objects.origin`` is what made it, for questions about what it may hold.
+        """
+        return self.objects.value(node)
 
     def values(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
-        """Everything that a plain name is assigned in its scope, or [] when something else binds it too."""
-        return self.bindings.values(node)
+        """Everything that a plain name is assigned in its scope, or [] when something else binds or changes it."""
+        return self.objects.values(node)
 
     def uses(self, name: str) -> list[cst.Name]:
         """All places where the plain name ``name`` is read."""

@@ -31,7 +31,7 @@ def words_of(node: cst.BaseExpression, file: File, depth: int = 8) -> Iterator[W
     elif isinstance(node, cst.NamedExpr):
         inner = [node.value]
     elif isinstance(node, cst.Name) and not _is_parameter(node, file):
-        inner = [one for one in file.values(node) if one is not node]
+        inner = [one for one in file.objects.origins(node) if one is not node]
     elif isinstance(node, cst.Call):
         inner = [one.value for one in node.args]
     else:
@@ -43,7 +43,7 @@ def words_of(node: cst.BaseExpression, file: File, depth: int = 8) -> Iterator[W
 
 def unpacked_words(node: cst.BaseExpression, key: str, file: File) -> Iterator[Word]:
     """What ``**node`` may give to ``key``."""
-    value = file.value(node)
+    value = file.objects.origin(node)
     items = value.elements if isinstance(value, cst.Dict) else value.args if isinstance(value, cst.Call) else ()
     given = [item.value for item in items if key_of(item) == key]
     for one in given:

@@ -27,6 +27,14 @@ _DECIDING = ("sharding_strategy", "reshard_after_forward", "state_dict_type")
 _GONE = ("limit_all_gathers", "param_init_fn")
 #: Taken as on where only the running program knows.
 _MAY_BE_ON = ("sync_module_states", "activation_checkpointing")
+#: What is set later in the same form under both FSDPs.
+_SAME = ("state_dict_config", "optim_state_dict_config", "ignored_modules")
+
+
+def changes_form(name: str) -> bool:
+    """Whether the attribute ``name`` of a plugin is one that FSDP2 takes in another form."""
+    known = {key.argument for key in table("accelerate").keys.values()} | set(table("accelerate").arguments)
+    return name in known and name not in _SAME
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,9 @@ class Plugin:
             settings[rows[name].name] = Setting(rows[name].name, name, plain, place, place, value.fixed)
             for other, text in value.beside.items():
                 settings[rows[other].name] = Setting(rows[other].name, other, text, place, place)
-        return cls(call, given, values, Block("accelerate", PYTHON, settings, around, (0, 0), NoEditor()))
+        release = file.settings.accelerate
+        block = Block("accelerate", PYTHON, settings, around, (0, 0), NoEditor(), accelerate=release)
+        return cls(call, given, values, block)
 
     def consumed(self, file: File) -> tuple[tuple[cst.CSTNode, str], ...]:
         """Assignments that only arguments read which become something else."""
@@ -71,11 +81,10 @@ class Plugin:
         parent = file.parent(self.call)
         targets = parent.targets if isinstance(parent, cst.Assign) else ()
         held = {file.code(target.target) for target in targets}
-        known = {key.argument for key in table("accelerate").keys.values()} | set(table("accelerate").arguments)
         for assign in file.nodes(cst.Assign) if held else ():
             for target in assign.targets:
                 node = target.target
-                if isinstance(node, cst.Attribute) and file.code(node.value) in held and node.attr.value in known:
+                if isinstance(node, cst.Attribute) and file.code(node.value) in held and changes_form(node.attr.value):
                     yield assign, node.attr.value
 
     @property

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import is_none, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.hosts._given_words import unpacked_words, words_of
+from fsdp_rules.hosts._plugin import changes_form
 from fsdp_rules.hosts._prepared import prepared_alone
 from fsdp_rules.hosts._values import literal
 from fsdp_rules.project.given_words import PLUGIN
@@ -17,6 +19,35 @@ from fsdp_rules.verdict.finding import Level
 
 _TOGETHER = "Pass model and optimizer to one prepare() call."
 _AUTOCAST = "Use torch.autocast around forward and loss for the old numbers, and cast outputs to fp32"
+#: What accelerate calls the plugin wherever it gives it to others.
+_GIVEN = "fsdp_plugin"
+_NAMED = (
+    "Name the layers: transformer_based_wrap, with transformer_cls_names_to_wrap, in the plugin or the launcher's file"
+)
+
+
+def set_on_given(node: cst.CSTNode, file: File) -> Iterator[Diagnosis]:
+    """What ``node`` sets on the plugin of an Accelerator or a Trainer, in a form that FSDP2 does not take."""
+    for owner, name, value in _set(node):
+        if changes_form(name) and not is_none(value) and _GIVEN in (last_name(owner), last_name(file.value(owner))):
+            if name == "auto_wrap_policy":
+                told, advice = "a callable is dropped silently under FSDP2, so that only the root is sharded", _NAMED
+            else:
+                told = f"FSDP2 takes {name} in another form than this plugin is given here"
+                advice = "Set it in the plugin's call or in the launcher's file, in FSDP2's form"
+            yield Diagnosis(node, Level.MANUAL, told, advice)
+
+
+def _set(node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, str, cst.BaseExpression]]:
+    """The object, the name and the value of each attribute that ``node`` sets."""
+    if isinstance(node, cst.Assign):
+        for target in node.targets:
+            if isinstance(target.target, cst.Attribute):
+                yield target.target.value, target.target.attr.value, node.value
+    elif isinstance(node, cst.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
+        owner, name, value = (argument.value for argument in node.args)
+        if isinstance(name, cst.SimpleString):
+            yield owner, str(name.evaluated_value), value
 
 
 def taken_elsewhere(accelerator: cst.Call, file: File) -> Iterator[Diagnosis]:
@@ -34,7 +65,7 @@ def taken_elsewhere(accelerator: cst.Call, file: File) -> Iterator[Diagnosis]:
     precision = literal(given["mixed_precision"], file) if "mixed_precision" in given else None
     if precision is not None and precision.plain not in (None, "no"):
         told = f"mixed_precision {precision.plain} changes the losses: accelerate's FSDP2 runs without autocast"
-        yield Diagnosis(given["mixed_precision"], Level.REVIEW, told, _AUTOCAST)
+        yield Diagnosis(given["mixed_precision"], Level.MANUAL, told, _AUTOCAST)
     elif precision is not None and not precision.known:
         told = "assumes full precision: with bf16 or fp16 accelerate's FSDP2 runs without autocast"
         yield Diagnosis(given["mixed_precision"], Level.REVIEW, told, _AUTOCAST)

@@ -13,7 +13,7 @@ from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import keyed_call
 from fsdp_rules.hosts._plugin import Plugin
-from fsdp_rules.hosts._plugin_elsewhere import taken_elsewhere
+from fsdp_rules.hosts._plugin_elsewhere import set_on_given, taken_elsewhere
 from fsdp_rules.hosts._prepared import accelerator_of, mixed_precision, prepared_alone
 from fsdp_rules.project.given_words import PLUGIN
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -35,15 +35,18 @@ class AcceleratePlugin(Rule):
     argument has no counterpart or is known to the running program alone, none is changed.
 
     accelerate's FSDP2 takes model and optimizer in one `prepare()` call. A file that prepares a model alone is kept.
-    Where the Accelerator takes the plugin of another file, its own file is asked what it prepares.
+    Where the Accelerator takes the plugin of another file, its own file is asked what it prepares. A policy that is set
+    on the plugin of a running program (`accelerator.state.fsdp_plugin.auto_wrap_policy = ...`) is left to a human, for
+    the same reason.
     """
 
     id = "FSDP551"
+    is_wrap = True
     name = "accelerate-plugin"
     what_to_test = HOSTED
     # What takes a plugin that another file makes.
-    markers = (("Accelerator", "accelerate"),)
-    visits = (cst.Call,)
+    markers = (("Accelerator", "accelerate"), ".fsdp_plugin")
+    visits = (cst.Assign, cst.Call)
     shim = True
     before = """
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
@@ -63,7 +66,8 @@ accelerator = Accelerator(fsdp_plugin=plugin)
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """Calls of the plugin, wherever it is imported from."""
+        """Calls of the plugin, wherever it is imported from, and what is set on one that accelerate gives."""
+        yield from set_on_given(node, file)
         if not isinstance(node, cst.Call):
             return
         full = file.resolved(node.func) or ""
@@ -92,7 +96,7 @@ accelerator = Accelerator(fsdp_plugin=plugin)
         own = [] if is_fsdp2(plugin.block) and not blocking else [*self._own(plugin, file)]
         stays = blocking or any(verdict.keeps for verdict in said)
         if stays:
-            said = [one for one in said if one.level is Level.MANUAL and one.setting and not one.setting.fixed]
+            said = [one for one in said if one.level is Level.MANUAL and not (one.setting and one.setting.fixed)]
             own = []
         found = [*blocking, *own, *(self._diagnosis(verdict, plugin) for verdict in said)]
         if not stays and (change.values or change.removed or change.added or change.names):
@@ -125,9 +129,8 @@ accelerator = Accelerator(fsdp_plugin=plugin)
             told = "accelerate's FSDP2 does not read param_init_fn: a model on the meta device gets no values"
             yield Diagnosis(made, Level.MANUAL, told, "Give the model its values first, and remove the argument.")
         for assign, name in plugin.set_later(file):
-            if name not in ("state_dict_config", "optim_state_dict_config", "ignored_modules"):
-                told = f"this sets {name} of a plugin that runs FSDP1, where FSDP2 takes it in another form"
-                yield Diagnosis(assign, Level.MANUAL, told, "Pass it to the plugin and run this tool again")
+            told = f"this sets {name} of a plugin that runs FSDP1, where FSDP2 takes it in another form"
+            yield Diagnosis(assign, Level.MANUAL, told, "Pass it to the plugin and run this tool again")
         for call, what in () if is_fsdp2(plugin.block) else prepared_alone(plugin.call, file):
             told = f"this plugin runs FSDP1, and {what} on line {file.span(call).line} raises ValueError under FSDP2"
             advice = "Pass model and optimizer to one prepare() call and run this tool again."

@@ -33,6 +33,7 @@ class ComposerTrainer(Rule):
     """
 
     id = "FSDP557"
+    is_wrap = True
     name = "composer-trainer"
     alone = (r"parallelism_config|fsdp_config",)
     spelled = ("parallelism_config",)

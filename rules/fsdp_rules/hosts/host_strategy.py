@@ -22,6 +22,7 @@ class HostStrategy(Rule):
     """
 
     id = "FSDP553"
+    is_wrap = True
     name = "host-strategy"
     alone = (r"FSDPStrategy|FSDPConfig|FSDPModelingHook|FSDPWrapper|build_fsdp|torch\.sagemaker",)
     what_to_test = HOSTED

@@ -39,6 +39,7 @@ class LightningStrategy(Rule):
     """
 
     id = "FSDP556"
+    is_wrap = True
     name = "lightning-strategy"
     alone = (r"FSDPStrategy|DDPFullyShardedNative",)
     # The names of the list in which no word of FSDP is.

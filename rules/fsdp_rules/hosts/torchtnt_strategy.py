@@ -36,6 +36,7 @@ class TorchtntStrategy(Rule):
     """
 
     id = "FSDP555"
+    is_wrap = True
     name = "torchtnt-strategy"
     alone = (r"FSDPStrategy",)
     what_to_test = HOSTED

@@ -32,6 +32,7 @@ class TrainingArgumentsFsdp(Rule):
     """
 
     id = "FSDP552"
+    is_wrap = True
     name = "training-arguments"
     alone = (r"\bfsdp(_config|_min_num_params|_transformer_layer_cls_to_wrap)?[\"']?\s*[=:]",)
     what_to_test = HOSTED

@@ -35,6 +35,7 @@ class VerlSettings(Rule):
     """
 
     id = "FSDP559"
+    is_wrap = True
     name = "verl-settings"
     alone = (r"actor_rollout_ref|\bverl\b",)
     spelled = ("actor_rollout_ref", "verl.")

@@ -34,6 +34,7 @@ class WrittenSettings(Rule):
     """
 
     id = "FSDP558"
+    is_wrap = True
     name = "written-settings"
     alone = (r"fsdp_config|--use_fsdp|--fsdp\b|--fsdp_|ACCELERATE_USE_FSDP|FSDP_SHARDING_STRATEGY",)
     spelled = ("--use_fsdp", "--fsdp", "fsdp_config", *_VARIABLES)

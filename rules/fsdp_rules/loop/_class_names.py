@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.class_tests import name_test, subject_of_class, subject_of_name
-from fsdp_rules.file.expressions import elements
+from fsdp_rules.file.expressions import elements, last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._module_counts import SHOWS
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -22,6 +23,9 @@ PARTS = frozenset({"modules", "named_modules"})
 ASKS = frozenset({"casefold", "count", "endswith", "find", "index", "lower", "replace", "split", "startswith", "upper"})
 LOOKS_UP = frozenset({"fullmatch", "get", "match", "pop", "search"})
 ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the sharded module extends"
+#: A name that a key or a file name is formed of.
+KEPT = "assumes nothing is found by {text}, which is now FSDP with the model's own name (FSDPNet for a Net)"
+OWN_NAME = "take the name before the model is sharded, or write it out as a text"
 
 
 def compared_names(node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
@@ -29,6 +33,8 @@ def compared_names(node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
     name = subject_of_name(node)
     subject = name or subject_of_class(node)
     if subject is None or not _is_asked(node, file):
+        if name is not None and _is_kept(node, file) and sharded(name, file).certainty is Certainty.YES:
+            yield Diagnosis(node, Level.REVIEW, KEPT.format(text=file.code(node)), OWN_NAME)
         return
     found = sharded(subject, file).certainty
     text = file.code(subject)
@@ -94,3 +100,21 @@ def _is_asked(node: cst.BaseExpression, file: File, follows: bool = True) -> boo
                 if file.scope(use) == file.scope(name) and use is not name
             )
     return False
+
+
+def _is_kept(node: cst.BaseExpression, file: File, follows: bool = True) -> bool:
+    """Whether the name goes further than to a person who reads it: into a key, the name of a file, another object."""
+    inner: cst.CSTNode = node
+    while isinstance(parent := file.parent(inner), _TEXTS):
+        inner = parent
+    if isinstance(parent, cst.Arg):
+        call = file.parent(parent)
+        return not isinstance(call, cst.Call) or SHOWS.fullmatch(last_name(call.func)) is None
+    if isinstance(parent, cst.Assign) and follows:
+        names = [entry.target for entry in parent.targets if isinstance(entry.target, cst.Name)]
+        uses = [use for name in names for use in file.uses(name.value) if file.scope(use) == file.scope(name)]
+        return len(names) < len(parent.targets) or any(_is_kept(use, file, follows=False) for use in uses)
+    return isinstance(parent, cst.Assign | cst.DictElement | cst.Element | cst.Index | cst.Return)
+
+
+_TEXTS = (cst.BinaryOperation, cst.ConcatenatedString, cst.FormattedString, cst.FormattedStringExpression)

@@ -72,7 +72,7 @@ def _of_call(call: cst.Call, file: File) -> Iterator[tuple[cst.CSTNode, Certaint
     owner = (given[0] if given else None) if is_torch else func.value if isinstance(func, cst.Attribute) else None
     if owner is None:
         return
-    held = (sharded_tensor if name in ROWS_OF_TENSORS else may_be_tensor)(owner, file)
+    held = (sharded_tensor if name in ROWS_OF_TENSORS and not is_torch else may_be_tensor)(owner, file)
     if held is not Certainty.NO:
         yield call, held, _message(name)
 

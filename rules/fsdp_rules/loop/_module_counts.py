@@ -38,11 +38,10 @@ def about_modules(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         advice = "take the module by its name (model.get_submodule), or count without the wrappers"
         yield Diagnosis(node, Level.MANUAL if sure else Level.REVIEW, message, advice)
         return
-    level = Level.REVIEW if sure and not _is_shown(counted, file) else Level.INFO
-    said = "assumes nothing depends on this number: " if level is Level.REVIEW else unsure
+    said = "assumes nothing depends on this number: " if sure and not _is_shown(counted, file) else unsure
     yield Diagnosis(
         node,
-        level,
+        Level.REVIEW,
         f"{said}FSDP1's {node.attr.value}() had a wrapper for each unit, and FSDP2's has none",
         "add the number of units where the number of FSDP1 is meant",
     )
@@ -69,7 +68,7 @@ def _counted(modules: cst.BaseExpression, file: File) -> Iterator[cst.CSTNode]:
     elif isinstance(parent, cst.Assign) and isinstance(modules, cst.Call | cst.ListComp):
         for use in file.uses(last_name(parent.targets[0].target)):
             if isinstance(modules, cst.ListComp) or isinstance(modules.func, cst.Name):
-                yield from _counted(use, file) if file.value(use) is modules else ()
+                yield from _counted(use, file) if file.objects.origin(use) is modules else ()
 
 
 def _comprehended(loop: cst.CompFor, file: File) -> Iterator[cst.CSTNode]:

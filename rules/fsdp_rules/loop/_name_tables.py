@@ -122,7 +122,7 @@ def _named_of(node: cst.BaseExpression, file: File, depth: int) -> cst.BaseExpre
         is_name = isinstance(key, cst.Name) and _binds_first(node.for_in.target, key.value)
         return _named_of(node.for_in.iter, file, depth - 1) if is_name else None
     if isinstance(node, cst.Name):
-        made = file.value(node)
+        made = file.objects.origin(node)
         return None if made is node else _named_of(made, file, depth - 1)
     return None
 
@@ -133,7 +133,7 @@ def _is_text(node: cst.BaseExpression) -> bool:
 
 def _has_texts(table: cst.BaseExpression, file: File) -> bool:
     """Whether ``table`` is a display of texts, about which another verdict speaks."""
-    made = file.value(table)
+    made = file.objects.origin(table)
     if isinstance(made, cst.Call) and last_name(made.func) in ("set", "frozenset", "tuple", "list") and made.args:
         made = made.args[0].value
     if not isinstance(made, cst.Tuple | cst.List | cst.Set | cst.Dict) or not made.elements:

@@ -48,7 +48,7 @@ def about_runtime_name(call: cst.Call, names: Sequence[str], file: File) -> Iter
     listed = ", ".join(found[:LISTED]) + (", ..." if len(found) > LISTED else "")
     yield Diagnosis(
         call,
-        Level.REVIEW if sure else Level.INFO,
+        Level.REVIEW,
         f"{unsure or 'assumes '}this name is none of those that mean something else under FSDP2 ({listed})",
         "if it can be one of them, write that attribute out, and run this tool again",
     )

@@ -113,16 +113,16 @@ def _is_wrapped_in_place(given: list[cst.BaseExpression], file: File) -> bool:
 
 def part_of(value: cst.BaseExpression, file: File) -> Part:
     """What ``value`` is, by the call that makes it."""
-    made = file.value(value)
+    made = file.objects.origin(value)
     if isinstance(made, cst.List | cst.Tuple):
         return max((part_of(element.value, file) for element in made.elements), default=Part.UNKNOWN)
     while (inner := _moved(made)) is not made:
-        made = file.value(inner)
+        made = file.objects.origin(inner)
     if not isinstance(made, cst.Call):
         return Part.UNKNOWN
     func = made.func
     if isinstance(func, cst.Subscript):
-        kinds = file.value(func.value)
+        kinds = file.objects.origin(func.value)
         classes = [one.value for one in kinds.elements] if isinstance(kinds, cst.Dict | cst.List | cst.Tuple) else []
     else:
         classes = [func]

@@ -58,7 +58,7 @@ def _imports_wraps(path: str, file: File) -> bool:
         full = file.project.resolve(target)
         if canonical(full) is not None or full.startswith(FSDP_PACKAGE):
             return True
-        if file.project.may_return_wrapped(full.rpartition(".")[2]):
+        if file.project.may_return_wrapped(file.path, full.rpartition(".")[2]):
             return True
     return False
 
@@ -68,7 +68,9 @@ def is_filled_before_sharding(place: cst.CSTNode, file: File) -> bool:
     for loop in takewhile(lambda one: not isinstance(one, cst.FunctionDef), file.ancestors(place)):
         if not isinstance(loop, cst.For):
             continue
-        given = [argument.value for call in file.inside(file.value(loop.iter), cst.Call) for argument in call.args]
+        given = [
+            argument.value for call in file.inside(file.objects.origin(loop.iter), cst.Call) for argument in call.args
+        ]
         if any(_is_sharded_around(loop, value, file) for value in given):
             return True
     return False

@@ -10,6 +10,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import asked, attribute_of, last_name, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.loop._alike import ASKED, is_alike
 from fsdp_rules.model.parameters import NAMES
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.wrapping import PASSING, model_of_parameters
@@ -18,8 +19,6 @@ from fsdp_rules.project.project import Certainty
 
 #: What gets and sets states works on shards, whatever ran before, and so do the helpers.
 STATES = ("torch.distributed.checkpoint.state_dict.", "fsdp_compat.")
-#: What is the same of a gathered parameter.
-ASKED = frozenset({"device", "dim", "element_size", "nelement", "ndim", "numel", "requires_grad", "shape", "size"})
 #: Methods and functions that change the tensors that they are called on, or given first; one fills its second.
 FILLS = "vector_to_parameters"
 IN_PLACE = re.compile(rf"[^_]_$|^{FILLS}$")
@@ -31,7 +30,7 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
     for loop in file.nodes(cst.For):
         for iterated in _iterated(loop):
             model = model_of_parameters(iterated, file)
-            if model is not None and not isinstance(loop.iter, cst.Name):
+            if model is not None and not isinstance(loop.iter, cst.Name) and not is_alike(loop.iter, file):
                 found.append((loop, model, _clears(loop, file)))
     for call in file.nodes(cst.Call):
         func = call.func
@@ -40,7 +39,9 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
             continue
         for argument in call.args:
             model = _passed(argument.value, func, file)
-            if model is not None and not _is_plain(func) and not (file.resolved(func) or "").startswith(STATES):
+            if model is None or _is_plain(func) or (file.resolved(func) or "").startswith(STATES):
+                continue
+            if not is_alike(_source(argument.value), file):
                 found.append((call, model, False))
                 break
     known: set[cst.CSTNode | None] = {place for place, _, _ in found}
@@ -49,7 +50,8 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
         if isinstance(func, cst.Attribute) and func.attr.value in ("parameters", "named_parameters"):
             around = list(takewhile(lambda one: not isinstance(one, cst.BaseStatement), file.ancestors(call)))
             outer = file.parent(around[-1] if around else call)
-            if known.isdisjoint((*around, outer)) and not any(_passes_on_less(one, call, file) for one in around):
+            spoken = known.isdisjoint((*around, outer)) and not is_alike(call, file)
+            if spoken and not any(_passes_on_less(one, file) for one in around):
                 found.append((call, func.value, False))
     found += [*_named_parameters(file)]
     return iter(sorted(found, key=lambda entry: file.span(entry[0])))
@@ -110,6 +112,11 @@ def changes_in_place(node: cst.CSTNode, file: File) -> bool:
             )
 
 
+def _source(given: cst.BaseExpression) -> cst.BaseExpression:
+    """What a comprehension runs over; anything else is that itself."""
+    return given.for_in.iter if isinstance(given, cst.ListComp | cst.GeneratorExp | cst.SetComp) else given
+
+
 def _iterated(loop: cst.For) -> list[cst.BaseExpression]:
     """What ``loop`` runs over, each part of a ``zip`` for itself."""
     call = loop.iter
@@ -118,25 +125,10 @@ def _iterated(loop: cst.For) -> list[cst.BaseExpression]:
     return [call]
 
 
-def _passes_on_less(node: cst.CSTNode, call: cst.Call, file: File) -> bool:
-    """Whether ``node``, around the ``call`` that gives parameters, uses none of their values."""
-    if isinstance(node, cst.Attribute):
-        return node.attr.value in ASKED
-    if isinstance(node, cst.Call):
-        func = node.func
-        counts = isinstance(func, cst.Name) and func.value in ("len", "any", "all")
-        return counts or _clips(func) or (file.resolved(func) or "").startswith(STATES)
-    if not isinstance(node, cst.BaseComp):
-        return False
-    targets = list(names_in(node.for_in.target))
-    names = {entry.value for entry in targets}
-    uses = [entry for entry in file.inside(node, cst.Name) if entry.value in names and entry not in targets]
-    return all(_is_asked(entry, file) for entry in uses)
-
-
-def _is_asked(name: cst.Name, file: File) -> bool:
-    parent = file.parent(name)
-    return isinstance(parent, cst.Attribute) and parent.attr.value in ASKED
+def _passes_on_less(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node``, around what gives parameters, works on shards or clips."""
+    func = node.func if isinstance(node, cst.Call) else None
+    return func is not None and (_clips(func) or (file.resolved(func) or "").startswith(STATES))
 
 
 def _is_plain(func: cst.BaseExpression) -> bool:

@@ -66,7 +66,7 @@ def added_plain(node: cst.AugAssign, file: File) -> Certainty:
 
 def is_made(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is a plain tensor that torch makes, or is computed from one."""
-    node = file.value(node)
+    node = file.objects.origin(node)
     if isinstance(node, cst.BinaryOperation):
         return is_made(node.left, file) or is_made(node.right, file)
     if not isinstance(node, cst.Call):

@@ -14,7 +14,8 @@ from fsdp_rules.file.rank_tests import asks_for_rank
 from fsdp_rules.file.stored_contexts import Entered, entered_by_name, is_rebound
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._summoned_parameters import Uses, uses_of
-from fsdp_rules.loop.gathered import may_be_gathered, reshard_before
+from fsdp_rules.loop.gathered import may_be_gathered
+from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrap_arguments import IGNORED, Given, given
 from fsdp_rules.verdict.diagnosis import Edit, Rebuild, ReplaceStatement, remove

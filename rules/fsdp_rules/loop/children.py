@@ -34,7 +34,6 @@ class Children(Rule):
 
     id = "FSDP231"
     name = "children"
-    words = (r"\b(named_)?children\(", r"\._(modules|parameters|buffers)\b", r"\b(named_)?modules\(")
     what_to_test = EFFECT
     visits = (cst.Attribute,)
     shim = True

@@ -79,7 +79,7 @@ def train(model, batches, optimizer):
             if (clip := clip_of(node, file)) is not None:
                 yield from self._call(node, clip, file)
         elif isinstance(node, cst.Call):
-            found = asked_for(node, "clip_grad_norm_", False, file)
+            found = asked_for(node, "clip_grad_norm_", file)
             if found is not None:
                 yield found
 

@@ -10,6 +10,7 @@ from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_with
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrappers import for_others, other_wrapper
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -67,14 +68,15 @@ def build(model, state, hook):
         held = found.certainty
         if held is Certainty.NO and (found.is_excluded or not _is_for_fsdp1(node, model, file)):
             return
-        if held is not Certainty.YES and "ddp" in file.project.flags:
+        others = other_wrapper(model, file) is not Certainty.NO
+        if held is Certainty.NO and others:
             yield Diagnosis(node, Level.REVIEW, f"assumes {file.code(model)} is a DDP model and keeps its hook")
             return
         known = _is_known(node, file)
         if file.settings.to == "shim":
             if not known:
                 yield Diagnosis(node, Level.REVIEW, DIFFERS, COMPARE)
-        elif held is not Certainty.YES or not file.settings.may_help:
+        elif (held is not Certainty.YES and not others) or not file.settings.may_help:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
@@ -83,13 +85,14 @@ def build(model, state, hook):
             )
         else:
             helper = file.ref("fsdp_compat.register_comm_hook")
-            yield Diagnosis(
+            native = Diagnosis(
                 node,
                 Level.SAFE if known else Level.REVIEW,
                 "torch's compression hook becomes the reduce_dtype of FSDP2" if known else DIFFERS,
                 "" if known else COMPARE,
                 edits=(Replace(node, lambda code: call_with(helper, code(model), node, code, file)),),
             )
+            yield for_others(native, node, model, file) if others else native
 
 
 def _is_for_fsdp1(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:

@@ -38,7 +38,6 @@ class ConvertedModels(Rule):
 
     id = "FSDP230"
     name = "converted-models"
-    words = (r"\.(share_memory|bfloat16|half|double|float|to|type)\(", r"\bSGD\(")
     what_to_test = EFFECT
     visits = (cst.Call,)
     shim = True

@@ -26,7 +26,6 @@ class Copies(Rule):
 
     id = "FSDP211"
     name = "copies"
-    words = ("deepcopy", r"\bcopy\(")
     what_to_test = "Compare the averaged weights with those of the old code after a few steps."
     visits = (cst.Call,)
     shim = True

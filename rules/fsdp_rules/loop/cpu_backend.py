@@ -40,7 +40,6 @@ class CpuBackend(Rule):
     id = CPU_BACKEND_RULE
     name = "cpu-backend"
     what_to_test = CLIPPING
-    words = (r"\binit_process_group\b",)
     visits = (cst.Call,)
     before = """
 import torch.distributed as dist

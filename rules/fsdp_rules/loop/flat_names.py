@@ -35,7 +35,6 @@ class FlatNames(Rule):
 
     id = "FSDP233"
     name = "flat-names"
-    words = (r"named_parameters\(", r"\._parameters\b")
     visits = (cst.Comparison, cst.Call)
     shim = True
     before = """

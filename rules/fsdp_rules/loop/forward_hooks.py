@@ -41,7 +41,6 @@ class ForwardHooks(Rule):
 
     id = "FSDP236"
     name = "forward-hooks"
-    words = (BEFORE, AFTER)
     what_to_test = EFFECT
     visits = (cst.Call,)
     shim = True

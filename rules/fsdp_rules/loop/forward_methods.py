@@ -39,13 +39,6 @@ class ForwardMethods(Rule):
     id = "FSDP210"
     name = "forward-methods"
     markers = ("model.forward(", "model.generate(")
-    words = (
-        r"\.forward\b",
-        r"\.\w*(generate|sample|rollout|encode|decode|predict|infer|embed|score|logits|loss|logprobs?)\w*\(",
-        r"\.(forward|compute)_\w+\(",
-        r"\.get_\w+\(",
-        r"\.\w+_(forward|step)\(",
-    )
     what_to_test = "Call each of these methods (`generate`, for example) on a sharded model, on several processes."
     visits = (cst.Attribute,)
     before = """
@@ -97,9 +90,9 @@ def sample(model, tokens):
                 node, Level.MANUAL, message, f"call {name} itself, or change forward before the model is sharded"
             )
         else:
-            # What only looks at a signature computes nothing; anything else may call it past the hooks.
-            level = Level.INFO if _inspected(node, file) else Level.REVIEW
-            yield Diagnosis(node, level, f"{name}.forward is now the model's own method, not that of FSDP1's wrapper")
+            yield Diagnosis(
+                node, Level.REVIEW, f"{name}.forward is now the model's own method, not that of FSDP1's wrapper"
+            )
 
     def _method(self, node: cst.Attribute, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         model = node.value

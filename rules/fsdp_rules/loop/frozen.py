@@ -8,9 +8,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.loop.gathered import may_reshard_before, reshard_before
+from fsdp_rules.loop.gathered import may_reshard_before
+from fsdp_rules.model.containing import containing
 from fsdp_rules.model.passes import Pass, last_passes
-from fsdp_rules.model.sharded import sharded_owner, sharded_part
+from fsdp_rules.model.resharding import reshard_before
+from fsdp_rules.model.sharded import sharded, sharded_owner, sharded_part
 from fsdp_rules.model.wrapping import assignments, may_wrap, model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -35,7 +37,6 @@ class FrozenLater(Rule):
 
     id = "FSDP218"
     name = "frozen-later"
-    words = ("requires_grad|freeze|set_trainable",)
     what_to_test = "Evaluate, freeze or unfreeze, and train for two steps: the second must change what the first did."
     visits = (cst.AssignTarget, cst.Call)
     before = """
@@ -70,7 +71,8 @@ def train(net, epochs):
         model = sharded_owner(found[0], file)
         sure = model is not None
         if model is None and sharded_part(found[0], file) is Certainty.MAYBE:
-            model = found[0]
+            around = (found[0], *containing(found[0], file))
+            model = next((one for one in around if sharded(one, file).certainty is not Certainty.NO), found[0])
         if model is None or not _is_later(node, found[1], file):
             return
         place = found[1] or node

@@ -31,7 +31,6 @@ class FsdpModules(Rule):
     id = "FSDP208"
     name = "fsdp-modules"
     moves_together = True
-    words = (r"\.apply\b",)
     what_to_test = EFFECT
     visits = (cst.Call, cst.Attribute)
     before = """

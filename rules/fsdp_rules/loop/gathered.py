@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import takewhile
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import brief, is_repeatable, last_name, names_in
+from fsdp_rules.file.expressions import brief, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
-from fsdp_rules.loop._parameter_reads import changes_in_place, parameter_reads
-from fsdp_rules.model.containing import containing
-from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
+from fsdp_rules.loop._parameter_reads import parameter_reads
+from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, writes, zips
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
-from fsdp_rules.model.passes import Pass, last_passes, may_run_between
-from fsdp_rules.model.sharded import Sharded, sharded
+from fsdp_rules.model.passes import Pass, awaits_backward, is_given_loss, last_passes, may_run_between
+from fsdp_rules.model.resharding import reshard_before, reshard_loop
+from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import model_of_parameters
-from fsdp_rules.project.optimizers import OPTIMIZER
+from fsdp_rules.model.wrap_strategies import stays_gathered
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertBefore, Replace
+from fsdp_rules.verdict.diagnosis import Diagnosis, InsertBefore, Replace, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
@@ -41,7 +39,9 @@ class GatheredParameters(Rule):
     optimizer built there trains nothing, and an average copies what is about to be freed. FSDP1 has one set of
     parameters. What ran before a function is followed to its callers, in all files. The optimizer's own `zero_grad()`
     always reaches the sharded parameters; where it is not known, the units are resharded first, which does nothing
-    where they are sharded already.
+    where they are sharded already. Between a forward and its backward gradients are cleared above the forward instead,
+    so that nothing is gathered twice, and reads that are the same of gathered parameters (devices, dtypes, names,
+    shapes, counts) are left alone. What is given the loss besides the parameters runs the backward itself.
 
     An evaluation and a step take 0.99 times the CPU time by the optimizer's zero_grad(), 1.04 by reshard() and
     one all-gather more, 1.04 by a root that reshards and two more (12 rounds on two gloo ranks of a busy CPU,
@@ -51,7 +51,6 @@ class GatheredParameters(Rule):
     id = "FSDP220"
     name = "gathered-parameters"
     markers = (".zero_grad(", ".parameters()")
-    words = (r"\.(named_)?parameters\(", r"\.(weight|bias)\b")
     what_to_test = "Evaluate between two steps, and compare the losses after it with those of the old code."
     visits = (cst.Module,)
     before = """
@@ -87,15 +86,21 @@ def train(net, batches):
             return
         resharded: dict[tuple[cst.CSTNode, str], cst.CSTNode] = {}
         for place, part, clears in parameter_reads(file):
-            model = _whole(part, clears, file)
-            if _only_counts(place) or _only_names(place, file) or _is_of_fsdp2(place, file):
+            model = whole_of(part, clears, file)
+            if _is_of_fsdp2(place, file):
                 continue
             if not _is_gathered(place, model, clears, file):
+                continue
+            forward = awaits_backward(place, file)
+            if not clears and _needs_no_shards(place, model, forward, file):
                 continue
             whole = clears and isinstance(place, cst.Call) and model is part
             optimizer = optimizer_of(model, place, file) if whole else None
             if optimizer is not None and isinstance(place, cst.Call):
                 yield self._by_optimizer(place, model, optimizer, file)
+                continue
+            if clears and forward is not None and (moved := _moved_above(place, forward, model, file)) is not None:
+                yield moved
                 continue
             statement = file.statement(place)
             block = file.parent(file.parent(statement) or statement)
@@ -104,7 +109,7 @@ def train(net, batches):
                 if before is not None and not clears and not may_run_between(before, place, file):
                     continue
                 resharded[block, file.code(model)] = place
-            yield self._resharded(place, model, file)
+            yield self._resharded(place, model, forward, file)
 
     def _by_optimizer(self, call: cst.Call, model: cst.BaseExpression, optimizer: str, file: File) -> Diagnosis:
         return Diagnosis(
@@ -114,10 +119,12 @@ def train(net, batches):
             edits=(Replace(call, lambda code: f"{optimizer}.zero_grad({', '.join(map(code, call.args))})"),),
         )
 
-    def _resharded(self, place: cst.CSTNode, model: cst.BaseExpression, file: File) -> Diagnosis:
+    def _resharded(
+        self, place: cst.CSTNode, model: cst.BaseExpression, forward: cst.Call | None, file: File
+    ) -> Diagnosis:
         message = f"after a forward, FSDP2 still holds gathered parameters: {file.code(model)} is resharded first"
         statement = file.statement(place)
-        if _is_given(model, file):
+        if is_given(model, file):
             ran = Pass.FORWARD in last_passes(place, file, given=model)
             return Diagnosis(
                 place,
@@ -134,11 +141,43 @@ def train(net, batches):
             )
         # FSDP1 keeps its root gathered over such a forward, and computes with it once more before it sees the change.
         edits = (reshard_before(statement, model, file),)
-        if not _writes(place, model, file):
+        if forward is not None:
+            message = f"{file.code(model)} is resharded first, and its backward gathers it a second time (FSDP1: once)"
+            advice = f"to gather no more often, do this above the forward in line {file.span(forward).line}"
+            return Diagnosis(place, Level.REVIEW, message, advice, edits=edits)
+        if not writes(place, model, file):
             return Diagnosis(place, Level.SAFE, message, edits=edits)
         message = f"{file.code(model)} is resharded first: its root reads this change at once (FSDP1: one step later)"
         advice = "if the losses after an evaluation have to be FSDP1's, change the parameters before it"
         return Diagnosis(place, Level.REVIEW, message, advice, edits=edits)
+
+
+def _needs_no_shards(place: cst.CSTNode, model: cst.BaseExpression, forward: cst.Call | None, file: File) -> bool:
+    """Whether ``place``, which clears nothing, may have gathered parameters, so that no backward gathers them again.
+
+    What is given the loss as well runs the backward before it does anything with them. Where FSDP1 keeps all units
+    gathered until their backward, they are whole there, too. One parameter by its name is whole, or in shards, under
+    both: the root is gathered up to its backward, and a unit is not.
+    """
+    if forward is None:
+        return isinstance(place, cst.Call) and is_given_loss(place, file)
+    is_alike = isinstance(place, cst.Attribute) or stays_gathered(model, file) is Certainty.YES
+    return is_alike and not writes(place, model, file)
+
+
+def _moved_above(place: cst.CSTNode, forward: cst.Call, model: cst.BaseExpression, file: File) -> Diagnosis | None:
+    """The verdict where gradients are cleared above ``forward`` as well as below it; None where they are not."""
+    statement, above = file.statement(place), file.statement(forward)
+    plain = isinstance(statement, cst.Expr) and statement.value is place and isinstance(above, cst.BaseSmallStatement)
+    if not plain or statement not in file.block(above) or not is_repeatable(model):
+        return None
+    sharded_there = last_passes(above, file) <= {Pass.BACKWARD, Pass.RESHARD}
+    first = "" if sharded_there else f"{reshard_loop(above, model, file)(file.code)}\n"
+    message = (
+        f"after a forward, this would only reach gathered parameters: it is moved above line {file.span(above).line}"
+    )
+    edits = (remove(statement), InsertBefore(above, lambda code: f"{first}{code(place)}"))
+    return Diagnosis(place, Level.SAFE, message, edits=edits)
 
 
 def _is_of_fsdp2(place: cst.CSTNode, file: File) -> bool:
@@ -159,48 +198,8 @@ def may_reshard_before(place: cst.CSTNode, model: cst.BaseExpression, file: File
     )
 
 
-def reshard_before(statement: cst.CSTNode, model: cst.BaseExpression, file: File) -> Edit:
-    """The edit that reshards every unit of ``model`` in front of ``statement``."""
-    module = file.ref("torch.distributed.fsdp.FSDPModule")
-    unit = file.fresh(statement, "unit", "fsdp_unit")
-    return InsertBefore(
-        statement,
-        lambda code: (
-            f"for {unit} in {code(model)}.modules():\n    if isinstance({unit}, {module}):\n        {unit}.reshard()"
-        ),
-    )
-
-
-def _whole(part: cst.BaseExpression, clears: bool, file: File) -> cst.BaseExpression:
-    """The sharded model that ``part`` is a part of, ``part`` itself where none is known."""
-    for node in (part, *containing(part, file)):
-        held = _held(node, file).certainty
-        if held is not Certainty.NO and not (clears and _is_itself(node, held)):
-            return node
-        # An optimizer that an object has beside its model is none of the model's parts.
-        if clears and (FOREIGN.search(last_name(node)) or OPTIMIZER.search(last_name(node))):
-            return part
-    return part
-
-
-def _is_itself(node: cst.BaseExpression, held: Certainty) -> bool:
-    """Whether ``node`` is an object that is a model by the name of its method alone."""
-    return isinstance(node, cst.Name) and node.value in ("self", "cls") and held is not Certainty.YES
-
-
-def _held(model: cst.BaseExpression, file: File) -> Sharded:
-    """Whether ``model`` is a sharded one, or may be, since it is what a function gives."""
-    found = sharded(model, file)
-    return replace(found, certainty=Certainty.MAYBE) if _is_given(model, file) else found
-
-
-def _is_given(model: cst.BaseExpression, file: File) -> bool:
-    found = sharded(model, file)
-    return found.certainty is Certainty.NO and not found.is_excluded and is_given_by_call(model, file)
-
-
 def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, file: File) -> bool:
-    held = _held(model, file)
+    held = held_of(model, file)
     if (
         held.certainty is Certainty.NO
         or held.is_excluded
@@ -211,8 +210,8 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
         return False
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False
-    changes = clears or _zips(place) or (isinstance(place, cst.For) and _writes(place, model, file))
-    return may_be_gathered(place, held, changes, file, model if _is_given(model, file) else None)
+    changes = clears or zips(place) or (isinstance(place, cst.For) and writes(place, model, file))
+    return may_be_gathered(place, held, changes, file, model if is_given(model, file) else None)
 
 
 def may_be_gathered(
@@ -224,64 +223,3 @@ def may_be_gathered(
     """
     passes = last_passes(place, file, made_here=held.is_made_here, given=given)
     return not passes <= {Pass.BACKWARD, Pass.RESHARD} if changes else Pass.FORWARD in passes
-
-
-def _only_counts(place: cst.CSTNode) -> bool:
-    """``sum(p.numel() for p in model.parameters())``: gathered and sharded parameters say the same."""
-    given = place.args[0].value if isinstance(place, cst.Call) and len(place.args) == 1 else None
-    elt = given.elt if isinstance(given, cst.GeneratorExp | cst.ListComp) else None
-    func = elt.func if isinstance(elt, cst.Call) and not elt.args else None
-    return isinstance(func, cst.Attribute) and func.attr.value in ("numel", "nelement", "dim", "size")
-
-
-def _only_names(place: cst.CSTNode, file: File) -> bool:
-    """``for name, _ in model.named_parameters()``: gathered and sharded parameters have the same names."""
-    loop = place if isinstance(place, cst.For) else file.parent(place)
-    target = loop.target if isinstance(loop, cst.For | cst.CompFor) else None
-    value = target.elements[-1].value if isinstance(target, cst.Tuple) and len(target.elements) == 2 else None
-    return isinstance(value, cst.Name) and value.value == "_"
-
-
-def _writes(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
-    """Whether ``place`` is a loop that changes in place the parameters that it runs over, or leads to such changes."""
-    loop = place if isinstance(place, cst.For) else None
-    if isinstance(place, cst.Attribute):
-        return place.attr.value != "grad" and changes_in_place(place, file)
-    if loop is None and changes_in_place(place, file):
-        return True
-    target = None if loop is None else _own_target(loop, model, file)
-    names = set() if target is None else {entry.value for entry in names_in(target)}
-    whole = file.function(place) or file.statement(place) if loop is None else loop.body
-    for call in file.inside(whole, cst.Call):
-        func = call.func
-        if not isinstance(func, cst.Attribute) or not func.attr.value.endswith("_") or func.attr.value[0] == "_":
-            continue
-        changed = func.value
-        is_data = isinstance(changed, cst.Attribute) and changed.attr.value == "data"
-        if isinstance(changed, cst.Attribute) and is_data:
-            changed = changed.value
-        if func.attr.value == "requires_grad_":
-            continue
-        if loop is not None and isinstance(changed, cst.Name) and changed.value in names:
-            return True
-        if loop is None and (is_data or isinstance(changed, cst.Subscript)):
-            return True
-    return False
-
-
-def _own_target(loop: cst.For, model: cst.BaseExpression, file: File) -> cst.CSTNode:
-    """What of the target of ``loop`` runs over the model's parameters: of ``zip(saved, model.parameters())`` half."""
-    target, call = loop.target, loop.iter
-    if _zips(loop) and isinstance(call, cst.Call) and isinstance(target, cst.Tuple):
-        found = [model_of_parameters(argument.value, file) for argument in call.args]
-        mine = [one is not None and file.code(_whole(one, False, file)) == file.code(model) for one in found]
-        if len(mine) == len(target.elements) and mine.count(True) == 1:
-            return target.elements[mine.index(True)].value
-    return target
-
-
-def _zips(place: cst.CSTNode) -> bool:
-    """Whether ``place`` goes through the parameters of two models, as averages and updates of teachers do."""
-    return isinstance(place, cst.For) and (
-        isinstance(place.iter, cst.Call) and isinstance(place.iter.func, cst.Name) and place.iter.func.value == "zip"
-    )

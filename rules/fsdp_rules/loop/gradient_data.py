@@ -8,11 +8,12 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._aware import is_aware
 from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.loop._not_sharded_yet import is_filled_before_sharding
 from fsdp_rules.loop._plain_tensors import is_made
 from fsdp_rules.loop._sent import COLLECTIVES, is_collective, sent, sent_together
-from fsdp_rules.loop.hand_reduced import AWARE, HandReducedNorms
+from fsdp_rules.loop.hand_reduced import HandReducedNorms
 from fsdp_rules.model.parameters import sharded_gradient, sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.tensors import may_be_tensor, same_values
@@ -58,12 +59,6 @@ class GradientData(Rule):
 
     id = "FSDP222"
     name = "gradient-data"
-    words = (
-        r"\.grad\b",
-        r"\.(named_)?parameters\(",
-        r"\bgrads?\b",
-        r"broadcast|all_reduce|gather|scatter|_foreach_norm|_sync_\w+\(",
-    )
     markers = ((".grad", "parameters()"), ("Optimizer)", "all_reduce"))
     what_to_test = CLIPPING
     visits = (cst.Module,)
@@ -99,24 +94,16 @@ def train(model, batch):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """The first gradient, or parameter that a collective is given, in each function that reads them as data."""
+        """Every gradient that is read as data, and every parameter that a collective is given."""
         if "fsdp1" not in file.project.flags:
             return
         yield from _own_optimizers(file)
-        done = {file.function(found.node) for found in HandReducedNorms().visit(file.module, file)}
-        asked = set(done)
+        told = {found.node for found in HandReducedNorms().visit(file.module, file)}
         for place in _read(file):
-            function = file.function(place)
-            if function in done or is_summoned(place, file) or is_filled_before_sharding(place, file):
+            if place in told or is_summoned(place, file) or is_filled_before_sharding(place, file):
                 continue
-            if AWARE.search(file.code(function or file.module)):
-                continue
-            found = _diagnosis(place, file)
-            if found.level is Level.MANUAL:
-                done.add(function)
-            if found.level is Level.MANUAL or function not in asked:
-                yield found
-            asked.add(function)
+            if not is_aware(place, file):
+                yield _diagnosis(place, file)
 
 
 def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:
@@ -136,16 +123,16 @@ def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:
 
 
 def _own_optimizers(file: File) -> Iterator[Diagnosis]:
-    """The first collective in each class of an optimizer, which sums up over ranks what are DTensors under FSDP2."""
+    """Every collective in a class of an optimizer, which sums up over ranks what are DTensors under FSDP2."""
     for owner in file.nodes(cst.ClassDef):
-        if not any(last_name(base.value).endswith("Optimizer") for base in owner.bases) or AWARE.search(
-            file.code(owner)
-        ):
+        if not any(last_name(base.value).endswith("Optimizer") for base in owner.bases):
             continue
         calls = [call for call in file.inside(owner, cst.Call) if is_collective(call, file)]
-        if calls and "param_groups" in file.code(owner):
+        for call in calls if "param_groups" in file.code(owner) else ():
+            if is_aware(call, file):
+                continue
             yield Diagnosis(
-                calls[0],
+                call,
                 Level.MANUAL,
                 f"{owner.name.value} reduces its numbers over ranks: those of DTensors are global already, or raise",
                 "take every number of p.grad.to_local() and of states made from p.to_local(), or use another optimizer",

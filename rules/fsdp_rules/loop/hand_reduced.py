@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._aware import is_aware
 from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import model_of_parameter
@@ -22,7 +22,6 @@ REDUCTIONS = frozenset({"all_reduce", "reduce"})
 #: What a gradient may go through on its way into a norm.
 PASSED_ON = frozenset({"abs", "cpu", "data", "detach", "double", "flatten", "float", "pow", "square", "to", "view"})
 #: Code that knows of DTensors already.
-AWARE = re.compile(r"\bDTensor\b|\bto_local\b|\bfull_tensor\b")
 SUMMED = "the norm of a DTensor may be global already: all_reduce then counts it twice"
 ADVICE = (
     "use p.grad.to_local(), this rank's shard as under FSDP1 (grad.norm() ** 2 is global under FSDP2, "
@@ -43,7 +42,6 @@ class HandReducedNorms(Rule):
     id = "FSDP216"
     name = "hand-reduced-norm"
     markers = ((".grad", "reduce"),)
-    words = (r"\.grad\b",)
     what_to_test = CLIPPING
     visits = (cst.Module,)
     shim = True
@@ -74,16 +72,14 @@ def train(model, batch):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """The first gradient that a function or class takes a norm of, where it or its caller reduces over ranks."""
+        """Every gradient that a function or class takes a norm of, where it or its caller reduces over ranks."""
         if "fsdp1" not in file.project.flags:
             return
-        seen: set[cst.CSTNode] = set()
         for gradient in _normed(file):
             whole = _outermost(gradient, file)
-            if whole is None or whole in seen or not _may_be_sharded(gradient, file):
+            if whole is None or not _may_be_sharded(gradient, file):
                 continue
-            seen.add(whole)
-            if _is_reduced(whole, file) and not AWARE.search(file.code(whole)):
+            if _is_reduced(whole, file) and not is_aware(gradient, file):
                 sure = sharded_parameter(gradient.value, file) is Certainty.YES
                 message = SUMMED if sure else f"if these parameters are sharded, {SUMMED}"
                 yield Diagnosis(gradient, Level.MANUAL, message, ADVICE)

@@ -47,11 +47,6 @@ class IndirectAccess(Rule):
 
     id = "FSDP235"
     name = "indirect-access"
-    words = (
-        r"\b(getattr|hasattr|delattr|attrgetter|methodcaller|reduce|weakref|__getattr__|__getattribute__)\b",
-        r"\bModule\.\w+\(",
-        r"\b(type\([\w.]+\)|__class__)\.\w+\(",
-    )
     what_to_test = EFFECT
     visits = (cst.Call,)
     before = """
@@ -136,7 +131,7 @@ def _taken(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, lis
         elif method in BOUND and given and _is_class_of(given[0], owner, file):
             yield given[0], [method]
     if file.resolved(call.func) == "functools.reduce" and len(given) == 3 and file.code(given[0]) == "getattr":
-        yield given[2], [_text(entry) for entry in elements(file.value(given[1])) or []]
+        yield given[2], [_text(entry) for entry in elements(file.objects.origin(given[1])) or []]
 
 
 def _is_class_of(model: cst.BaseExpression, owner: cst.BaseExpression, file: File) -> bool:

@@ -16,6 +16,7 @@ from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.unbound_names import is_only_binding, unbound
+from fsdp_rules.model.wrappers import other_wrapper
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
@@ -38,7 +39,6 @@ class ModuleAccess(Rule):
     id = "FSDP206"
     name = "module-access"
     markers = (".module",)
-    words = (r"\.module\b",)
     what_to_test = EFFECT
     visits = (cst.Attribute, cst.While)
     before = """
@@ -105,7 +105,8 @@ def unwrap(model):
             return
         certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE or _is_a_unit(receiver, file)
         if guard is Guard.NONE and held is Certainty.YES:
-            certain = certain or "ddp" not in file.project.flags or _wraps_with_fsdp_alone(file)
+            alone = "ddp" not in file.project.flags or _wraps_with_fsdp_alone(file)
+            certain = certain or (alone and other_wrapper(receiver, file) is Certainty.NO)
         if isinstance(file.parent(node), cst.AssignTarget | cst.AugAssign | cst.Del):
             yield Diagnosis(
                 node,

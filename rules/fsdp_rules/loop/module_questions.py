@@ -33,7 +33,6 @@ class ModuleQuestions(Rule):
 
     id = "FSDP234"
     name = "module-questions"
-    words = (r"[\"']module[\"']",)
     what_to_test = EFFECT
     visits = (cst.Call,)
     before = """

@@ -40,7 +40,6 @@ class NameSurgery(Rule):
     id = "FSDP207"
     name = "name-surgery"
     spelled = ("_fsdp_wrapped_module", "_fpw_module")
-    words = (r"\bnamed_(parameters|modules|buffers)\(",)
     what_to_test = EFFECT
     visits = (cst.SimpleString, cst.FormattedStringText, cst.Comparison, cst.Call)
     shim = True
@@ -121,13 +120,13 @@ def _level(node: cst.CSTNode, file: File, depth: int = 0) -> Level | None:
     if isinstance(parent, cst.Element | cst.DictElement):
         return _of_display(parent, file, depth)
     if isinstance(parent, cst.Param):
-        return Level.INFO
+        return Level.REVIEW
     if isinstance(parent, cst.Assign | cst.AnnAssign) and depth < 3:
         targets = [entry.target for entry in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
         if all(isinstance(target, cst.Name) for target in targets):
             names = [target.value for target in targets if isinstance(target, cst.Name)]
             uses = [_level(use, file, depth + 1) for name in names for use in file.uses(name)]
-            return Level.MANUAL if Level.MANUAL in uses else Level.INFO
+            return next((one for one in (Level.MANUAL, Level.REVIEW) if one in uses), Level.INFO)
     return Level.MANUAL
 
 
@@ -153,8 +152,13 @@ def _argument(argument: cst.Arg, file: File) -> Level | None:
         return None
     function = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     name = function.value if isinstance(function, cst.Name) else ""
-    if name in REMOVING or name in ("hasattr", "len") or (name == "getattr" and len(call.args) == 3):
+    if name in REMOVING or name == "len":
         return Level.INFO
+    if name == "getattr" and len(call.args) == 3:
+        # Without the wrapper the object itself is what the wrapper held.
+        return Level.INFO if file.code(call.args[2].value) == file.code(call.args[0].value) else Level.REVIEW
+    if name == "hasattr":
+        return Level.REVIEW
     return Level.INFO if _guards_removal(call, file) else Level.MANUAL
 
 

@@ -31,7 +31,6 @@ class NativeClip(Rule):
 
     id = "FSDP215"
     name = "native-clip"
-    words = ("clip_grad_norm_",)
     what_to_test = CLIPPING
     visits = (cst.Call,)
     shim = True

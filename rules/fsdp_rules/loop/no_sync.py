@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import attribute_of, element_text, is_repeatable
+from fsdp_rules.file.expressions import attribute_of, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.nothing import Chosen, chosen
-from fsdp_rules.file.reaching import definitions
-from fsdp_rules.file.tree import Code
-from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.loop._stored_sync import Pushed, pushed, stored, synchronised
+from fsdp_rules.loop._stored_sync import pushed, stored, synchronised
 from fsdp_rules.loop._sync_blocks import NO_SYNC, SYNC_FLAG, around, count, nested, rebinds
+from fsdp_rules.loop._sync_flags import Flags
 from fsdp_rules.model.asked_for import asked_for
-from fsdp_rules.model.guards import is_under_ddp
+from fsdp_rules.model.guards import is_under_ddp, is_under_hasattr
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrap_strategies import stays_gathered
+from fsdp_rules.model.wrappers import is_wrapped_here, other_wrapper
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Rebuild, Replace, ReplaceStatement
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Rebuild, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
 FSDP_WORD = re.compile(r"fsdp|FullySharded", re.IGNORECASE)
-Statements = list[cst.SimpleStatementLine | cst.BaseCompoundStatement]
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,9 @@ class NoSync(Rule):
     handed on, nested in another one, looked up by `getattr` with a default on a model that another function wraps, or
     may be DDP's, the helper `fsdp_compat.no_sync(model)` replaces it and restores the previous value. Under a test for
     DDP it is kept.
+
+    A model of SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2 is kept gathered inside, as under FSDP1: set_reshard_after_backward
+    gets the same flag, without which every micro-batch would gather all parameters again.
 
     Inside, FSDP2 accumulates in the dtype of the reduction, FSDP1 in the dtype of the computation: the same in fp32,
     more precise if only the reduction is fp32.
@@ -99,15 +101,13 @@ def train(model, batches):
             held = sharded(receiver, file).certainty
             parent = file.parent(node)
             call = parent if isinstance(parent, cst.Call) and parent.func is node else None
-            plain = held is Certainty.YES and not _may_be_ddp(receiver, held, file) and _is_wrapped_here(receiver, file)
+            # Wrapped elsewhere, a default may be for a model without one.
+            plain = held is Certainty.YES and is_wrapped_here(receiver, file)
             edits = _native(node, call, receiver, file) if plain and (call is None or not call.args) else None
             if edits is not None:
-                assumptions = _assumptions(file.code(receiver), held, False, file)
-                message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
-                level = Level.REVIEW if assumptions else Level.SAFE
-                yield Diagnosis(node, level, message, edits=tuple(edits))
+                yield _flagged(node, receiver, edits, _assumptions(file.code(receiver), held, False, file), file)
                 return
-        found = asked_for(node, "no_sync", "ddp" in file.project.flags, file)
+        found = asked_for(node, "no_sync", file)
         if found is not None:
             yield found
 
@@ -122,9 +122,10 @@ def train(model, batches):
         if call is None and (held is Certainty.NO or isinstance(parent, cst.AssignTarget)):
             return
         name = file.code(receiver)
-        may_be_ddp = _may_be_ddp(receiver, held, file)
+        other = other_wrapper(receiver, file)
+        may_be_ddp = other is not Certainty.NO
         if held is Certainty.NO and may_be_ddp and not FSDP_WORD.search(file.text):
-            if _ddp(receiver, file) is Certainty.YES:
+            if other is Certainty.YES:
                 return
             yield Diagnosis(node, Level.REVIEW, f"assumes {name} is a DDP model and keeps its no_sync")
             return
@@ -141,11 +142,12 @@ def train(model, batches):
             return
         assumptions = _assumptions(name, held, may_be_ddp, file)
         level = Level.REVIEW if assumptions else Level.SAFE
-        stays = may_be_ddp or file.settings.prefers_helpers
+        # Whoever asks for the method has models without it, which may be in a wrapper of another library.
+        shared = held is not Certainty.YES and is_under_hasattr(node, name, NO_SYNC, file)
+        stays = may_be_ddp or shared or file.settings.prefers_helpers
         edits = None if stays else _native(node, call, receiver, file)
         if edits is not None:
-            message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
-            yield Diagnosis(node, level, message, edits=tuple(edits))
+            yield _flagged(node, receiver, edits, assumptions, file)
             return
         if not file.settings.may_help:
             yield Diagnosis(
@@ -165,26 +167,17 @@ def train(model, batches):
         yield Diagnosis(node, level, message, _cure(name, may_be_ddp), edits=(edit,))
 
 
-def _is_wrapped_here(receiver: cst.BaseExpression, file: File) -> bool:
-    """Whether the function itself wraps ``receiver`` on every way: else a default may be for a model without one."""
-    reached = definitions(receiver, file) if isinstance(receiver, cst.Name) else None
-    made = [entry.value if isinstance(entry, cst.Assign) else None for entry in reached or ()]
-    return bool(made) and all(isinstance(value, cst.Call) and file.fsdp1(value.func) == FSDP for value in made)
-
-
-def _may_be_ddp(receiver: cst.BaseExpression, held: Certainty, file: File) -> bool:
-    """Whether the model may be in torch's DistributedDataParallel, which some file of the project names."""
-    if ("ddp" if held is not Certainty.YES else "ddp_wraps") not in file.project.flags:
-        return False
-    return held is Certainty.NO or _ddp(receiver, file) is not Certainty.NO
-
-
-def _ddp(receiver: cst.BaseExpression, file: File) -> Certainty:
-    """How sure it is that the model is in DistributedDataParallel, for all that is followed."""
-    text, models = element_text(receiver), file.project.ddp
-    if text is None or models is None:
-        return Certainty.MAYBE
-    return models.find(file.path, file.scope(receiver), text).certainty
+def _flagged(
+    node: cst.CSTNode, receiver: cst.BaseExpression, edits: Sequence[Edit], assumptions: list[str], file: File
+) -> Diagnosis:
+    """The verdict where flags are set around the block."""
+    advice = ""
+    if stays_gathered(receiver, file) is Certainty.MAYBE:
+        name = file.code(receiver)
+        assumptions = [f"assumes {name} is not of SHARD_GRAD_OP, which FSDP1 keeps gathered in no_sync", *assumptions]
+        advice = f"if it is, call {name}.set_reshard_after_backward(...) with the same flag, or it gathers every time"
+    message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
+    return Diagnosis(node, Level.REVIEW if assumptions else Level.SAFE, message, advice, edits=tuple(edits))
 
 
 def _cure(name: str, may_be_ddp: bool) -> str:
@@ -208,33 +201,24 @@ def _native(
     node: cst.Attribute | cst.Call, call: cst.Call | None, receiver: cst.BaseExpression, file: File
 ) -> Sequence[Edit] | None:
     """The edits that set a flag in the place of ``node``, None where none can be set."""
+    flags = Flags(receiver, stays_gathered(receiver, file) is Certainty.YES, file)
     item = _item(call, receiver, file) if call is not None else None
     if item is not None:
-        return (Rebuild(item.block, _flagged(item.position, receiver, _hanging(item.choice), file)),)
+        return (Rebuild(item.block, flags.around(item.position, _hanging(item.choice))),)
     push = pushed(call, file) if call is not None else None
     if push is not None:
         alone = count(push.block, file, NO_SYNC, SYNC_FLAG) == 1
-        return (
-            (_pushed(push, receiver),) if alone and is_repeatable(receiver) and not around(push.block, file) else None
-        )
+        return (flags.pushed(push),) if alone and is_repeatable(receiver) and not around(push.block, file) else None
     held = stored(node if call is None else call, receiver, file)
     if held is None or rebinds(held.block, receiver, file) or nested(held.block, file, held.made):
         return None
     value = (lambda code: held.flag) if held.condition is None else _hanging(held.condition)
-    block = Rebuild(held.block, _flagged(held.position, receiver, value, file))
+    block = Rebuild(held.block, flags.around(held.position, value))
     return (block, *held.edits) if held.is_first else ()
 
 
 def _hanging(choice: Chosen) -> Build:
     return lambda code: synchronised(choice, code)
-
-
-def _pushed(push: Pushed, receiver: cst.BaseExpression) -> Edit:
-    def build(code: Code) -> str:
-        flag = f"{code(receiver)}.{SYNC_FLAG}"
-        return f"{flag}({synchronised(push.choice, code)})\n{push.stack}.callback({flag}, True)"
-
-    return ReplaceStatement(push.statement, build)
 
 
 def _item(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Item | None:
@@ -256,34 +240,3 @@ def _item(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Item | No
     if not is_repeatable(receiver) or rebinds(block, receiver, file) or nested(block, file):
         return None
     return Item(block, position, choice)
-
-
-def _flagged(
-    position: int, receiver: cst.BaseExpression, synchronises: Build, file: File
-) -> Callable[[cst.BaseCompoundStatement, Code], Statements]:
-    def build(statement: cst.BaseCompoundStatement, code: Code) -> Statements:
-        block = cst.ensure_type(statement, cst.With)
-        text = code(receiver)
-        items = [entry for place, entry in enumerate(block.items) if place != position]
-        body: cst.BaseSuite = _indented(block.body)
-        if items:
-            items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            body = cst.IndentedBlock([block.with_changes(items=items)])
-        final = cst.Finally(cst.IndentedBlock([_set(text, "True", file)]))
-        return [_set(text, synchronises(code), file), cst.Try(body=body, finalbody=final)]
-
-    return build
-
-
-def _set(receiver: str, value: str, file: File) -> cst.SimpleStatementLine:
-    statement = cst.parse_statement(
-        f"{receiver}.set_requires_gradient_sync({value})", config=file.module.config_for_parsing
-    )
-    return cst.ensure_type(statement, cst.SimpleStatementLine)
-
-
-def _indented(body: cst.BaseSuite) -> cst.BaseSuite:
-    if isinstance(body, cst.SimpleStatementSuite):
-        line = cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)
-        return cst.IndentedBlock([line])
-    return body

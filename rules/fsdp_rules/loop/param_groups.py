@@ -25,7 +25,6 @@ class ParameterGroups(Rule):
 
     id = "FSDP213"
     name = "parameter-groups"
-    words = (r"\.ndim\b", r"\.dim\(\)", r"\.shape\b")
     visits = (cst.Attribute, cst.Call)
     shim = True
     before = """

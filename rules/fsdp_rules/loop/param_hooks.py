@@ -40,7 +40,6 @@ class ParameterHooks(Rule):
 
     id = "FSDP212"
     name = "parameter-hooks"
-    words = ("register_hook",)
     what_to_test = EFFECT
     visits = (cst.Call,)
     shim = True

@@ -8,10 +8,10 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._aware import is_aware
 from fsdp_rules.loop._flat_shards import flat_uses
 from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.loop._reductions import is_only_reported, joins, reduced, reduced_one_by_one, reduces
-from fsdp_rules.loop.hand_reduced import AWARE
 from fsdp_rules.loop.rank_guards import RankGuards
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
@@ -48,11 +48,6 @@ class ParameterNumbers(Rule):
     id = "FSDP227"
     name = "parameter-numbers"
     markers = (".parameters()", "parameters_to_vector")
-    words = (
-        r"\b(max|mean|min|norm|prod|std|sum|var|vector_norm)\(",
-        r"\b(cat|_foreach_norm|\w+_to_\w+)\(",
-        r"\.(weight|bias|parameters\()",
-    )
     what_to_test = "Compare the norms of the parameters with those of the old code on all ranks."
     visits = (cst.Module,)
     shim = True
@@ -81,20 +76,20 @@ def train(model):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """The first number of a parameter in each function that takes some."""
+        """Every number that is taken of a parameter."""
         if "fsdp1" not in file.project.flags:
             return
-        spoken: dict[cst.CSTNode | None, Level] = {}
+        # A number and the parameter that it is of are two findings about one statement.
+        told: dict[cst.CSTNode, Level] = {}
         flat = ((place, held, Level.MANUAL, text) for place, held, text in flat_uses(file))
         for place, held, level, text in (*_taken(file), *flat):
-            function = file.function(place)
-            if is_summoned(place, file) or AWARE.search(file.code(function or file.module)):
+            if is_summoned(place, file) or is_aware(place, file):
                 continue
             if any(found.level is Level.MANUAL for found in RankGuards().visit(place, file)):
                 continue
-            if spoken.get(function) in (level, Level.MANUAL):
+            if told.get(file.statement(place)) in (level, Level.MANUAL):
                 continue
-            spoken[function] = level
+            told[file.statement(place)] = level
             message = text if held is Certainty.YES else f"if this model is sharded: {text}"
             yield Diagnosis(place, level, message, REPORTED if level is Level.REVIEW else ADVICE)
 

@@ -44,7 +44,6 @@ class RandomValues(Rule):
     id = "FSDP226"
     name = "random-values"
     markers = ("reset_parameters(", "init_weights(")
-    words = (r"(reset|init|initiali[sz]e)_\w+\(", r"(normal|uniform|orthogonal|random)_\(", r"rand\w*_like|bernoulli")
     what_to_test = EFFECT
     visits = (cst.Call,)
     shim = True

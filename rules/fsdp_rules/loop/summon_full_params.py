@@ -12,6 +12,7 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._summoned_block import PARAMETERS, Native, native
 from fsdp_rules.loop.forward_methods import COMPUTES
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrappers import other_wrapper
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -144,6 +145,8 @@ def _native(node: cst.Attribute, call: cst.CSTNode | None, held: Certainty, file
     if known.certainty is Certainty.NO and known.is_excluded:
         return f"{file.code(model)} is not sharded here"
     # FSDP1's static method was called on it. On another model what is written stops with an AttributeError.
+    if other_wrapper(model, file) is not Certainty.NO:
+        return f"{file.code(model)} may be in another wrapper, for which it does nothing"
     if known.certainty is not Certainty.YES:
         found.notes.append(f"assumes {file.code(model)} is the sharded model")
     return found

@@ -40,7 +40,6 @@ class TypeChecks(Rule):
 
     id = "FSDP205"
     name = "type-check"
-    words = (r"\bFSDP\b", r"\btype\(|\b__class__\b")
     what_to_test = EFFECT
     visits = (cst.Name, cst.Attribute, cst.Call, cst.Comparison, cst.SimpleString)
     shim = True
@@ -211,7 +210,7 @@ def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnos
     root = (dotted(node) or "").partition(".")[0]
     if file.aliases.get(root, "torch.").startswith("torch."):
         return Diagnosis(
-            node, Level.INFO, f"{subject} is tested for FSDPModule as well, so the FSDP1 branch is no longer taken"
+            node, Level.REVIEW, f"{subject} is tested for FSDPModule as well, so the FSDP1 branch is no longer taken"
         )
     # The name's own file makes it another name of FSDPModule, which both tests ask for then.
     return Diagnosis(

@@ -33,7 +33,6 @@ class UnseenFunctions(Rule):
 
     id = "FSDP223"
     name = "unseen-function"
-    words = (r"\bdef __getattr(ibute)?__\b",)
     visits = (cst.Call, cst.FunctionDef)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -44,7 +44,6 @@ class Unwrapping(Rule):
 
     id = "FSDP221"
     name = "unwrapping"
-    words = (r"\.module\b", r"[\"']module[\"']", "_fsdp_wrapped_module")
     alone = (r"\.module\b",)
     markers = (".module",)
     what_to_test = EFFECT

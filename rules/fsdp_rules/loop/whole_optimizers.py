@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._aware import is_aware
 from fsdp_rules.loop._reductions import OF_MANY, REDUCES
 from fsdp_rules.loop._update_numbers import is_only_kept
-from fsdp_rules.loop.hand_reduced import AWARE
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import model_of_parameters
@@ -31,6 +31,12 @@ NUMBERS = REDUCES - {"item", "max", "min"} | OF_MANY
 #: Optimizers whose kernels get addresses of plain tensors, and whose states are in blocks of what they get.
 IN_BLOCKS = "bitsandbytes.optim."
 BLOCKS = "{name} is made for plain tensors (FSDP1: flat shards), and its kernels are not for DTensors"
+#: torch's own optimizers that raise in their first step on DTensors (run with torch 2.13), by the argument that makes
+#: them do so; none where all of them do.
+NO_DTENSORS = {"Adagrad": "fused", "Rprop": None, "SGD": "fused"}
+RAISES = "torch.optim.{name} raises in its first step: DTensors lack operations that it uses"
+NOT_FUSED = "remove fused=True, and compare the losses"
+ON_SHARDS = "use another optimizer, or a subclass whose step works on p.to_local() and p.grad.to_local()"
 TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit, and compare the losses"
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
 KEPT = "{name} keeps numbers of whole parameters (FSDP1: flat shards), which its steps do not use"
@@ -47,14 +53,14 @@ class WholeOptimizers(Rule):
     FSDP1 gives an optimizer flat, one-dimensional shards, so a norm, a row or a column that it takes is one of a
     rank's own shard. FSDP2's parameters are DTensors of their full shape: norms are global, and matrices have rows and
     columns. The steps are other ones, with the shim too. The optimizers of bitsandbytes quantize their state in blocks
-    of what they are given, by kernels that do not know DTensors. An optimizer of the program that reduces such numbers
+    of what they are given, by kernels that do not know DTensors. `torch.optim.Rprop`, and `SGD` and `Adagrad` with
+    `fused=True`, use operations that DTensors lack. An optimizer of the program that reduces such numbers
     over ranks by hand is reported by FSDP222.
     """
 
     id = "FSDP228"
     name = "whole-parameter-optimizers"
     markers = (("Optimizer)", "param_groups"),)
-    words = (r"Optimizer\)", "|".join(sorted(WHOLE)), "bitsandbytes")
     what_to_test = "Compare the losses of some hundred steps with those of the old code."
     visits = (cst.Call, cst.ClassDef)
     shim = True
@@ -83,6 +89,8 @@ def build(model):
         name = _class_of(node, file) if isinstance(node, cst.Call) else ""
         if isinstance(node, cst.Call) and (file.resolved(node.func) or "").startswith(IN_BLOCKS):
             yield from _of_blocks(node, file)
+        elif isinstance(node, cst.Call) and _raises(node, file):
+            yield from _of_plain_tensors(node, name, file)
         elif isinstance(node, cst.Call) and name in WHOLE and node.args:
             value = node.args[0].value
             model = model_of_parameters(value, file)
@@ -92,14 +100,37 @@ def build(model):
         elif isinstance(node, cst.ClassDef) and any(last_name(base.value).endswith("Optimizer") for base in node.bases):
             held = file.project.entered.is_given_model(node.name.value)
             numbers = _numbers(node, file) if held is not Certainty.NO else []
-            used = next((one for one in numbers if not is_only_kept(one, node, file)), None)
-            if used is not None:
-                level = Level.MANUAL if held is Certainty.YES else Level.REVIEW
-                yield _diagnosis(used, node.name.value, held, level)
-            elif numbers:
+            used = [one for one in numbers if not is_only_kept(one, node, file)]
+            level = Level.MANUAL if held is Certainty.YES else Level.REVIEW
+            yield from (_diagnosis(one, node.name.value, held, level) for one in _by_statement(used, file))
+            for number in () if used else _by_statement(numbers, file):
                 message = KEPT.format(name=node.name.value)
                 message = message if held is Certainty.YES else f"if its model is sharded: {message}"
-                yield Diagnosis(numbers[0], Level.REVIEW, message, COMPARED)
+                yield Diagnosis(number, Level.REVIEW, message, COMPARED)
+
+
+def _by_statement(calls: list[cst.Call], file: File) -> list[cst.Call]:
+    """The first of ``calls`` in each statement."""
+    return list({file.statement(one): one for one in reversed(calls)}.values())[::-1]
+
+
+def _raises(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` makes one of torch's optimizers that cannot step DTensors."""
+    module, _, name = (file.resolved(call.func) or "").rpartition(".")
+    if name not in NO_DTENSORS or not f"{module}.".startswith("torch.optim."):
+        return False
+    switch = NO_DTENSORS[name]
+    given = [one.value for one in call.args if one.keyword is not None and one.keyword.value == switch]
+    return switch is None or any(literal_bool(file.value(value)) is not False for value in given)
+
+
+def _of_plain_tensors(call: cst.Call, name: str, file: File) -> Iterable[Diagnosis]:
+    held = sharded_parameters(call.args[0].value, file) if call.args else Certainty.NO
+    if held is not Certainty.NO:
+        message = RAISES.format(name=name)
+        message = message if held is Certainty.YES else f"if its model is sharded: {message}"
+        advice = ON_SHARDS if NO_DTENSORS[name] is None else NOT_FUSED
+        yield Diagnosis(call, Level.MANUAL, message, advice)
 
 
 def _of_blocks(call: cst.Call, file: File) -> Iterable[Diagnosis]:
@@ -128,7 +159,7 @@ def _may_hold_groups(value: cst.BaseExpression) -> Certainty:
 def _numbers(owner: cst.ClassDef, file: File) -> list[cst.Call]:
     """The numbers that methods of ``owner`` take of tensors, without knowing of DTensors or collectives."""
     text = file.code(owner)
-    if AWARE.search(text) or "param_groups" not in text or "all_reduce" in text:
+    if "param_groups" not in text or "all_reduce" in text:
         return []
-    calls = file.inside(owner, cst.Call)
-    return [one for one in calls if isinstance(one.func, cst.Attribute) and one.func.attr.value in NUMBERS]
+    calls = [one for one in file.inside(owner, cst.Call) if isinstance(one.func, cst.Attribute)]
+    return [one for one in calls if last_name(one.func) in NUMBERS and not is_aware(one, file)]

@@ -8,17 +8,21 @@ from fsdp_rules.file.expressions import asked, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrappers import other_wrapper
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
+#: Methods of FSDP1's class that DistributedDataParallel and the like have, too.
+OF_OTHERS = frozenset({"no_sync", "register_comm_hook"})
 #: Contexts in which nothing is differentiated.
 GRADIENT_FREE = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
 
 
-def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis | None:
+def asked_for(node: cst.Call, method: str, file: File) -> Diagnosis | None:
     """The verdict about ``hasattr(model, method)`` and ``getattr(model, method)``, None for any other call.
 
-    FSDP2's modules lack the method. ``ddp`` tells whether DDP, which may be in use as well, has it.
+    FSDP2's modules lack the method. Another wrapper may have it, and goes on to answer for itself.
     """
     question = asked(node)
     if question is None or question.name != method or sharded(question.subject, file).is_excluded:
@@ -42,12 +46,23 @@ def asked_for(node: cst.Call, method: str, ddp: bool, file: File) -> Diagnosis |
             f"call fsdp_compat.{method}(model) where the model is an FSDPModule",
         )
     module = file.ref("torch.distributed.fsdp.FSDPModule")
-    kinds = f"({module}, {file.ref('torch.nn.parallel.DistributedDataParallel')})" if ddp else module
+    is_fsdps = method not in OF_OTHERS and method not in file.project.methods
+    sure = is_fsdps or (
+        sharded(subject, file).certainty is Certainty.YES and other_wrapper(subject, file) is Certainty.NO
+    )
+    alone = isinstance(file.parent(node), cst.If | cst.Assign | cst.Return)
+
+    def build(code: Code) -> str:
+        text = f"isinstance({code(subject)}, {module})"
+        if sure or not is_repeatable(subject):
+            return text
+        return f"{text} or {code(node)}" if alone else f"({text} or {code(node)})"
+
     return Diagnosis(
         node,
         Level.REVIEW,
         f"now tests isinstance({file.code(subject)}, FSDPModule): FSDP2 modules do not have this method",
-        edits=(Replace(node, lambda code: f"isinstance({code(subject)}, {kinds})"),),
+        edits=(Replace(node, build),),
     )
 
 
@@ -73,9 +88,12 @@ def _or_default(node: cst.Call, subject: cst.BaseExpression, file: File) -> Diag
 def _is_for_others(node: cst.Call, subject: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is only asked of a ``subject`` that is no FSDPModule."""
     parent = file.parent(node)
-    if not isinstance(parent, cst.IfExp) or parent.orelse is not node:
+    if isinstance(parent, cst.IfExp) and parent.orelse is node:
+        test = file.code(parent.test)
+    elif isinstance(parent, cst.BooleanOperation) and isinstance(parent.operator, cst.Or) and parent.right is node:
+        test = file.code(parent.left)
+    else:
         return False
-    test = file.code(parent.test)
     return test.startswith(f"isinstance({file.code(subject)}, ") and test.endswith("FSDPModule)")
 
 

@@ -60,12 +60,12 @@ def _given_to(name: cst.Name, file: File) -> cst.BaseExpression:
                 for one, given in zip(target.target.elements, statement.value.elements, strict=True):
                     if isinstance(one.value, cst.Name) and one.value.value == name.value:
                         return given.value
-    return file.value(name)
+    return file.objects.origin(name)
 
 
 def _run_over(iterated: cst.BaseExpression, target: cst.CSTNode, name: str, file: File) -> cst.BaseExpression | None:
     """What has the modules that a loop over ``iterated`` gives one by one to the ``name`` in ``target``."""
-    iterated = file.value(iterated)
+    iterated = file.objects.origin(iterated)
     if not isinstance(iterated, cst.Call):
         return _of_elements(iterated, file)
     func = iterated.func

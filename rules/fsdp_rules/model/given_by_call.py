@@ -28,17 +28,17 @@ def is_given_by_call(node: cst.BaseExpression, file: File) -> bool:
     called = _called(node, file)
     if called is None:
         return bool(names) and names[-1] in file.project.held_attributes
-    return any(file.project.may_return_wrapped(name, attribute) for name in called)
+    return any(file.project.may_return_wrapped(file.path, name, attribute) for name in called)
 
 
 def is_made_by_table(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is, or is a part of, what an entry of a table makes: ``KINDS[name](...)``, by a name or not."""
     while isinstance(node, cst.Attribute | cst.Subscript):
         node = node.value
-    made = file.value(node)
+    made = file.objects.origin(node)
     if not isinstance(made, cst.Call):
         return False
-    func = file.value(made.func)
+    func = file.objects.origin(made.func)
     return isinstance(func, cst.Subscript) or (isinstance(func, cst.Call) and last_name(func.func) == "get")
 
 
@@ -46,7 +46,7 @@ def _called(call: cst.Call, file: File) -> list[str] | None:
     """The last names of what ``call`` may run: of an entry of a table, those of all; None where that is unseen."""
     if not isinstance(call.func, cst.Subscript):
         return [last_name(call.func)]
-    table = file.value(call.func.value)
+    table = file.objects.origin(call.func.value)
     if not isinstance(table, cst.Dict | cst.List | cst.Tuple):
         return None
     return [last_name(one.value) for one in table.elements]

@@ -208,6 +208,23 @@ def is_under_ddp(node: cst.CSTNode, file: File) -> bool:
     return any(DDP.search(test) and "!=" not in test and "sdp" not in test.lower() for test in texts)
 
 
+def is_under_fsdp(node: cst.CSTNode, file: File) -> bool:
+    """Whether a test around ``node`` is true for FSDP alone, by what it is called."""
+    return any(
+        SHARDED.search(text) and not OTHER_WRAPPER.search(text) and not re.search(r"!=|\bnot\b|\bor\b", text)
+        for test in _tests_around(node, file)
+        for text in map(file.code, _conjuncts(test))
+    )
+
+
+def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        yield from _conjuncts(test.left)
+        yield from _conjuncts(test.right)
+    else:
+        yield test
+
+
 def is_in_ddp_mode(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` compares something with the text "ddp"; a flag of that name may mean any run."""
     return any(_is_ddp_mode(test) for test in _tests_around(node, file))

@@ -112,7 +112,7 @@ def _gives_wrapped(name: str, call: cst.Call, file: File) -> bool:
     """Whether ``call``, of the function ``name``, may give a wrapped model: also where nobody knows what it runs."""
     head, _, rest = name.partition(".")
     last = (rest or file.aliases.get(head, head)).rpartition(".")[2]
-    if file.project.may_return_wrapped(last) or (
+    if file.project.may_return_wrapped(file.path, last) or (
         isinstance(call.func, cst.Call) and last in _makers(file.module, file)
     ):
         return True

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
 from fsdp_rules.project.entered import EVALUATES, Pass, is_backward
 from fsdp_rules.project.project import Certainty
 
-__all__ = ["Pass", "last_passes", "may_run_between"]
+__all__ = [
+    "Pass",
+    "awaits_backward",
+    "backwards_after",
+    "forwards_before",
+    "is_given_loss",
+    "last_passes",
+    "may_run_between",
+]
 
 #: Names that only look like such functions: what is registered runs later.
 NO_PASS = re.compile(r"^(eval$|register_)")
@@ -71,11 +82,68 @@ def last_passes(
     return frozenset(found)
 
 
+def may_follow_forward(place: cst.CSTNode, file: File, made_here: bool = False) -> bool:
+    """Whether a forward may have been the last pass when ``place`` runs, or what ran after one is not known."""
+    passes = last_passes(place, file, made_here)
+    if Pass.FORWARD in passes or Pass.UNKNOWN not in passes:
+        return Pass.FORWARD in passes
+    start = _position(file.statement(place), file)
+    events = _events(file.function(place) or file.module, file)
+    return any(Pass.FORWARD in event.passes and _end(event.call, file) <= start for event in events)
+
+
 def may_run_between(first: cst.CSTNode, second: cst.CSTNode, file: File) -> bool:
     """Whether a pass may run after ``first`` and before ``second``, both of one block."""
     start, end = _end(first, file), _position(file.statement(second), file)
     events = _events(file.function(second) or file.module, file)
     return any(start < _end(event.call, file) <= end for event in events)
+
+
+def awaits_backward(place: cst.CSTNode, file: File) -> cst.Call | None:
+    """The forward above ``place`` whose backward is the next pass; None where another one is, or none is seen."""
+    owner, statement = file.function(place) or file.module, file.statement(place)
+    events, ends = _events(owner, file), _ends(owner, file)
+    above = reversed(events[: bisect_right(ends, _position(statement, file))])
+    below = iter(events[bisect_right(ends, _end(statement, file)) :])
+    before = next((event for event in above if not _excludes(event.call, place, file)), None)
+    after = next((event for event in below if not _excludes(event.call, place, file)), None)
+    if before is None or after is None or Pass.FORWARD not in before.passes:
+        return None
+    return before.call if _kind(after.call, file) is Pass.BACKWARD else None
+
+
+def forwards_before(place: cst.CSTNode, file: File) -> list[cst.Call]:
+    """The calls of sharded models in ``place`` and above it in its function, since the last backward there."""
+    found: list[cst.Call] = []
+    for call, passes, _ in _events(file.function(place) or file.module, file):
+        if call is not place and _end(call, file) <= _end(place, file) and not _excludes(call, place, file):
+            found = [] if Pass.BACKWARD in passes else [*found, call]
+    return [call for call in found if sharded(call.func, file).certainty is not Certainty.NO]
+
+
+def backwards_after(place: cst.CSTNode, file: File) -> list[cst.Call]:
+    """The first backward below ``place`` in its function, and those that run in its stead."""
+    events = [event for event in _events(file.function(place) or file.module, file) if Pass.BACKWARD in event.passes]
+    below = [event.call for event in events if _end(event.call, file) > _end(place, file)]
+    found = [call for call in below if not _excludes(call, place, file)]
+    return [call for call in found if call is found[0] or _excludes(call, found[0], file)]
+
+
+def is_given_loss(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` is given what a forward above it gave, or what came of that: it runs the backward itself."""
+    owner = file.function(call) or file.module
+    forwards = {event.call for event in _events(owner, file) if Pass.FORWARD in event.passes}
+    results: set[str] = set()
+    for made in file.inside(owner, cst.Assign):
+        if _position(made, file) < _position(call, file) and _is_result(made.value, forwards, results, file):
+            results |= {name.value for target in made.targets for name in names_in(target.target)}
+    return any(_is_result(argument.value, forwards, results, file) for argument in call.args)
+
+
+def _is_result(node: cst.CSTNode, forwards: set[cst.Call], names: set[str], file: File) -> bool:
+    if not forwards.isdisjoint(file.inside(node, cst.Call)):
+        return True
+    return any(name.value in names and is_read(name, file.layout) for name in file.inside(node, cst.Name))
 
 
 @once
@@ -88,6 +156,12 @@ def _events(owner: cst.CSTNode, file: File) -> list[Event]:
     ]
     # A call has happened where its text ends: ``model(x).backward()`` ends with the backward.
     return sorted(events, key=lambda entry: _end(entry[0], file))
+
+
+@once
+def _ends(owner: cst.CSTNode, file: File) -> list[tuple[int, int]]:
+    """Where the calls of those passes end, in the same order."""
+    return [_end(event.call, file) for event in _events(owner, file)]
 
 
 def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) -> list[Event]:

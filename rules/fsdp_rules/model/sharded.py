@@ -13,6 +13,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
@@ -48,6 +49,11 @@ class Sharded:
     is_made_here: bool = False
 
     @property
+    def is_decided(self) -> bool:
+        """Whether the place itself says that this is no sharded model, whatever it is elsewhere."""
+        return self.why in (Why.LATER, Why.MADE, Why.TESTED)
+
+    @property
     def is_excluded(self) -> bool:
         """Whether it is no sharded model, even for a rule that goes by the name of a method alone."""
         return self.foreign or self.why is Why.LATER
@@ -73,24 +79,28 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
         expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression
     text = element_text(expression)
     taken = [one for one in (taken_text(expression),) if one is not None] or either_texts(expression)
-    if text is None and taken:
+    flowing = value_of(node, file).model
+    flows = min(flowing, Certainty.MAYBE)
+    if text is None and taken and flows is Certainty.NO:
         # Which element a call takes is not known, nor whether it may be called a second time, nor which of two it is.
         held = min(max(_followed(expression, one, file) for one in taken), Certainty.MAYBE)
         why = Why.UNKNOWN if held is Certainty.NO else Why.FOLLOWED
         return Sharded(held, why, foreign=_is_foreign(node, held, file))
     place = expression if at is None else at
-    held = _followed(expression, text, file) if text is not None else Certainty.NO
+    held = max(_followed(expression, text, file), flows) if text is not None else flows
     guard = fsdp1_guard(place, text, file) if held is Certainty.NO and text is not None else Guard.NONE
     if guard is not Guard.NONE:
         return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)
     own = text is not None and is_comprehended(expression, text.partition(".")[0], file)
+    if text is None and held is not Certainty.NO:
+        return Sharded(held, Why.FOLLOWED, foreign=foreign)
     if text is None or held is Certainty.NO:
         later = text is not None and not own and _is_sharded_later(expression, text, place, file)
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
     if is_ruled_out(place, text, file) or _is_in_ddp(expression, place, text, file):
         return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
-    if is_just_made(expression, place, file):
+    if flowing is not Certainty.YES and is_just_made(expression, place, file):
         return Sharded(Certainty.NO, Why.MADE, foreign=_is_foreign(node, Certainty.NO, file))
     outer = text
     while outer.endswith(INNER):
@@ -116,8 +126,8 @@ def _is_in_ddp(node: cst.BaseExpression, place: cst.CSTNode, text: str, file: Fi
     outer = text
     while outer.endswith(INNER):
         outer = outer.rpartition(".")[0]
-    ddp = file.project.ddp
-    found = ddp is not None and ddp.find(file.path, file.scope(node), outer).certainty is not Certainty.NO
+    others = file.project.others
+    found = others is not None and others.find(file.path, file.scope(node), outer).certainty is not Certainty.NO
     return found and is_in_ddp_mode(place, file)
 
 
@@ -142,15 +152,16 @@ def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None =
 
 def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node`` is a sharded model, or a part of one."""
-    held = Certainty.NO
+    held, decided = Certainty.NO, False
     for one in (node, *containing(node, file)):
-        found = sharded(one, file).certainty
+        answer = sharded(one, file)
+        found, decided = answer.certainty, decided or answer.is_decided
         # An object is a model by the name of its method alone: its attributes are those of any module.
         if found is Certainty.YES or not isinstance(one, cst.Name) or one.value not in ("self", "cls"):
             held = max(held, found)
         if held is Certainty.NO and is_given_by_call(one, file):
             held = Certainty.MAYBE
-    return held
+    return held if decided else max(held, min(value_of(node, file).part, Certainty.MAYBE))
 
 
 def sharded_names(node: cst.BaseExpression, file: File) -> Certainty:

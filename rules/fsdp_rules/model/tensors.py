@@ -7,7 +7,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
-from fsdp_rules.model.parameters import owner_of_named, sharded_parameter, sharded_parameters
+from fsdp_rules.model.parameters import flowing_parameter, owner_of_named, sharded_parameter, sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import PASSING, binds, loops_around, model_of_parameters
 from fsdp_rules.project.project import Certainty
@@ -27,7 +27,7 @@ NAMES = 4
 @once
 def sharded_tensor(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node`` is one parameter of a sharded model, or a tensor of its values."""
-    return _tensor(node, file, NAMES)
+    return max(_tensor(node, file, NAMES), flowing_parameter(node, file))
 
 
 def same_values(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -45,7 +45,7 @@ def may_be_tensor(node: cst.BaseExpression, file: File) -> Certainty:
     """As :func:`sharded_tensor`, where what a function is given, or another name, may also be several parameters."""
     node = same_values(node)
     if isinstance(node, cst.Name) and (bound := _bound_around(node, file)) is not None:
-        return bound
+        return max(bound, sharded_tensor(node, file))
     return max(sharded_tensor(node, file), sharded_parameter(node, file))
 
 
@@ -165,7 +165,7 @@ def _run_over(name: cst.Name, file: File) -> list[cst.BaseExpression]:
 
 def _of_loop(target: cst.BaseExpression, several: cst.BaseExpression, name: cst.Name, file: File) -> Certainty:
     """How sure it is that ``name`` in ``target`` gets a parameter where a loop runs over ``several``."""
-    iterated = file.value(several)
+    iterated = file.objects.origin(several)
     parts = [one.value for one in target.elements] if isinstance(target, cst.Tuple | cst.List) else []
     if isinstance(iterated, cst.Call) and isinstance(iterated.func, cst.Name) and iterated.args:
         given = [one.value for one in iterated.args]
@@ -189,7 +189,7 @@ def _of_loop(target: cst.BaseExpression, several: cst.BaseExpression, name: cst.
 
 def _of_element(several: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that each of ``several`` is a parameter, and no pair of one and its name."""
-    if _gives_pairs(several, file) or _gives_names(file.value(several)):
+    if _gives_pairs(several, file) or _gives_names(file.objects.origin(several)):
         return Certainty.NO
     return sharded_parameters(several, file)
 
@@ -214,7 +214,7 @@ def _gives_groups(node: cst.BaseExpression) -> bool:
 
 def _gives_pairs(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` gives pairs of names and parameters, or is one of such."""
-    node = file.value(node)
+    node = file.objects.origin(node)
     if not isinstance(node, cst.Call):
         return isinstance(node, cst.Subscript) and _gives_pairs(node.value, file)
     if isinstance(node.func, cst.Attribute):

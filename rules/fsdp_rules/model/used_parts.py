@@ -36,7 +36,7 @@ class Use:
 def use_of(model: cst.BaseExpression, file: File) -> Use:
     """Which of its parts a step of ``model`` uses, where the file makes it of its own classes and torch's."""
     owners: list[cst.ClassDef] = []
-    made = [value for value in file.values(model) if model not in file.inside(value, cst.Name)]
+    made = [value for value in file.objects.origins(model) if model not in file.inside(value, cst.Name)]
     is_whole = len(made) == 1 and _is_known(made[0], file, owners)
     unread: list[str] = []
     for owner in owners:

@@ -44,7 +44,7 @@ def given(model: cst.BaseExpression, flag: str, names: tuple[str, ...], file: Fi
     if origin is None or origin[0] not in file.project.sources:
         return Given.PERHAPS
     path, line = origin
-    tree = _parsed(file.project.sources[path])
+    tree = parsed(file.project.sources[path])
     aliases = file.project.aliases(path)
     at_line = [node for node in walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
     # A partial, or a function of the project, gives what is not written here.
@@ -60,6 +60,12 @@ def given(model: cst.BaseExpression, flag: str, names: tuple[str, ...], file: Fi
 
 def wrap_of(text: str, scope: str, file: File) -> ast.Call | None:
     """The ``FSDP(...)`` call that the model ``text`` in ``scope`` comes from, None where it is not known."""
+    found = placed_wrap_of(text, scope, file)
+    return found[1] if found is not None else None
+
+
+def placed_wrap_of(text: str, scope: str, file: File) -> tuple[str, ast.Call] | None:
+    """As :func:`wrap_of`, with the path of the file that has the call."""
     while text.endswith(INNER):
         text = text.rpartition(".")[0]
     origin = file.project.origin(file.path, scope, text)
@@ -67,9 +73,10 @@ def wrap_of(text: str, scope: str, file: File) -> ast.Call | None:
         return None
     path, line = origin
     aliases = file.project.aliases(path)
-    calls = [node for node in walk(_parsed(file.project.sources[path])) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(parsed(file.project.sources[path])) if isinstance(node, ast.Call)]
     found = [node for node in calls if node.lineno == line]
-    return next((one for one in found if expand(ast.unparse(one.func), aliases).endswith(f".{CONSTRUCTOR}")), None)
+    wraps = (one for one in found if expand(ast.unparse(one.func), aliases).endswith(f".{CONSTRUCTOR}"))
+    return next(((path, one) for one in wraps), None)
 
 
 def _value(value: ast.expr, line: int, model: str, tree: ast.Module, file: File) -> Given:
@@ -81,7 +88,7 @@ def _value(value: ast.expr, line: int, model: str, tree: ast.Module, file: File)
     function = _around(tree, line)
     if not isinstance(value, ast.Name) or function is None:
         return Given.PERHAPS
-    default = _default(function, value.id)
+    default = default_of(function, value.id)
     if default is None or not _is_nothing(default):
         return Given.PERHAPS
     return _as_called(function, value.id, model, file)
@@ -98,7 +105,7 @@ def _as_called(function: Function, name: str, model: str, file: File) -> Given:
     about: list[bool] = []
     own: list[bool] = []
     speaking = [source for path, source in file.project.sources.items() if path != file.path]
-    trees = [file.tree, *(_parsed(source) for source in speaking if function.name.encode() in source)]
+    trees = [file.tree, *(parsed(source) for source in speaking if function.name.encode() in source)]
     for tree in trees:
         for call, target in _calls(tree, function.name):
             passed = [keyword.value for keyword in call.keywords if keyword.arg in (name, None)]
@@ -142,7 +149,8 @@ def _end(node: Function) -> int:
     return node.end_lineno or node.lineno
 
 
-def _default(function: Function, name: str) -> ast.expr | None:
+def default_of(function: Function, name: str) -> ast.expr | None:
+    """What the parameter ``name`` of ``function`` is by default, None where it has to be given."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = list(zip(reversed(positional), reversed(arguments.defaults), strict=False))
@@ -162,5 +170,6 @@ def _is_named_around(path: str, flag: str, file: File) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _parsed(source: bytes) -> ast.Module:
+def parsed(source: bytes) -> ast.Module:
+    """The tree of a file that the project has parsed."""
     return ast.parse(source)

@@ -62,9 +62,9 @@ def may_wrap(value: cst.BaseExpression, file: File) -> bool:
     if not isinstance(value, cst.Call):
         return False
     name = dotted(value.func)
-    if name is not None and file.project.may_return_wrapped(name.rpartition(".")[2]):
+    if name is not None and file.project.may_return_wrapped(file.path, name.rpartition(".")[2]):
         return True
-    return is_factory(file.value(value.func), file)
+    return is_factory(file.objects.origin(value.func), file)
 
 
 def wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:
@@ -100,7 +100,7 @@ def _by_sharded(module: cst.Module, file: File) -> dict[tuple[str, str], list[cs
     for call in calls:
         # A first run may leave no wrap in such a function, where it was one by which others were known.
         shards = _shards(call, file) or (isinstance(call.func, cst.Name) and call.func.value in makers)
-        if not shards and not (partials and _is_sharding_partial(file.value(call.func), file)):
+        if not shards and not (partials and _is_sharding_partial(file.objects.origin(call.func), file)):
             continue
         statement = file.statement(call)
         names = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
@@ -167,7 +167,7 @@ def model_of_parameter(node: cst.CSTNode, file: File) -> cst.BaseExpression | No
                 return model_of_parameters(clause.iter, file)
         if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
             break
-    return _model_of_one(file.value(node), file)
+    return _model_of_one(file.objects.origin(node), file)
 
 
 def _model_of_one(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, MutableMapping
 
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.indexer import NO_MODEL
 from fsdp_rules.project.places import ANY, Place, Sure, scopes
+from fsdp_rules.project.texts import NO_MODEL
 
 #: As those of :mod:`fsdp_rules.project.edges`.
 Edges = MutableMapping[Place, list[tuple[Place, Sure]]]

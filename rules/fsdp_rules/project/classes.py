@@ -9,6 +9,7 @@ from functools import cached_property
 
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, scopes
+from fsdp_rules.project.programs import Programs
 
 #: A class: the file it stands in (as in a place), and its qualified name.
 Owner = tuple[str, str]
@@ -19,7 +20,8 @@ class Owners:
     """The classes of a project, by last name, with their bases, and every place that something is assigned to.
 
     ``methods`` are the functions that each class defines, ``supers`` those of its bases that it calls, ``attributes``
-    the last names of all attributes that something assigns or defines.
+    the last names of all attributes that something assigns or defines, ``programs`` which files may run together: a
+    class of the same name in another program is no base.
     """
 
     classes: Mapping[str, tuple[Owner, ...]] = field(default_factory=dict)
@@ -28,9 +30,10 @@ class Owners:
     methods: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
     supers: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
     attributes: frozenset[str] = frozenset()
+    programs: Programs = field(default_factory=Programs)
 
     @classmethod
-    def build(cls, files: Iterable[FileFacts]) -> Owners:
+    def build(cls, files: Iterable[FileFacts], programs: Programs) -> Owners:
         """Join the classes of all files."""
         classes: dict[str, list[Owner]] = defaultdict(list)
         bases: dict[Owner, tuple[str, ...]] = {}
@@ -56,6 +59,7 @@ class Owners:
             {owner: frozenset(names) for owner, names in methods.items()},
             supers,
             frozenset(attributes),
+            programs,
         )
 
     def places(self, path: str, scope: str, text: str) -> tuple[Place, ...]:
@@ -99,7 +103,12 @@ class Owners:
     @cached_property
     def _above(self) -> dict[Owner, frozenset[Owner]]:
         return {
-            owner: frozenset(other for name in names for other in self.classes.get(name, ()))
+            owner: frozenset(
+                other
+                for name in names
+                for other in self.classes.get(name, ())
+                if self.programs.may_share(owner[0], other[0])
+            )
             for owner, names in self.bases.items()
         }
 

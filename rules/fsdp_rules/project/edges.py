@@ -11,9 +11,9 @@ from fsdp_rules.project.dotted_names import Found
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.handed_back import HandedBack
-from fsdp_rules.project.indexer import NO_MODEL
 from fsdp_rules.project.places import SEED, Flow, Place, Sure, field_of, joint, scopes
 from fsdp_rules.project.programs import Programs
+from fsdp_rules.project.texts import NO_MODEL
 
 #: From each place to those that its value reaches, each with how sure that is.
 Edges = dict[Place, list[tuple[Place, Sure]]]
@@ -57,18 +57,26 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
 class Graph:
     """The flows of a tree, complete, with what is worked out of all of them once.
 
-    ``back`` has the sources of each target, ``inner`` the scopes that read a name which one around them binds,
-    ``programs`` which files may run together.
+    What joins files that no program runs together is left out: that is a name of a function, a class or an attribute
+    alone, and programs that lie side by side have nothing of each other. ``back`` has the sources of each target,
+    ``inner`` the scopes that read a name which one around them binds, ``programs`` which files may run together.
     """
 
     def __init__(self, edges: Edges, programs: Programs) -> None:
-        self.edges = edges
+        self.edges = {
+            source: [(target, sure) for target, sure in targets if _may_flow(source, target, programs)]
+            for source, targets in edges.items()
+        }
         self.programs = programs
         self.back: dict[Place, list[Place]] = defaultdict(list)
-        for source, targets in edges.items():
+        for source, targets in self.edges.items():
             for target, _ in targets:
                 self.back[target].append(source)
-        self.inner = enclosed(edges, self.back)
+        self.inner = enclosed(self.edges, self.back)
+
+
+def _may_flow(source: Place, target: Place, programs: Programs) -> bool:
+    return not source.path or not target.path or programs.may_share(source.path, target.path)
 
 
 def enclosed(edges: Edges, bound: Container[Place]) -> Inner:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.lookup import Lookup
+from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.steps import Step
 
 #: Functions that look at the parameters of a model that they are given, by what people call them.
@@ -51,12 +52,16 @@ def is_backward(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Entered:
-    """``steps`` are the calls of each function, ``values`` the names of functions that are called as values."""
+    """``steps`` are the calls of each function, ``values`` the names of functions that are called as values.
+
+    ``programs`` says which files may run together.
+    """
 
     models: Lookup = field(default_factory=Lookup)
     steps: dict[Site, tuple[Step, ...]] = field(default_factory=dict)
     functions: dict[str, tuple[Site, ...]] = field(default_factory=dict)
     values: frozenset[str] = field(default=frozenset())
+    programs: Programs = field(default_factory=Programs)
     _entries: dict[Site, bool] = field(default_factory=dict)
     _exits: dict[Site, frozenset[Pass]] = field(default_factory=dict)
 
@@ -173,7 +178,7 @@ class Entered:
     def called(self, path: str, scope: str, callee: str) -> list[Site]:
         """The functions of the tree that a call of ``callee`` in ``scope`` may run, those of the same class first."""
         receiver, _, name = callee.rpartition(".")
-        found = self.functions.get(name, ())
+        found = [site for site in self.functions.get(name, ()) if self.programs.may_share(path, site[0])]
         if not receiver:
             seen = [site for site in found if self._is_visible(site, path, scope)]
             return [site for site in seen if site[0] == path] or seen
@@ -184,7 +189,7 @@ class Entered:
                 return own
         if name in OF_MODULES and (receiver == "?" or self._may_run(path, scope, receiver)):
             return []
-        return list(found)
+        return found
 
     def _is_visible(self, site: Site, path: str, scope: str) -> bool:
         """Whether a bare name in ``scope`` may mean the function or class at ``site``: methods have no bare name."""

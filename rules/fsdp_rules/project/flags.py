@@ -22,6 +22,12 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "fairscale": re.compile(rb"\bfairscale\b"),
     "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
+    # Activations that backward computes again.
+    "recomputes": re.compile(
+        rb"\b(checkpoint_wrapper|apply_activation_checkpointing)\b|utils\.checkpoint|gradient_checkpoint"
+    ),
+    # Strategies that reshard after a backward alone, and what may be any strategy at run time.
+    "keeps_gathered": re.compile(rb"\b(SHARD_GRAD_OP|_HYBRID_SHARD_ZERO2)\b|ShardingStrategy(\[|\(|,\s*[\w.]+\))"),
     # A framework's strategy of FSDP1, whose model another file may build.
     "hosted": re.compile(rb"\bFSDPStrategy\b"),
     "fsdp2": re.compile(rb"\bfully_shard\b"),
@@ -69,8 +75,10 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
     "module_attribute": (b"self.module",),
     "ignored": (b"ignored_",),
     "hosted": (b"fsdpstrategy",),
+    "keeps_gathered": (b"shard_grad_op", b"_zero2", b"shardingstrategy"),
     "fsdp2": (b"fully_shard",),
     "mixed_precision": (b"mixedprecision",),
+    "recomputes": (b"checkpoint",),
     "sticky_state": (b"set_state_dict_type",),
     "handed_context": (b"state_dict_type(",),
     "cross_inputs": (b"encoder_hidden_states", b"cross_att", b"crossatt", b"t5block", b"decoderlayer"),
@@ -90,6 +98,10 @@ FORMS_RANK = re.compile(rb"\{[^{}\n]*rank[^{}\n]*\}|\b(str|format)\([^)\n]*rank|
 SPEAKS = re.compile(rb"\b(print|log\w*|warn\w*|raise)\b")
 #: What the flags begin with that name the functions which form a text from a rank.
 BY_RANK = "by_rank:"
+#: What differentiates so that the result can be differentiated again, and what the flags begin with that name the
+#: functions which do.
+KEEPS_GRAPH = re.compile(rb"\bcreate_graph\s*=\s*True\b")
+BUILDS_GRAPH = "builds_graph:"
 
 
 def flags_in(data: bytes) -> frozenset[str]:
@@ -106,6 +118,10 @@ def flags_in(data: bytes) -> frozenset[str]:
         parts = FUNCTION.split(data)[1:]
         named = zip(parts[::2], parts[1::2], strict=True)
         found |= {f"{BY_RANK}{name.decode()}" for name, body in named if b"return" in body and _forms_rank(body)}
+    if b"create_graph" in lowered and KEEPS_GRAPH.search(data):
+        parts = FUNCTION.split(data)[1:]
+        named = zip(parts[::2], parts[1::2], strict=True)
+        found |= {f"{BUILDS_GRAPH}{name.decode()}" for name, body in named if KEEPS_GRAPH.search(body)}
     return frozenset(found)
 
 

@@ -10,7 +10,7 @@ from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, Sure, module_name, scopes
-from fsdp_rules.project.texts import SOME
+from fsdp_rules.project.texts import NO_MODEL, SOME
 
 
 class Functions:
@@ -266,7 +266,8 @@ def parameters_of(file: FileFacts, qualified: str, part: str, bound: int = 0) ->
         position = int(part) + bound
         found = (names[position],) if position < len(names) else ("*",)
     elif part in ("*", "**"):
-        found = (part,) if part == "**" else ("*", *names)
+        # Which element of what a call unpacks goes to which parameter is not known, but for what the names say.
+        found = (part,) if part == "**" else ("*", *(name for name in names if NO_MODEL.search(name) is None))
     else:
         found = (part,) if part in names else ("**",)
     places = [Place("param", file.path, qualified, name) for name in found]

@@ -72,16 +72,19 @@ class HandedBack:
         return self._into
 
 
-def returning(held: Iterable[Place], back: Mapping[Place, Sequence[Place]]) -> frozenset[tuple[str, str]]:
+def returning(held: Iterable[Place], back: Mapping[Place, Sequence[Place]]) -> dict[tuple[str, str], frozenset[str]]:
     """The last names of the functions that return what is ``held``, and not just what their callers give them.
 
-    The second name is that of the attribute of what they return that it is in, "" where they return it itself. ``back``
-    has the sources of each place.
+    Each with the paths of their files. The second name is that of the attribute of what they return that it is in, ""
+    where they return it itself. ``back`` has the sources of each place.
     """
     found = (
         place for place in held if place.kind.startswith("ret.") or (place.kind == "ret" and _is_made(place, back))
     )
-    return frozenset((place.scope.rpartition(".")[2], place.kind[4:]) for place in found)
+    paths: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for place in found:
+        paths[place.scope.rpartition(".")[2], place.kind[4:]].add(place.path)
+    return {name: frozenset(files) for name, files in paths.items()}
 
 
 def _is_made(result: Place, back: Mapping[Place, Sequence[Place]]) -> bool:

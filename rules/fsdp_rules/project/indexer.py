@@ -22,16 +22,12 @@ from fsdp_rules.project.definitions import (
     switches,
 )
 from fsdp_rules.project.places import ANY, Place, any_name
-from fsdp_rules.project.texts import PARAMETERS, lambda_name
+from fsdp_rules.project.texts import NO_MODEL, OTHER_WRAPPERS, PARAMETERS, lambda_name
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
 
 #: Names of methods in which models group their own parameters for an optimizer.
 GROUPING = re.compile(r"optim|param_?groups?|weight_decay")
-#: What stands beside models in tuples, by what people call it.
-NO_MODEL = re.compile(
-    r"optim|sched|loss|data|loader|batch|args|conf|cfg|scaler|tokenizer|step|epoch|lr$|rank|device|seed", re.IGNORECASE
-)
 #: Methods that put what they are given into what they are called on.
 PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update"})
 #: Calls whose keywords become attributes of what they give.
@@ -224,6 +220,8 @@ class Indexer(Calls):
         callee = call.func.attr if isinstance(call.func, ast.Attribute) else text_of(call.func)
         if (call.lineno, call.col_offset) in self.subgroups:
             self.flow(Place("subgroup", self.path), place)
+        elif position == 0 and self.aliases.dotted(call.func) in OTHER_WRAPPERS:
+            self.flow(Place("other", self.path), place)
         elif callee in PARAMETERS and position == 1 and isinstance(call.func, ast.Attribute):
             self.taken("parameters", call.func.value, place, scope)
         elif callee == "zip" and position < len(call.args):

@@ -12,12 +12,14 @@ from fsdp_rules.project.lookup import Lookup
 class Kept:
     """``models`` finds every place that may hold such a model. ``alone``: the project wraps models in no other way.
 
-    ``others`` finds the places that may hold a model whose wrap is rewritten.
+    ``others`` finds the places that may hold a model whose wrap is rewritten. ``by_hand`` is the place of a wrap that
+    is left to be rewritten by hand, where no other wrap is rewritten either: then the whole project keeps FSDP1.
     """
 
     models: Lookup = field(default_factory=Lookup)
     alone: bool = False
     others: Lookup = field(default_factory=Lookup)
+    by_hand: str = ""
 
     @classmethod
     def build(cls, models: Lookup, others: Lookup) -> Kept:
@@ -28,6 +30,11 @@ class Kept:
     def keeps(self, path: str, scope: str, text: str) -> bool:
         """Whether the dotted name ``text`` in ``scope`` may be a model that stays FSDP1's, which no rule changes."""
         return self.models.find(path, scope, text).certainty is not Certainty.NO
+
+    def wraps(self) -> frozenset[tuple[str, int]]:
+        """The files and lines of the wraps that stay."""
+        origins = {held.origin for held in self.models.held.values()}
+        return frozenset((one.path, int(one.part)) for one in origins if one.part.isdecimal())
 
     def is_either(self, path: str, scope: str, text: str) -> bool:
         """Whether ``text`` may be such a model and also one whose wrap is rewritten, for more than its name."""

@@ -13,6 +13,7 @@ from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.optimizers import HOOK, Optimizer
 from fsdp_rules.project.places import module_name, scopes
+from fsdp_rules.project.programs import Programs
 
 
 class Follows(Protocol):
@@ -48,6 +49,7 @@ class Optimizers:
     """The optimizers of all files, each with its path, and the dotted names of all functions and classes.
 
     ``ddp`` are the paths of the files that name DDP and nothing of FSDP: what no sharded model reaches there is DDP's.
+    ``programs`` says which files may run together: the optimizers of other programs are none of a model's.
     ``calls_hook``: some file calls the method that Lightning's trainer calls, as programs without Lightning do.
     """
 
@@ -55,10 +57,11 @@ class Optimizers:
     functions: frozenset[str] = frozenset()
     ddp: frozenset[str] = frozenset()
     calls_hook: bool = False
+    programs: Programs = field(default_factory=Programs)
     _orders: dict[Site, BuildingOrder] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, files: Iterable[FileFacts]) -> Optimizers:
+    def build(cls, files: Iterable[FileFacts], programs: Programs) -> Optimizers:
         """Join those of all files."""
         files = list(files)
         return cls(
@@ -66,6 +69,7 @@ class Optimizers:
             frozenset(f"{file.module}.{name}" for file in files for name in (*file.functions, *file.classes)),
             frozenset(file.path for file in files if "ddp" in file.flags and not file.source),
             any(_calls_hook(entry) for file in files for entry in file.optimizers),
+            programs,
         )
 
     def may_precede(self, project: Follows, path: str, scope: str, lines: tuple[int, int]) -> bool:
@@ -73,7 +77,7 @@ class Optimizers:
 
         Also where optimizers step and none is built in sight.
         """
-        found = self._relevant(project)
+        found = self._relevant(project, path)
         if found and all(entry.used for _, entry in found):
             return True
         site = (path, scope)
@@ -85,14 +89,16 @@ class Optimizers:
 
     def unseen(self, project: Follows, site: Site) -> list[tuple[str, Optimizer]]:
         """Those that nothing says to be built of what the function at ``site`` wraps, each with its path."""
-        built = [(path, entry) for path, entry in self._relevant(project) if not entry.used]
+        built = [(path, entry) for path, entry in self._relevant(project, site[0]) if not entry.used]
         # What a function wraps is no module of Lightning's that has such a method in another file.
         if not self.calls_hook and "." not in site[1]:
             built = [one for one in built if one[0] == site[0] or not one[1].scope.endswith(f".{HOOK}")]
         return [(path, entry) for path, entry in built if not self._is_followed(path, entry, project, site)]
 
-    def _relevant(self, project: Follows) -> list[tuple[str, Optimizer]]:
+    def _relevant(self, project: Follows, where: str) -> list[tuple[str, Optimizer]]:
+        """Those that may be in the program of the file ``where``."""
         found = [(path, entry) for path, entry in self.found if not _calls_hook(entry)]
+        found = [(path, entry) for path, entry in found if self.programs.may_share(where, path)]
         return [(path, entry) for path, entry in found if path not in self.ddp or project.touches(path)]
 
     def _is_followed(self, path: str, optimizer: Optimizer, project: Follows, site: Site) -> bool:

@@ -29,7 +29,7 @@ class Place(NamedTuple):
     - ``on``: what a method ``name`` that groups parameters is called on;
     - ``of``: what ``part`` ("parameters", "gradients") is taken of at ``name``, a line and a column; of this kind
       itself: what is taken there;
-    - ``subgroup``: a process group of some of the ranks; ``ddp``: a model in torch's DistributedDataParallel;
+    - ``subgroup``: a process group of some of the ranks; ``other``: a model in another wrapper;
     - ``seed``: an ``FSDP(...)`` call; ``kept``: one that stays, of a subclass of FSDP1's class or under a comment;
       ``unknown``: where comes from what no file of the tree gives.
     """

@@ -10,6 +10,12 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 _PROGRAM = re.compile(rb"\b__main__\b")
+#: What a script does as it is read: it loops, reads its arguments, joins the other ranks or calls what trains.
+_SCRIPT = re.compile(
+    rb"^(?:(?:for|while)\b.*:[ \t]*(?:#.*)?$"
+    rb"|(?:[\w.,* ]+=[ \t]*)?[\w.]*\b(?:parse_args|init_process_group|init_device_mesh|main|train|Fire)[ \t]*\()",
+    re.MULTILINE,
+)
 #: What loads a module whose name only the running program has.
 _LOADS = re.compile(
     rb"\b(?:import_module|__import__|instantiate|entry_points|spec_from_\w+|iter_modules|walk_packages|locate"
@@ -36,11 +42,16 @@ class Programs:
 
     @classmethod
     def of(cls, imports: Mapping[str, Set[str]], sources: Iterable[tuple[str, bytes]]) -> Programs:
-        """From what each file imports, and the path and the bytes of each; a plain search."""
+        """From what each file imports, and the path and the bytes of each; a plain search.
+
+        A file that nothing imports, and that works as it is read, is a program without saying ``__main__``.
+        """
+        imported: set[str] = set().union(*imports.values())
         mains: set[str] = set()
         loaders: set[str] = set()
         for path, data in sources:
-            if path.endswith(".ipynb") or _PROGRAM.search(data) is not None:
+            is_script = path not in imported and _SCRIPT.search(data.replace(b"\r", b"")) is not None
+            if is_script or path.endswith(".ipynb") or _PROGRAM.search(data) is not None:
                 mains.add(path)
             if _LOADS.search(data) is not None:
                 loaders.add(path)

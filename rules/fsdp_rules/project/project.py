@@ -1,8 +1,4 @@
-"""Facts that cross files: who re-exports FSDP1 names, and which names may hold a wrapped model.
-
-:mod:`fsdp_rules.project.facts` reads one file, :class:`Project` joins those of a tree, :mod:`fsdp_rules.project.flow`
-follows wrapped models; a step that is found by a bare name only makes the result "maybe".
-"""
+"""Facts that cross files: what names may hold, and what else a tree says; a guess by a bare name is a "maybe"."""
 
 from __future__ import annotations
 
@@ -40,6 +36,7 @@ from fsdp_rules.project.rank_texts import own_names
 from fsdp_rules.project.starred_names import with_starred
 from fsdp_rules.project.twins import Source, Twins, twins
 from fsdp_rules.project.unseen_calls import Unseen
+from fsdp_rules.project.value_facts import ValueFacts
 
 STATES = frozenset({"takes_state", "sticky_state"})
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
@@ -49,23 +46,23 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is,
     ``parameters`` and ``gradients`` find the names that may hold parameters of such a model, and gradients of these,
-    ``ddp`` those that may hold a model in torch's DistributedDataParallel (None: any may).
+    ``others`` those that may hold a model in another wrapper, such as DistributedDataParallel (None: any may).
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
-    an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and
-    the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind of
+    an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and the
+    names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind of
     state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps come
     through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device is named,
     ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the files that
     speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``exits`` the ways on which a model
-    may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no
-    file names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the
-    functions that shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a
-    state under no setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what
-    ran last where a function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes``
-    parameters of functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``own``
-    keys of arguments that go, ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too,
-    ``released`` imports of FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1.
-    """
+    may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no file
+    names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the functions that
+    shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a state under no
+    setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what ran last where a
+    function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes`` parameters of
+    functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``own`` keys of
+    arguments that go, ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too, ``released``
+    imports of FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values``
+    what expressions may be."""
 
     flags: frozenset[str]
     names: Exports
@@ -87,7 +84,7 @@ class Project:
     unwrapped: frozenset[Place] = field(default=frozenset())
     parameters: Lookup = field(default_factory=Lookup)
     gradients: Lookup = field(default_factory=Lookup)
-    ddp: Lookup | None = None
+    others: Lookup | None = None
     exits: frozenset[Exit] = field(default=frozenset())
     optimizers: Optimizers = field(default_factory=Optimizers)
     unseen: dict[str, frozenset[Call]] = field(default_factory=dict)
@@ -96,14 +93,15 @@ class Project:
     taking: frozenset[str] = field(default=frozenset())
     configured: Mapping[Slot, Contract] = field(default_factory=dict)
     entered: Entered = field(default_factory=Entered)
-    given_rank: frozenset[str] = field(default=frozenset())
+    given_rank: frozenset[str] = frozenset()
     takes: Mapping[Site, tuple[str, ...]] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     hosted: tuple[Hosted, ...] = ()
-    returning: frozenset[tuple[str, str]] = field(default=frozenset())
+    returning: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     twins: Twins = field(default_factory=Twins)
     released: frozenset[str] = frozenset()
     words: Words = field(default_factory=Words)
+    values: ValueFacts = field(default_factory=ValueFacts)
 
     @classmethod
     def build(
@@ -123,29 +121,28 @@ class Project:
         graph = Graph(edges, programs := programs or Programs())
         flags = flags.union(*(file.flags for file in files))
         chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), flags, names.resolve)
-        starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "ddp"))
-        found, kept, ddp = (spread(graph, instances, start) for start in starts)
+        starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "other"))
+        found, kept, others = (spread(graph, instances, start) for start in starts)
         held = trusted(found)
         parameters = trusted(spread(graph, instances, parts(held, "parameters")))
         gradients = trusted(spread(graph, instances, parts(parameters, "gradients")))
         ways = [*ways_to_wraps(graph)]
         unwrapped = wrapped_later(graph, functions)
         reached = [*held, *kept, *(place for place in (*parameters, *gradients) if place.kind != "attr")]
-        unseen, owners = Unseen(callbacks, held, graph, kept), Owners.build(files)
+        owners, unseen = Owners.build(files, programs), Unseen(callbacks, held, graph, kept)
         groups = given_groups(files, graph, functions) if "own_group" in flags else frozenset()
         if any(place in groups for place in spread(graph, instances, seeds(edges, "subgroup"))):
             flags |= {"subgroup"}
         flags |= {"bounded"} if is_cut(found) else frozenset()
-        # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
-        renamed = any(place.kind == "seed" and place.path and not place.part for place in held)
         return cls(
-            flags=chosen.flags(flags, renamed),
+            # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
+            flags=chosen.flags(flags, any(one.kind == "seed" and one.path and not one.part for one in held)),
             twins=chosen,
             names=names,
             held=held,
             parameters=Lookup(parameters, owners, programs),
             gradients=Lookup(gradients, owners, programs),
-            ddp=None if is_cut(ddp) else Lookup(ddp, owners, programs),
+            others=None if is_cut(others) else Lookup(others, owners, programs),
             exits=exits(files, reached, unwrapped, groups, functions).union(unseen.exits()),
             unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
@@ -162,7 +159,7 @@ class Project:
             batchnorm=batchnorm | importing([file for file in files if "own_batchnorm" in file.flags], files, names),
             sources={file.path: file.source for file in files if file.source},
             unwrapped=unwrapped,
-            optimizers=Optimizers.build(files),
+            optimizers=Optimizers.build(files, programs),
             kept=Kept.build(Lookup(kept, owners, programs), models := Lookup(held, owners, programs)),
             fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
             taking=frozenset(one.path for one in files if one.flags & STATES == {"takes_state"}),
@@ -172,6 +169,7 @@ class Project:
                 {(file.path, scope): steps for file in files for scope, steps in file.steps.of.items()},
                 functions_by_name((file.path, file.functions) for file in files),
                 frozenset().union(*(file.steps.values for file in files)),
+                programs,
             ),
             parts=Parts.build([file.modules for file in files], [file.returned for file in files]),
             takes={(file.path, name): given for file in files for name, given in file.functions.items()},
@@ -267,9 +265,9 @@ class Project:
         """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
         return any(name == dotted or name.endswith(f".{dotted}") for name in self.switchers)
 
-    def may_return_wrapped(self, name: str, attribute: str = "") -> bool:
-        """Whether some function called ``name`` may return a wrapped model, or what has one as its ``attribute``."""
-        return (name, attribute) in self.returning
+    def may_return_wrapped(self, path: str, name: str, attribute: str = "") -> bool:
+        """Whether ``name``, called in the file at ``path``, may return a wrapped model, or one as its ``attribute``."""
+        return any(self.owners.programs.may_share(path, one) for one in self.returning.get((name, attribute), ()))
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.optimizers import is_optimizer
 
+#: What wraps a model otherwise than FSDP1, and gives the wrapped model, or it and more.
+OTHER_WRAPPERS = frozenset(
+    {
+        "apex.parallel.DistributedDataParallel",
+        "deepspeed.DeepSpeedEngine",
+        "deepspeed.initialize",
+        "deepspeed.runtime.engine.DeepSpeedEngine",
+        "torch.nn.DataParallel",
+        "torch.nn.parallel.DataParallel",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+    }
+)
 #: Methods of a model that give its parameters.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
 #: Functions that give the elements of their arguments, or one of them.
@@ -21,6 +35,11 @@ HOLDING = PASSING | {"ModuleDict", "ModuleList", "Sequential", "_replace"}
 SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: Methods of containers that give what is in them.
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
+#: What stands beside models in tuples, by what people call it.
+NO_MODEL = re.compile(
+    r"^opts?$|optim|sched|loss|data|loader|batch|args|conf|cfg|scaler|tokenizer|step|epoch|lr$|rank|device|seed",
+    re.IGNORECASE,
+)
 #: What the name of a callee that has no dotted name starts with.
 UNNAMED = "@"
 #: What stands before the name of a method of an object that nothing is known of, but for what makes it.

@@ -10,6 +10,7 @@ from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.places import ANY, INNER, Flow, Place, any_name, field_of, scopes
 from fsdp_rules.project.texts import (
     HOLDING,
+    OTHER_WRAPPERS,
     PARAMETERS,
     SAME_NUMBERS,
     TAKING,
@@ -27,8 +28,6 @@ from fsdp_rules.project.wraps import Wraps
 
 #: Methods of a model that give the model, and torch.compile, which takes it as its argument.
 SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float", "half", "bfloat16", "requires_grad_"})
-#: The other wrapper of torch, by the names that it has.
-DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
 
 
 class Values:
@@ -230,8 +229,8 @@ class Values:
             # What a partial wraps is rewritten where the partial is made.
             stays = node.lineno in self.kept and canonical(callee) == FSDP
             self.flow(self.seed(node)._replace(kind="kept") if stays else self.seed(node), place, sure)
-        elif callee in DDP:
-            self.flow(Place("ddp", self.path), place, sure)
+        elif callee in OTHER_WRAPPERS:
+            self.flow(Place("other", self.path), place, sure)
         elif callee == "torch.compile" or name in SAME_MODEL | SAME_NUMBERS:
             inner = node.func.value if isinstance(node.func, ast.Attribute) and callee != "torch.compile" else None
             inner = node.args[0] if inner is None and node.args else inner

@@ -58,6 +58,8 @@ def load(model, optimizer, path):
         optim_state_dict=saved,
         options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
     )
+    for state in optimizer.state.values():
+        state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:

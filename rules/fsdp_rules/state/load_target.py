@@ -71,7 +71,7 @@ def resume(net, path):
         target = (bind(node, ("state_dict", "storage_reader")) or _by_keyword(node)).get("state_dict")
         if target is None:
             return
-        value = file.value(target)
+        value = file.objects.origin(target)
         if isinstance(value, cst.Dict) and not value.elements and not _is_filled(target, node, file):
             yield Diagnosis(
                 node,

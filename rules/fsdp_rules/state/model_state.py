@@ -54,7 +54,6 @@ class ModelState(Rule):
     name = "model-state"
     moves_together = True
     markers = ("state_dict(",)
-    words = (r"state_dict\b|\bsave_pretrained\(",)
     what_to_test = RESUME
     visits = (cst.Attribute, cst.Call)
     before = """

@@ -21,6 +21,9 @@ class OptimStateDictToLoad(Rule):
     `set_optimizer_state_dict`. Where only rank 0 has the state (`rank0_only=True`), `broadcast_from_rank0` sends it.
     Both argument orders are read: the current one, and that of torch 2.0 with the state first. Where the result is not
     loaded directly into the optimizer, `fsdp_compat.optim_state_dict_to_load` makes it.
+
+    With `use_orig_params=False`, its default, FSDP1 saves one `step` tensor for all parameters of a unit. FSDP2 loads
+    it as it is, and each parameter would count every step of the others: the loop gives each its own copy.
     """
 
     id = "FSDP305"
@@ -36,6 +39,7 @@ def load(model, optimizer, saved):
     optimizer.load_state_dict(flat)
 """
     after = """
+import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 def load(model, optimizer, saved):
@@ -45,6 +49,8 @@ def load(model, optimizer, saved):
         optim_state_dict=saved,
         options=StateDictOptions(full_state_dict=True),
     )
+    for state in optimizer.state.values():
+        state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:

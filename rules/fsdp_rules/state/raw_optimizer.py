@@ -66,14 +66,14 @@ def main(net, rank):
             text = file.code(taken)
             yield Diagnosis(
                 taken,
-                Level.INFO,
+                Level.REVIEW,
                 f"{text}.state_dict() is what this takes, and FSDP1's files of it do not load into FSDP2",
                 f"use get_optimizer_state_dict(model, {text}), which returns a state by name for any number of ranks",
             )
             return
         yield Diagnosis(
             node,
-            Level.INFO,
+            Level.REVIEW,
             f"{file.code(node)} is this rank's part of the state, and FSDP1's parts do not load into FSDP2",
             "use get_optimizer_state_dict(model, optimizer), which returns a state by name for any number of ranks",
         )
@@ -83,7 +83,7 @@ def _taken_whole(call: cst.Call, file: File) -> cst.BaseExpression | None:
     """The optimizer that a function of torch.distributed.checkpoint gets by itself: it calls its ``state_dict()``."""
     if file.resolved(call.func) not in TAKES or not call.args:
         return None
-    state = file.value(call.args[0].value)
+    state = file.objects.origin(call.args[0].value)
     values = [entry.value for entry in state.elements] if isinstance(state, cst.Dict) else []
     named = (one for one in values if isinstance(one, cst.Name | cst.Attribute))
     return next((one for one in named if is_an_optimizer(one, file)), None)

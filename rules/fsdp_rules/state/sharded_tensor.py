@@ -73,7 +73,7 @@ def local_parts(net):
         if _knows_dtensor(node, file):
             yield Diagnosis(
                 node,
-                Level.INFO,
+                Level.REVIEW,
                 "FSDP2's states have DTensors, so the DTensor branch next to this one runs",
                 "remove the ShardedTensor branch once no FSDP1 file is read",
             )

@@ -33,14 +33,13 @@ class Rule:
 
     ``visits`` lists the node types that the engine shows to :meth:`visit`; one walk of the tree serves all rules.
     ``shim``: the rule is about something that fsdp_compat does not carry either, and speaks under ``--to shim`` too.
-    ``role``: what the engine needs this one rule for.
+    ``role``: what the engine needs this one rule for. ``is_wrap``: the rule decides whether a wrap is rewritten.
 
-    Four attributes say which files the rule is asked about, from the cheapest search to the dearest. ``spelled`` are
-    texts that are FSDP1's by themselves: a file that has one is read in any tree; ``alone`` are regular expressions
-    for what the rule has to say about such a file, also where nothing else in the tree is FSDP1. ``markers`` are texts
-    (a pair counts where both are there) for which a file is read once the tree has FSDP1, though no wrapped model is
-    seen to reach it. ``words`` are regular expressions for what the rule has to say about a file that a wrapped model
-    reaches.
+    A rule is asked about every file that a wrapped model, a parameter or a gradient of one reaches. Three attributes
+    say which other files it is asked about, from the cheapest search to the dearest. ``spelled`` are texts that are
+    FSDP1's by themselves: a file that has one is read in any tree; ``alone`` are regular expressions for what the rule
+    has to say about such a file, also where nothing else in the tree is FSDP1. ``markers`` are texts (a pair counts
+    where both are there) for which a file is read once the tree has FSDP1, though no wrapped model is seen to reach it.
 
     ``moves_together``: FSDP1's call does nothing, or fails, on FSDP2's models, and FSDP2's on FSDP1's; if one such
     call stays, all have to. ``what_to_test`` says in a sentence what shows that a change was right.
@@ -51,10 +50,10 @@ class Rule:
     visits: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
     shim: ClassVar[bool] = False
     role: ClassVar[Role | None] = None
+    is_wrap: ClassVar[bool] = False
     spelled: ClassVar[tuple[str, ...]] = ()
     alone: ClassVar[tuple[str, ...]] = ()
     markers: ClassVar[tuple[str | tuple[str, str], ...]] = ()
-    words: ClassVar[tuple[str, ...]] = ()
     moves_together: ClassVar[bool] = False
     what_to_test: ClassVar[str] = LOSSES
     before: ClassVar[str] = ""

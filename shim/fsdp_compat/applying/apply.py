@@ -32,6 +32,7 @@ from fsdp_compat.torch_.backports import make_cpu_work
 from fsdp_compat.torch_.gradients import reduce_again, reduce_unused_as_zeros
 from fsdp_compat.torch_.param_groups import forget_place, refuse_tensor_parallelism, set_input_cast
 from fsdp_compat.torch_.registered import keep_requires_grad, register_sharded
+from fsdp_compat.torch_.second_derivatives import keep_for_second_derivatives
 from fsdp_compat.torch_.versions import WORKS_ON_CPU
 from fsdp_compat.units import Place, parameter_at
 from fsdp_compat.vocabulary import ShardingStrategy
@@ -50,7 +51,7 @@ def apply_plan(plan: Plan) -> None:
         make_cpu_work()
     around_roots = is_container_class(plan.root)
     nested = [(part, record) for part in plan.root.modules() if (record := record_of(part)) is not None]
-    watch(_named_places(plan, plan.units), [unit.module for unit in plan.units])
+    watch(_named_places(plan, plan.units), [unit.module for unit in plan.units], _living_on(plan.units))
     run_in_full_precision(plan.full_precision)
     wrong = {mesh for mesh in dict.fromkeys(meshes) if not averages(mesh)}
     synced: set[torch.Tensor] = set()
@@ -72,6 +73,11 @@ def apply_plan(plan: Plan) -> None:
 def _named_places(plan: Plan, units: Iterable[Unit]) -> list[tuple[Place, str]]:
     names = {module: name for name, module in plan.root.named_modules()}
     return [(place, f"{names[place[0]]}.{place[1]}".lstrip(".")) for unit in units for place in unit.places]
+
+
+def _living_on(units: Iterable[Unit]) -> set[Place]:
+    """The places of parameters that FSDP1 keeps, and with them the optimizers that hold them."""
+    return {place for unit in units if unit.options.use_orig_params for place in unit.places}
 
 
 def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:
@@ -111,7 +117,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     on_meta = any(parameter_at(place).is_meta for place in unit.places)
     materialize(unit.module, unit.options.param_init_fn, device, plan.ignored_modules, plan.shared)
     if on_meta:
-        note_parameters(_named_places(plan, [unit]))
+        note_parameters(_named_places(plan, [unit]), _living_on([unit]))
     params = list(dict.fromkeys(map(parameter_at, unit.places)))
     move_to(device, params, own_buffers(unit.module, plan.ignored_modules))
     if unit.options.sync_module_states:
@@ -135,6 +141,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     # FSDP1 reduces a unit's gradients as one tensor, with zeros for what was not used.
     reduce_unused_as_zeros(unit.module)
     reduce_again(unit.module)
+    keep_for_second_derivatives(unit.module)
     keep_requires_grad(unit.module)
     keeps = unit.options.use_orig_params and unit.options.strategy in KEEP_AFTER_FORWARD
     register_sharded(unit.module, gathered_while_training=keeps)

@@ -21,7 +21,6 @@ from fsdp_compat.face.attributes import ATTRIBUTES
 from fsdp_compat.face.sharding import shard
 from fsdp_compat.face.unwrapping import reads
 from fsdp_compat.messages import warn_caller
-from fsdp_compat.optimizers.relink import relink_live_optimizers
 from fsdp_compat.planning.records import is_root
 from fsdp_compat.states import state_dict_type as state
 from fsdp_compat.states import statics as legacy
@@ -55,7 +54,6 @@ class _Face(type):
         shard(module, *args, **kwargs)
         for unit in modules.fsdp_modules(module):
             _give_methods(unit)
-        relink_live_optimizers(module)
         kinds = {type(unit).__name__: None for unit in modules.fsdp_modules(module) if "module" in unit._modules}
         if kinds:
             warn_caller(
@@ -65,7 +63,7 @@ class _Face(type):
         return module
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, FSDPModule)
+        return isinstance(instance, FSDPModule) and not reads.has_unwrapped(instance, sys._getframe(1))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
         return subclass is cls or issubclass(subclass, FSDPModule)

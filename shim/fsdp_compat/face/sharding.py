@@ -11,6 +11,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPoli
 
 from fsdp_compat.applying.apply import apply_plan
 from fsdp_compat.messages import logger
+from fsdp_compat.optimizers.own import stop_own_optimizers
+from fsdp_compat.optimizers.relink import relink_live_optimizers
 from fsdp_compat.planning.make_plan import make_plan
 from fsdp_compat.planning.options import Device, Options, ProcessGroups
 from fsdp_compat.planning.plan import Plan
@@ -53,6 +55,9 @@ def shard(
     Differs from FSDP1 in that tied parameters may lie in different units, ``sync_module_states`` works on the CPU,
     and meta initialisation without ``param_init_fn`` leaves tensors alone that have values already.
 
+    Optimizers that were built before go on training the parameters, as in FSDP1, with ``use_orig_params=True``; without
+    it, and where an optimizer is no ``torch.optim.Optimizer``, its first step raises RuntimeError.
+
     A collective: every rank calls it. Raises ValueError, TypeError or NotImplementedError, before anything is
     touched, for arguments that contradict each other or that FSDP2 cannot honour. A module that is sharded already
     is returned as it is, unless a policy is given (ValueError).
@@ -80,6 +85,8 @@ def shard(
     for note in made.notes:
         logger.info(note)
     apply_plan(made)
+    relink_live_optimizers(module)
+    stop_own_optimizers(module)
     return module
 
 

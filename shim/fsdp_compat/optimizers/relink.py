@@ -11,10 +11,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from fsdp_compat.optimizers.replaced import has_replaced_survivors, replacement_of
+from fsdp_compat.optimizers.replaced import replacement_of, survivors
 from fsdp_compat.torch_.param_groups import managed_parameters
 from fsdp_compat.torch_.tensors import shard_like
 from fsdp_compat.units import fsdp_modules
+
+#: How deep lists in dicts in lists of an optimizer are looked into.
+_DEEP = 4
 
 
 def relink_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
@@ -44,16 +47,23 @@ def relink_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
 
 
 def relink_live_optimizers(module: nn.Module) -> None:
-    """Relink every optimizer of this process that holds parameters which sharding ``module`` has replaced.
+    """Relink every optimizer of this process that holds parameters which live on after sharding ``module``.
 
-    FSDP1 with ``use_orig_params=True`` keeps such optimizers valid. Parameters of other models stay in them.
+    FSDP1 with ``use_orig_params=True`` keeps such optimizers valid. Parameters of other models stay in them, and so do
+    those that FSDP1 replaces too.
     """
     # Looking through all objects takes long; nobody can hold what is gone.
-    if has_replaced_survivors(module):
+    if any(found.lives_on for found in map(replacement_of, survivors(module)) if found is not None):
         for candidate in gc.get_objects():
             # Not isinstance: that would ask proxies for their __class__, which may run code.
             if issubclass(type(candidate), Optimizer):
-                _exchange(candidate, _successors(candidate, module))
+                successors = _successors(candidate, module)
+                _exchange(candidate, {old: new for old, new in successors.items() if _lives_on(old)})
+
+
+def _lives_on(param: torch.Tensor) -> bool:
+    found = replacement_of(param)
+    return found is not None and found.lives_on
 
 
 def _successors(optimizer: Optimizer, module: nn.Module) -> dict[torch.Tensor, Any]:
@@ -78,12 +88,32 @@ def _successors(optimizer: Optimizer, module: nn.Module) -> dict[torch.Tensor, A
 
 
 def _exchange(optimizer: Optimizer, successors: dict[torch.Tensor, Any]) -> None:
+    if not successors:
+        return
     for group in optimizer.param_groups:
-        group["params"] = [successors.get(param, param) for param in group["params"]]
+        # In place: LBFGS and others hold the list itself, too.
+        group["params"][:] = [successors.get(param, param) for param in group["params"]]
+    for name in vars(optimizer).keys() - {"param_groups", "state"}:
+        vars(optimizer)[name] = _followed(vars(optimizer)[name], successors, _DEEP)
     for old, new in successors.items():
         if old in optimizer.state:
             state = optimizer.state.pop(old)
             optimizer.state[new] = {key: _resharded(value, old, new) for key, value in state.items()}
+
+
+def _followed(value: Any, successors: dict[torch.Tensor, Any], depth: int) -> Any:
+    """``value`` with successors in the place of what they replace; lists and dicts stay the same objects."""
+    if isinstance(value, torch.Tensor):
+        return successors.get(value, value)
+    if isinstance(value, list) and depth:
+        value[:] = [_followed(part, successors, depth - 1) for part in value]
+    elif isinstance(value, dict) and depth:
+        items = [(_followed(key, successors, 0), _followed(part, successors, depth - 1)) for key, part in value.items()]
+        value.clear()
+        value.update(items)
+    elif type(value) is tuple and depth:
+        return tuple(_followed(part, successors, depth - 1) for part in value)
+    return value
 
 
 def _resharded(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:

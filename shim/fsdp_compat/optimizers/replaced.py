@@ -7,7 +7,7 @@ that builds its optimizer first worked there; here its steps would change tensor
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,15 @@ from fsdp_compat.units import Place, parameter_at
 
 @dataclass(frozen=True)
 class Replacement:
-    """Where a replaced parameter's successor is registered."""
+    """Where a replaced parameter's successor is registered.
+
+    ``lives_on`` where FSDP1 would not have replaced it, as with ``use_orig_params=True``: optimizers follow it.
+    """
 
     module: weakref.ref[nn.Module]
     name: str
     fqn: str
+    lives_on: bool
 
     def current(self) -> nn.Parameter | None:
         """The successor, or None if its module is gone. The module's unit must be sharded at the time."""
@@ -49,10 +53,12 @@ _checked: weakref.WeakKeyDictionary[Optimizer, tuple[int, int]] = weakref.WeakKe
 _shardings = 0
 
 
-def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> None:
+def watch(
+    places: Iterable[tuple[Place, str]], units: Iterable[nn.Module], living_on: Container[Place] = frozenset()
+) -> None:
     """Note the parameters now at ``places`` (each with its name in the model), before ``units`` are sharded."""
     global _shardings
-    note_parameters(places)
+    note_parameters(places, living_on)
     _sharded_modules.update(units)
     if _shardings == 0:
         register_optimizer_step_pre_hook(_before_step)
@@ -60,15 +66,17 @@ def watch(places: Iterable[tuple[Place, str]], units: Iterable[nn.Module]) -> No
     _shardings += 1
 
 
-def note_parameters(places: Iterable[tuple[Place, str]]) -> None:
+def note_parameters(places: Iterable[tuple[Place, str]], living_on: Container[Place] = frozenset()) -> None:
     """Note the parameters now at ``places``, except tensor subclasses on the meta device.
+
+    Those ``living_on`` have a successor for everybody who holds them.
 
     ``to_empty`` exchanges what is in those, which torch refuses where there are weak references; again after that.
     """
     for (module, name), fqn in places:
         param = parameter_at((module, name))
         if not (param.is_meta and is_traceable_wrapper_subclass(param)):
-            _replaced[param] = Replacement(weakref.ref(module), name, fqn)
+            _replaced[param] = Replacement(weakref.ref(module), name, fqn, (module, name) in living_on)
 
 
 def replacement_of(param: torch.Tensor) -> Replacement | None:
@@ -77,11 +85,11 @@ def replacement_of(param: torch.Tensor) -> Replacement | None:
     return found if found is not None and found.current() is not param else None
 
 
-def has_replaced_survivors(module: nn.Module) -> bool:
-    """Whether somebody still holds a parameter that sharding ``module`` has replaced."""
+def survivors(module: nn.Module) -> dict[torch.Tensor, str]:
+    """The parameters that sharding ``module`` has replaced and that somebody still holds, with their names."""
     parts = set(module.modules())
-    alive = [(param, found.module()) for param, found in _replaced.items()]  # type: ignore[no-untyped-call]
-    return any(holder in parts and replacement_of(param) is not None for param, holder in alive)
+    alive: list[tuple[torch.Tensor, Replacement]] = list(_replaced.items())  # type: ignore[no-untyped-call]
+    return {param: found.fqn for param, found in alive if found.module() in parts and replacement_of(param) is not None}
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -106,8 +114,8 @@ def _refuse_stale_parameters(optimizer: Optimizer) -> None:
     if stale:
         raise RuntimeError(
             f"this {type(optimizer).__name__} was built before the model was sharded and has parameters that "
-            f"are no longer in it ({shortened(stale)}): its step would train nothing. Build it after "
-            "sharding, or call fsdp_compat.relink_optimizer(optimizer, model)."
+            f"are no longer in it ({shortened(stale)}): its step would train nothing, as under FSDP1 without "
+            "use_orig_params=True. Build it after sharding, or call fsdp_compat.relink_optimizer(optimizer, model)."
         )
     copies = gathered_copies(filter(_is_sharded, _sharded_modules))
     temporary = [copies[id(param)] for param in held if id(param) in copies]

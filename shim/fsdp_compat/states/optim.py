@@ -14,11 +14,13 @@ from torch.optim import Optimizer
 from fsdp_compat.messages import logger, shortened
 from fsdp_compat.optimizers.groups import KEYED_BY_NUMBER, exported_groups, loadable_groups
 from fsdp_compat.optimizers.held import Held, OptimInput, held_parameters
+from fsdp_compat.planning.records import record_of
 from fsdp_compat.states.agreement import check_agreement
 from fsdp_compat.states.rank0 import FromFirstRank, is_first_rank, map_tensors, meshes_of
 from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
+from fsdp_compat.torch_.param_groups import managed_parameters
 from fsdp_compat.torch_.tensors import full_tensor, shard_like, whole_copy
-from fsdp_compat.units import clean_name
+from fsdp_compat.units import clean_name, fsdp_modules
 
 StateDict: TypeAlias = dict[str, Any]
 _Fetch: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -96,8 +98,8 @@ def optim_state_dict_to_load(
     ``rank0_only``: then the first rank of ``group`` sends what it has to the others, a tensor at a time.
 
     Raises ValueError, naming what does not fit, for state of parameters that ``optim`` does not hold, groups made
-    up differently, tensors of another shape, or a state that is empty on this rank; NotImplementedError for states
-    keyed by number.
+    up differently, tensors of another shape, a state that lacks a part of a unit, or one that is empty on this rank;
+    NotImplementedError for states keyed by number.
     """
     held = held_parameters(model, optim, optim_input)
     fetch: _Fetch = torch.Tensor.detach
@@ -118,6 +120,7 @@ def optim_state_dict_to_load(
         raise NotImplementedError(KEYED_BY_NUMBER)
     if strangers:
         raise ValueError(f"optim_state_dict has state for {shortened(strangers)}, which the optimizer does not hold")
+    _check_units_whole(model, held, saved)
     keys: Mapping[str, Any] = held.raw_names if is_named_optimizer else held.numbers()
     # In the order of what was saved, which is the same on all ranks where one of them sends it.
     state: dict[Any, Any] = {}
@@ -126,12 +129,33 @@ def optim_state_dict_to_load(
             state[keys[name]] = {key: _imported(values[key], params[name], fetch, f"{key} of {name}") for key in values}
         else:
             state[name] = map_tensors(values, fetch)
-    in_order = {key: state[key] for key in keys.values() if key in state}
+    # In that of the model on all ranks, as in FSDP1, for those who gather what is loaded entry by entry.
+    ordered = [keys[held.names[param]] for param in held.order]
+    in_order = {key: state[key] for key in ordered if key in state}
     loadable: StateDict = {"state": {**in_order, **state}}
     if "param_groups" in optim_state_dict:
         groups = map_tensors(optim_state_dict["param_groups"], fetch)
         loadable["param_groups"] = loadable_groups(groups, held, keys)
     return loadable
+
+
+def _check_units_whole(model: nn.Module, held: Held, saved: Mapping[Any, Any]) -> None:
+    """Raise ValueError where FSDP1 cannot make one state of those of a flat parameter, which it then counts in."""
+    for unit in fsdp_modules(model):
+        record = record_of(unit)
+        if record is None or record.options.use_orig_params:
+            continue
+        trained = [managed.sharded for managed in managed_parameters(unit) if managed.sharded.requires_grad]
+        names = [held.names[param] for param in trained if param in held.names]
+        lacking = [name for name in names if name not in saved]
+        values = [value for name in names for value in saved.get(name, {}).values()]
+        if lacking and any(isinstance(value, torch.Tensor) and not value.dim() for value in values):
+            raise ValueError(
+                "All unflattened parameters comprising a single flat parameter must have scalar state with the same "
+                f"value and dtype: optim_state_dict has none for {shortened(lacking)}, and has some for others of the "
+                f"same {type(unit).__name__}. Load it into the model that it was saved of, or use "
+                "use_orig_params=True."
+            )
 
 
 def _order_of_first_rank(

@@ -48,14 +48,15 @@ def optim_state_dict(
 def optim_state_dict_to_load(
     model: nn.Module,
     optim: Optimizer,
-    optim_state_dict: StateDict,
+    optim_state_dict: StateDict | None,
     is_named_optimizer: bool = False,
     load_directly: bool = False,
     group: dist.ProcessGroup | None = None,
 ) -> StateDict:
     """``FSDP.optim_state_dict_to_load``; with ``rank0_only`` set, rank 0 sends its state to the others.
 
-    Also takes torch 2.0's order ``(optim_state_dict, model, optim)``. Raises TypeError for any other.
+    What the others pass is not read then, and may be None, as under FSDP1. Also takes torch 2.0's order
+    ``(optim_state_dict, model, optim)``. Raises TypeError for any other.
     """
     model, optim, optim_state_dict = _sorted_out(model, optim, optim_state_dict)
     loadable = _optim.optim_state_dict_to_load(
@@ -157,12 +158,12 @@ def _sorted_out(*given: Any) -> tuple[nn.Module, Optimizer, StateDict]:
     models = [one for one in given if isinstance(one, nn.Module)]
     # Wrapped optimizers need not be torch's, and a wrapper that is a model has no groups.
     optimizers = [one for one in given if hasattr(one, "param_groups")]
-    states = [one for one in given if isinstance(one, Mapping) and not isinstance(one, nn.Module)]
+    others = [one for one in given if not isinstance(one, nn.Module)]
+    states = [one or {} for one in others if one is None or isinstance(one, Mapping)]
     if [len(models), len(optimizers), len(states)] != [1, 1, 1]:
         raise TypeError(
             "optim_state_dict_to_load takes a model, an optimizer and an optimizer state, not "
             f"{', '.join(type(one).__name__ for one in given)}"
-            + ("; load the state on this rank, or pass {} on the ranks that have none" if None in given else "")
         )
     if given[0] is not models[0]:
         log_once(

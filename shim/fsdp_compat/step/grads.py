@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
 from fsdp_compat.planning.records import check_root, record_of
 from fsdp_compat.torch_.gradients import gradient_sync_off, show_unreduced
-from fsdp_compat.torch_.param_groups import managed_parameters
+from fsdp_compat.torch_.param_groups import keeps_after_forward, managed_parameters
 from fsdp_compat.units import fsdp_modules
 
 
@@ -94,7 +94,7 @@ def no_sync(module: nn.Module) -> Iterator[None]:
 def _stays_gathered(unit: nn.Module) -> bool:
     """Whether ``unit`` keeps its parameters until gradients are reduced, as FSDP1 has it for these strategies."""
     record = record_of(unit)
-    return record is not None and record.options.strategy in KEEP_AFTER_FORWARD
+    return keeps_after_forward(unit) if record is None else record.options.strategy in KEEP_AFTER_FORWARD
 
 
 def _parameters(module: nn.Module) -> list[torch.Tensor]:

@@ -22,7 +22,7 @@ def prefetch_after_first_forward(root: nn.Module) -> None:
 
     As in FSDP1 a unit prefetches the unit that ran after it, if it asked for it and the root did too; when ``root``
     lies inside another sharded module by then, that module decides. Results do not change, and neither do the
-    collectives, which are only issued earlier.
+    collectives, which are only issued earlier; what is recomputed in the backward prefetches nothing.
     Differs from FSDP1 in that a unit which ran several times prefetches nothing, for it would gather the same unit
     each time; what ``set_modules_to_forward_prefetch`` was called with stays.
     """
@@ -54,9 +54,10 @@ def prefetch_after_first_forward(root: nn.Module) -> None:
     def finish(module: nn.Module, args: Any, output: Any) -> None:
         for handle in (starter, *recorders):
             handle.remove()
-        targets = _prefetch_in(order)
-        if targets:
-            root.register_forward_hook(functools.partial(_free_what_did_not_run, targets))
+        chain = _chain_of(order)
+        if chain:
+            nn.Module.register_forward_pre_hook(root, functools.partial(_prefetch_in, chain), prepend=True)
+            root.register_forward_hook(functools.partial(_prefetch_no_more, chain))
 
     starter = root.register_forward_pre_hook(start, prepend=True)
 
@@ -66,22 +67,28 @@ def _asks(module: nn.Module) -> bool:
     return record is not None and record.options.forward_prefetch
 
 
-def _prefetch_in(order: list[nn.Module]) -> list[FSDPModule]:
-    """Returns the units that are now gathered early."""
+def _chain_of(order: list[nn.Module]) -> dict[nn.Module, FSDPModule]:
+    """The unit that each one gathers early."""
     runs = Counter(order)
-    targets: list[FSDPModule] = []
-    for unit, following in itertools.pairwise(dict.fromkeys(order)):
-        if _asks(unit) and runs[unit] == 1 and not prefetches_in_forward(unit):
-            assert isinstance(unit, FSDPModule)
-            assert isinstance(following, FSDPModule)
-            unit.set_modules_to_forward_prefetch([following])
-            targets.append(following)
-    return targets
+    return {
+        unit: cast(FSDPModule, following)
+        for unit, following in itertools.pairwise(dict.fromkeys(order))
+        if _asks(unit) and runs[unit] == 1 and not prefetches_in_forward(unit)
+    }
 
 
-def _free_what_did_not_run(targets: list[FSDPModule], root: nn.Module, args: Any, output: Any) -> None:
-    # What was gathered in vain would be used as it is in a later forward, whatever has become of the shards by then.
-    for unit in targets:
-        if is_being_gathered(cast(nn.Module, unit)):
-            unit.unshard()
-            unit.reshard()
+def _prefetch_in(chain: dict[nn.Module, FSDPModule], root: nn.Module, args: Any) -> None:
+    for unit, following in chain.items():
+        assert isinstance(unit, FSDPModule)
+        unit.set_modules_to_forward_prefetch([following])
+
+
+def _prefetch_no_more(chain: dict[nn.Module, FSDPModule], root: nn.Module, args: Any, output: Any) -> None:
+    # What checkpoints recompute in the backward must not gather units whose backward is over.
+    for unit, following in chain.items():
+        assert isinstance(unit, FSDPModule)
+        unit.set_modules_to_forward_prefetch([])
+        # What was gathered in vain would be used as it is in a later forward, whatever has become of the shards then.
+        if is_being_gathered(cast(nn.Module, following)):
+            following.unshard()
+            following.reshard()

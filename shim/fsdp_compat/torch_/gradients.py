@@ -136,6 +136,8 @@ def reduce_again(module: nn.Module) -> None:
 
 def _pre_backward_taking_reduced(group: Any, pre_backward: Callable[..., None], *arguments: Any) -> None:
     pre_backward(*arguments)
+    if torch.is_grad_enabled():
+        return  # a backward that builds a graph reduces nothing
     for param in group.fsdp_params:
         reduced, full = param.sharded_param.grad, getattr(param, "_unsharded_param", None)
         if full is None or full.grad is not None or param.is_dtensor or not isinstance(reduced, DTensor):

@@ -1,8 +1,8 @@
 """FSDP2's communication groups of a unit: what they manage, where it is registered, over which ranks.
 
-With :mod:`.gradients`, :mod:`.gathering` and :mod:`.registered` the only place that reaches into FSDP2's private state,
-for what it offers no public way to ask or undo. Everything in them was present from torch 2.8 to 2.15; a new torch that
-moves one of these names breaks these four files and nothing else.
+With :mod:`.gradients`, :mod:`.gathering`, :mod:`.registered` and :mod:`.second_derivatives` the only place that reaches
+into FSDP2's private state, for what it offers no public way to ask or undo. Everything in them was present from torch
+2.8 to 2.15; a new torch that moves one of these names breaks these five files and nothing else.
 """
 
 from __future__ import annotations
@@ -110,6 +110,14 @@ def is_running(module: nn.Module) -> bool:
 def is_nested(module: nn.Module) -> bool:
     """Whether FSDP2 has found ``module`` to lie inside another unit. Unknown (False) before the first forward."""
     return fsdp_state(module)._is_root is False
+
+
+def keeps_after_forward(module: nn.Module) -> bool:
+    """Whether one unit was sharded with ``reshard_after_forward=False``. Not the root, where nothing was said of it."""
+    state = fsdp_state(module)
+    groups = groups_of(state)
+    said = not getattr(state, "_auto_reshard_after_forward", False)
+    return said and bool(groups) and all(group.post_forward_mesh_info is None for group in groups)
 
 
 def set_input_cast(module: nn.Module, cast_forward_inputs: bool) -> bool:

@@ -16,6 +16,7 @@ from torch import nn
 
 from fsdp_compat.torch_.gathering import is_group_left_alone
 from fsdp_compat.torch_.param_groups import fsdp_state, groups_of, param_groups
+from fsdp_compat.torch_.second_derivatives import is_kept_for_graph
 
 #: The attribute of a group that has the flags of its parameters as they were when it was gathered.
 _FLAGS = "_fsdp_compat_requires_grad"
@@ -65,7 +66,7 @@ def _post_forward(state: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     for group in groups:
         if not hasattr(group, _STAYS) or is_group_left_alone(group):
             continue
-        if group.mesh_info.shard_mesh_size == 1:
+        if group.mesh_info.shard_mesh_size == 1 and not is_kept_for_graph(group):
             group._to_sharded()
         elif not (getattr(group, _STAYS) and torch.is_grad_enabled()):
             _hide(group)

@@ -58,15 +58,15 @@ def untouched(source: Path) -> Iterator[None]:
     [*(("safetensors", point) for point in POINTS), ("dcp", "half"), ("dcp", "comparing"), ("full", "half")],
 )
 def test_killed(to: str, point: str, source: Path, sizes: dict[str, int], tmp_path: Path) -> None:
-    target = tmp_path / "new"
     at = int(POINTS[point] * sizes[to])
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        # Killed after the rename, it leaves a whole target and what it had not yet removed beside it.
+        target = _target_of(tmp_path, attempt)
         process = command.start(source, target, to, python=PYTHON)
         command.signalled(process, signal.SIGKILL, target, at)
         if process.returncode == -signal.SIGKILL and not target.exists():
             break
         _assert_whole(source, target)
-        target.rename(tmp_path / f"{len(list(tmp_path.iterdir()))}")
     assert process.returncode == -signal.SIGKILL
     assert not target.exists()
     (left,) = command.partial(target)
@@ -92,19 +92,25 @@ def test_killed(to: str, point: str, source: Path, sizes: dict[str, int], tmp_pa
 def test_asked_to_end(
     to: str, number: signal.Signals, point: str, source: Path, sizes: dict[str, int], tmp_path: Path
 ) -> None:
-    target = tmp_path / "new"
     at = int(POINTS[point] * sizes[to])
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        target = _target_of(tmp_path, attempt)
         process = command.start(source, target, to, python=PYTHON)
         out, err = command.signalled(process, number, target, at)
         if process.returncode != 0 and not target.exists():
             break
         _assert_whole(source, target)
-        target.rename(tmp_path / f"{len(list(tmp_path.iterdir()))}")
     assert process.returncode == 128 + number
     assert "Traceback" not in out + err
     assert not target.exists()
     assert command.partial(target) == []
+
+
+def _target_of(tmp_path: Path, attempt: int) -> Path:
+    """A path in a folder of its own, for what one attempt leaves beside it."""
+    folder = tmp_path / str(attempt)
+    folder.mkdir()
+    return folder / "new"
 
 
 def _assert_whole(source: Path, target: Path) -> None:

@@ -370,7 +370,7 @@ def test_two_names_that_would_be_one(tmp_path: Path) -> None:
 
 def _without_decoupled(path: Path) -> Path:
     group = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1, "amsgrad": False, "params": ["w"]}
-    states = {"w": {"step": torch.tensor(1.0), "exp_avg": W, "exp_avg_sq": W}}
+    states = {"w": {"step": torch.tensor(1.0), "exp_avg": W, "exp_avg_sq": W.clone()}}
     return _saved(path, {"model": {"w": W}, "optim": {"state": states, "param_groups": [group]}})
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from fsdp_migrate.checkpoints.convert.plan import Target
+from fsdp_migrate.checkpoints.judge.loading import line
+from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints import fsdp2
 from tests.checkpoints.convert.converting import converted
 from tests.checkpoints.written import flattened
@@ -175,6 +177,17 @@ def test_as_if_it_had_never_stopped(
     losses, wanted = never_stopped(ranks, how)
     lines = _lines(root / name, tmp_path, to)
     held_losses, held = _together(pool.run(_loaded, ranks, lines, how.endswith("hybrid")))
+    assert held_losses == losses
+    _assert_same(held, wanted)
+
+
+@pytest.mark.parametrize("name", ["full_orig.pt", "full_flat.pt", "sharded_orig_dcp", "mesh", "fsdp2_dcp"])
+def test_the_lines_that_inspect_prints_train_on(
+    name: str, two_ranks: Path, never_stopped: Callable[[int, str], Trained], pool: Pool
+) -> None:
+    losses, wanted = never_stopped(2, TWO[name])
+    (found,) = open_all(two_ranks / name)
+    held_losses, held = _together(pool.run(_loaded, 2, [line(found)], False))
     assert held_losses == losses
     _assert_same(held, wanted)
 

@@ -25,6 +25,13 @@ def test_fsdp2_has_private_parts_of_its_own() -> None:
     check_noop("from torch.distributed.fsdp._fully_shard import _fsdp_init\n\nprint(_fsdp_init)\n")
 
 
+@pytest.mark.parametrize("name", ["default_auto_wrap_policy", "DistributedDataParallel"])
+def test_a_name_that_torch_does_not_have_is_not_called_private(name: str) -> None:
+    source = f"from torch.distributed.fsdp import {name}\n\nprint({name})\n"
+    said = [one.message for one in findings(source) if one.rule == "FSDP902"]
+    assert said == [f"torch.distributed.fsdp has no {name}"]
+
+
 @pytest.mark.parametrize(
     ("use", "advice"),
     [

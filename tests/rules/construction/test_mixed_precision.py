@@ -55,7 +55,6 @@ def test_fields_that_are_read_elsewhere() -> None:
     [
         (f"mixed_precision={BF16[:-1]}, keep_low_precision_grads=True)", ""),
         (f"mixed_precision={BF16[:-1]}, cast_forward_inputs=args.cast)", ""),
-        ("mixed_precision=policy", f"policy = {BF16}\nargs.keep(policy)"),
         (
             "mixed_precision=policy",
             f"policy = {BF16} if args.bf16 else {FP16.replace('buffer_dtype=torch.float16', 'buffer_dtype=args.b')}",
@@ -64,6 +63,11 @@ def test_fields_that_are_read_elsewhere() -> None:
 )
 def test_what_has_no_native_form_is_left_to_the_helper(arguments: str, above: str) -> None:
     assert "fsdp_compat.shard(" in wrapped(arguments, above)
+
+
+def test_what_another_function_may_have_changed_is_read_where_the_model_is_wrapped() -> None:
+    text = wrapped("mixed_precision=policy", f"policy = {BF16}\nargs.keep(policy)")
+    assert "param_dtype=policy.param_dtype" in text and "policy = MixedPrecision(" in text
 
 
 def test_batchnorm_in_a_file_that_the_model_comes_from() -> None:

@@ -70,6 +70,19 @@ def test_nothing_is_to_do_where_each_step_uses_all(source: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (net(), "safe"),
+        (net(step="block(x) if torch.rand(()) > 0.1 else x"), "review"),
+        (net(more="self.other = nn.ModuleList([nn.Linear(2, 2)] * 2)", last="self.other[int(x[0, 0])](x)"), "review"),
+        (HEAD + "def build(model):\n    model = FSDP(model)\n    return model\n", "review"),
+    ],
+)
+def test_zeros_of_a_unit_that_a_step_skips_are_an_assumption(source: str, expected: str) -> None:
+    assert level(source, (2, 13)) == expected
+
+
+@pytest.mark.parametrize(
     "source",
     [
         net(last="self.head(x) if mask is None else x"),
@@ -105,7 +118,7 @@ def test_a_part_that_nothing_reads_takes_the_helper(more: str) -> None:
     assert "no step uses other" in found.message
     (found,) = (entry for entry in findings(source, Settings(helpers="never")) if entry.rule == "FSDP101")
     assert found.level.value == "manual"
-    assert level(source, (2, 13)) == "safe"
+    assert level(source, (2, 13)) == "review"
 
 
 @pytest.mark.parametrize(

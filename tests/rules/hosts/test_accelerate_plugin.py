@@ -229,3 +229,57 @@ def test_a_hybrid_strategy_without_one_accelerator_is_kept(old: str, new: str) -
     source = HYBRID.replace(old, new)
     told = [one.message for one in findings(source) if one.rule == "FSDP551" and one.level.value == "manual"]
     assert any("needs a parallelism_config" in one for one in told)
+
+
+POLICIES = (
+    "functools.partial(size_based_auto_wrap_policy, min_num_params=10)",
+    "lambda module, recurse, nonwrapped_numel: recurse or nonwrapped_numel > 10",
+    "CustomPolicy(lambda module: isinstance(module, Block))",
+    "fsdp_auto_wrap_policy(model)",
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "accelerator.state.fsdp_plugin.auto_wrap_policy = {}",
+        "fsdp_plugin = trainer.accelerator.state.fsdp_plugin\nfsdp_plugin.auto_wrap_policy = {}",
+        "plugin = AcceleratorState().fsdp_plugin\nif plugin is not None:\n    plugin.auto_wrap_policy = {}",
+        "setattr(accelerator.state.fsdp_plugin, 'auto_wrap_policy', {})",
+    ],
+)
+def test_a_policy_that_is_set_on_the_plugin_of_a_running_program_is_left_to_a_human(policy: str, lines: str) -> None:
+    source = (
+        "import functools\nfrom accelerate import Accelerator\n"
+        "from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy\n\n"
+        f"accelerator = Accelerator()\n{lines.format(policy)}\naccelerator.prepare(model, optimizer)\n"
+    )
+    (found,) = [one for one in findings(source) if one.rule == "FSDP551"]
+    assert (found.level.value, found.line) == ("manual", source[: source.index(policy)].count("\n") + 1)
+    assert "only the root is sharded" in found.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "accelerator.state.fsdp_plugin.auto_wrap_policy = None",
+        "accelerator.state.fsdp_plugin.state_dict_config = config",
+        "policy = accelerator.state.fsdp_plugin.auto_wrap_policy",
+        "trainer.auto_wrap_policy = make(size_based_auto_wrap_policy)",
+    ],
+)
+def test_what_means_the_same_on_the_plugin_of_a_running_program(line: str) -> None:
+    source = f"from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy\n\n{line}\n"
+    assert not [one for one in findings(source) if one.rule == "FSDP551"]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_plugin_whose_losses_would_change_is_kept(precision: str) -> None:
+    source = (
+        f"{IMPORTS}plugin = FullyShardedDataParallelPlugin()\n"
+        f"Accelerator(mixed_precision='{precision}', fsdp_plugin=plugin)\n"
+    )
+    made = rewrite(source)
+    assert "fsdp_version" not in made.source.decode()  # type: ignore[union-attr]
+    assert {one.level.value for one in findings(source)} == {"manual"}

@@ -75,3 +75,19 @@ def test_nothing_is_said_about_other_names(source: str) -> None:
 )
 def test_parts_may_be_units(body: str, to: str) -> None:
     assert levels(HEAD + RUN.format(body), to) == ["review"]
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return {type(model).__name__: model.state_dict}",
+        'open(f"{type(model).__name__}.pt")',
+        'path = names + "/" + model.__class__.__qualname__\n    return open(path)',
+        "names[f'{type(model.module).__name__}/loss'] = 1",
+        "kind = type(model).__name__\n    names.append(kind)",
+        "net.kind = type(model).__name__",
+    ],
+)
+def test_names_that_keys_and_files_are_formed_of_are_to_be_reviewed(body: str, to: str) -> None:
+    assert levels(HEAD + RUN.format(body), to) == ["review"]

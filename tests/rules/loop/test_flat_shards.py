@@ -43,6 +43,8 @@ USES = {
     "return sum(map(torch.numel, M.parameters()))": "FSDP214",
     "return sum(p.nbytes for p in M.parameters())": "FSDP214",
     "return np.linalg.norm(M.head.weight)": "FSDP217",
+    "def note(**given):\n    for name, one in given.items():\n        print(one[0], len(one))\n"
+    "for p in M.parameters():\n    note(parameter=p)": "FSDP227",
     "torch.nn.utils.prune.global_unstructured([(M.head, 'weight')], amount=0.2)": "FSDP229",
 }
 #: What names parameters, counts them or runs the model, and takes nothing of their values.
@@ -61,7 +63,7 @@ HARMLESS = (
     "for group in optimizer.param_groups:\n    print(group['lr'], group[x], len(group))",
     "optimizer = torch.optim.SGD(M.parameters())\nprint(optimizer.param_groups[0]['lr'])",
     "def note(**given):\n    for name, one in given.items():\n        print(one[0], len(one))\n"
-    "for p in M.parameters():\n    note(parameter=p)",
+    "for n, p in M.named_parameters():\n    note(name=n)",
     "parts = [{}, {}]\nfor n, p in M.named_parameters():\n    parts[len(n) % 2][n] = p\nreturn parts",
     "return [torch.save(p, 'part.pt') for p in M.parameters()]",
 )

@@ -51,8 +51,8 @@ def test_forward_called() -> None:
     [
         ("hook(model.forward, x)", "manual"),
         ("model.forward = hook", "manual"),
-        ("inspect.signature(model.forward)", "info"),
-        ("model.forward.__name__", "info"),
+        ("inspect.signature(model.forward)", "review"),
+        ("model.forward.__name__", "review"),
     ],
 )
 def test_forward_as_a_value(line: str, level: str) -> None:

@@ -230,3 +230,91 @@ def test_data_parallelism_is_no_other_wrapper_by_its_name(asked: str, other: boo
         f"        model(batch)\n        if {asked}:\n            model.zero_grad()\n"
     )
     assert ("FSDP220" in {found.rule for found in findings(source)}) is not other
+
+
+STEP = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+class Trainer:
+    def __init__(self, net, make):
+        self.model = FSDP(net, sharding_strategy=ShardingStrategy.{strategy}, use_orig_params=True)
+        self.optimizer = make(self.model)
+
+    def step(self, batch, scaler):
+        loss = self.model(batch).sum()
+        {between}
+        loss.backward()
+        self.optimizer.step()
+"""
+
+
+def between(text: str, strategy: str = "FULL_SHARD") -> tuple[str, list[str]]:
+    """What ``text`` between a forward and its backward becomes, and the levels of what is said about it."""
+    result = rewrite(STEP.format(between=text, strategy=strategy))
+    assert isinstance(result, Changed)
+    after = result.source.decode()
+    assert isinstance(rewrite(after), Unchanged), "a second run changes the output"
+    return after, [found.level.value for found in result.findings if found.rule == "FSDP220"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "device = next(self.model.parameters()).device",
+        "p = next(iter(self.model.parameters())); loss = loss.to(p.device, p.dtype)",
+        "names = [name for name, p in self.model.named_parameters() if p.requires_grad and p.ndim > 1]",
+        "count = sum(p.numel() for p in self.model.parameters() if p.is_floating_point())",
+        "count = len(list(self.model.parameters()))",
+        "for name, p in self.model.named_parameters(): print(name, p.shape, p.dtype)",
+        "trained = [p for p in self.model.parameters() if p.requires_grad]; loss = loss / len(trained)",
+    ],
+)
+def test_what_is_the_same_of_gathered_parameters_needs_no_shards(text: str) -> None:
+    after, said = between(text)
+    assert "reshard()" not in after and said == []
+
+
+@pytest.mark.parametrize("call", ["scaler(loss, parameters=self.model.parameters())", "scaler.run(loss, self.model)"])
+def test_what_is_given_the_loss_runs_the_backward_first(call: str) -> None:
+    source = STEP.replace("loss.backward()", "pass").format(between=call, strategy="FULL_SHARD")
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"reshard()" not in result.source
+
+
+def test_gradients_are_cleared_above_the_forward_of_their_backward() -> None:
+    after, said = between("self.model.zero_grad(set_to_none=True)")
+    assert said == ["safe"]
+    cleared, forward = after.index("self.model.zero_grad(set_to_none=True)"), after.index("self.model(batch)")
+    assert after.index("reshard()") < cleared < forward
+
+
+@pytest.mark.parametrize(("strategy", "reshards"), [("FULL_SHARD", True), ("SHARD_GRAD_OP", False)])
+def test_values_are_read_whole_where_fsdp1_keeps_them(strategy: str, reshards: bool) -> None:
+    after, said = between("loss = loss + sum(p.square().sum() for p in self.model.parameters())", strategy)
+    assert ("reshard()" in after) is reshards
+    assert said == (["review"] if reshards else [])
+
+
+def test_a_reshard_before_a_backward_says_what_it_costs() -> None:
+    source = STEP.format(between="for p in self.model.parameters(): p.requires_grad = False", strategy="FULL_SHARD")
+    (found,) = (found for found in findings(source) if found.rule == "FSDP220")
+    assert "gathers it a second time" in found.message and "line 11" in found.advice
+
+
+def test_a_weight_of_the_root_in_the_loss_is_as_whole_as_under_fsdp1() -> None:
+    source = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, batches, optimizer, chunked):
+    model = FSDP(net)
+    for batch, labels in batches:
+        outputs = model(batch)
+        loss = chunked(outputs, model.lm_head.weight, labels)
+        loss.backward()
+        optimizer.step()
+"""
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"reshard()" not in result.source

@@ -24,7 +24,10 @@ def lines(source: str, **others: str) -> list[tuple[int, str]]:
         (f"    model = FSDP(model)\n    {NORM}\n    dist.all_reduce(total)\n", [(7, "sure")]),
         (f"    model = FSDP(model)\n    {NORM}\n    dist.reduce(total, 0)\n", [(7, "sure")]),
         ("    grads = [p.grad for p in ps]\n    t = torch._foreach_norm(grads)\n    dist.all_reduce(t)\n", [(6, "if")]),
-        ("    t = torch.linalg.vector_norm(p.grad.detach())\n    dist.all_reduce(t)\n    p.grad.norm()\n", [(6, "if")]),
+        (
+            "    t = torch.linalg.vector_norm(p.grad.detach())\n    dist.all_reduce(t)\n    p.grad.norm()\n",
+            [(6, "if"), (8, "if")],
+        ),
         (f"    {NORM}\n    dist.all_reduce(total)\n    model = FSDP(model)\n", []),
         (f"    model = FSDP(model)\n    {NORM}\n", []),
         (f"    model = FSDP(model)\n    {NORM}\n    total = functools.reduce(add, total)\n", []),

@@ -33,8 +33,8 @@ def said(body: str, settings: Settings | None = None, head: str = HEAD) -> list[
         ("return [one for index, one in enumerate(model.modules()) if index % 2]", "review"),
         ("return list(model.modules())[3]", "manual"),
         ("every = [one for one in model.modules()]\n    return every[1:]", "manual"),
-        ("print(len(list(model.modules())))", "info"),
-        ('logging.info("%d modules", len(list(model.modules())))', "info"),
+        ("print(len(list(model.modules())))", "review"),
+        ('logging.info("%d modules", len(list(model.modules())))', "review"),
     ],
 )
 def test_a_count_is_said(body: str, level: str) -> None:

@@ -43,12 +43,23 @@ def test_words_for_people_are_left_alone(use: str) -> None:
         f"if name.startswith({PREFIX}):\n    name = name[len({PREFIX}):]",
         f"prefix = {PREFIX}\nname = name.replace(prefix, '')",
         f"for prefix in [{PREFIX}, 'module.']:\n    name = name.removeprefix(prefix)",
-        "wrapped = hasattr(block, '_fsdp_wrapped_module')",
         "inner = getattr(block, '_fsdp_wrapped_module', block)",
     ],
 )
 def test_taking_the_prefix_out_does_no_harm(use: str) -> None:
     assert set(levels(WRAP + use + "\n")) == {"info"}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "wrapped = hasattr(block, '_fsdp_wrapped_module')",
+        "inner = getattr(block, '_fsdp_wrapped_module', None)",
+        f"def clean(name, prefix={PREFIX}):\n    return name == prefix",
+    ],
+)
+def test_what_comes_out_otherwise_is_to_be_reviewed(use: str) -> None:
+    assert set(levels(WRAP + use + "\n")) == {"review"}
 
 
 @pytest.mark.parametrize(

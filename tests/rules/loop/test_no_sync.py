@@ -445,15 +445,14 @@ def test_asked_for_by_name() -> None:
         return hasattr(model, "no_sync"), DistributedDataParallel, FSDPModule
     """
     question = 'hasattr(model, "no_sync")'
-    kinds = "(FSDPModule, DistributedDataParallel)"
-    check_rewrites(before, before.replace(question, f"isinstance(model, {kinds})"), w=WRAP)
+    check_rewrites(before, before.replace(question, f"(isinstance(model, FSDPModule) or {question})"), w=WRAP)
     alone = """
     from torch.distributed.fsdp import FSDPModule
 
     def step(model):
         return hasattr(model, "no_sync"), FSDPModule
     """
-    check_rewrites(alone, alone.replace(question, "isinstance(model, FSDPModule)"), w=WRAP)
+    check_rewrites(alone, alone.replace(question, f"(isinstance(model, FSDPModule) or {question})"), w=WRAP)
     assert levels('def step(model):\n    return getattr(model, "no_sync")\n', w=WRAP) == ["manual"]
 
 
@@ -506,3 +505,52 @@ def test_a_default_for_no_sync_stays_for_others(before: str, after: str) -> None
         w=WRAP,
         main="from w import wrap\nfrom example import train\n\ntrain(wrap(net), step, quiet)\n",
     )
+
+
+def kept(strategy: str, wrap: str = "FSDP(net, sharding_strategy={})") -> str:
+    return f"""
+    import contextlib
+
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+    STRATEGIES = {{"a": ShardingStrategy.SHARD_GRAD_OP, "b": ShardingStrategy._HYBRID_SHARD_ZERO2}}
+
+    def train(net, batches, mode, last, chosen):
+        model = {wrap.format(strategy)}
+        for batch in batches:
+            with contextlib.nullcontext() if last else model.no_sync():
+                model(batch).backward()
+    """
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keeps"),
+    [
+        ("ShardingStrategy.SHARD_GRAD_OP", True),
+        ("ShardingStrategy._HYBRID_SHARD_ZERO2", True),
+        ('ShardingStrategy["SHARD_GRAD_OP"]', True),
+        ("STRATEGIES[mode]", True),
+        ("ShardingStrategy.NO_SHARD if mode else ShardingStrategy.SHARD_GRAD_OP", True),
+        ("ShardingStrategy.FULL_SHARD", False),
+        ("None", False),
+    ],
+)
+def test_a_model_that_fsdp1_keeps_gathered_is_not_resharded_inside(strategy: str, keeps: bool) -> None:
+    result = rewrite(kept(strategy))
+    assert isinstance(result, Changed)
+    assert (b"model.set_reshard_after_backward(last)" in result.source) is keeps
+    assert (b"model.set_reshard_after_backward(True)" in result.source) is keeps
+    assert levels(kept(strategy)) == ["safe"]
+
+
+def test_a_model_of_a_strategy_that_is_chosen_at_run_time_is_for_the_reader() -> None:
+    source = kept("ShardingStrategy[chosen]")
+    assert levels(source) == ["review"]
+    (found,) = (found for found in findings(source) if found.rule == "FSDP202")
+    assert "SHARD_GRAD_OP" in found.message and "set_reshard_after_backward" in found.advice
+
+
+def test_a_strategy_by_its_position_is_one() -> None:
+    result = rewrite(kept("ShardingStrategy.SHARD_GRAD_OP", "FSDP(net, None, {})"))
+    assert isinstance(result, Changed)
+    assert b"model.set_reshard_after_backward(last)" in result.source

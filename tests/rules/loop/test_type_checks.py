@@ -126,7 +126,7 @@ def test_patterns() -> None:
         ("isinstance(x, FSDP) and isinstance(y, Block)", "safe"),
         ("isinstance(x, FSDP) or isinstance(x, DDP)", "safe"),
         ("isinstance(x, Block) and not isinstance(x, FSDP)", "review"),
-        ("isinstance(x, FSDP) or isinstance(x, FSDPModule)", "info"),
+        ("isinstance(x, FSDP) or isinstance(x, FSDPModule)", "review"),
         ("type(x) is FSDP", "safe"),
         ("type(x) in (FSDP, DDP)", "review"),
         ('type(x()).__name__ in ("FullyShardedDataParallel", "DDP")', "manual"),
@@ -136,7 +136,7 @@ def test_levels_of_conditions(condition: str, level: str) -> None:
     assert levels(f"{USED.format(FSDP)}if {condition}:\n    pass\n", wraps=WRAPS) == [level]
 
 
-@pytest.mark.parametrize(("other", "level"), [("Block", "review"), ("DDP", "safe"), ("FSDPModule", "info")])
+@pytest.mark.parametrize(("other", "level"), [("Block", "review"), ("DDP", "safe"), ("FSDPModule", "review")])
 @pytest.mark.parametrize("first", [True, False])
 def test_levels_of_arms(other: str, level: str, first: bool) -> None:
     tests = ["FSDP", other] if first else [other, "FSDP"]
@@ -161,7 +161,7 @@ def test_tests_of_ifs_beside_each_other(name: str) -> None:
         if isinstance(x, {name}):
             return 2
     """)
-    assert levels(FSDP + source) == ["info"]
+    assert levels(FSDP + source) == ["review"]
 
 
 def test_another_name_of_the_class_beside_fsdp2_s_is_left_for_the_reader() -> None:

@@ -108,7 +108,12 @@ def test_other_managers_comments_and_strings_are_kept() -> None:
         ("FullStateDictConfig(rank0_only=True)", "full_state_dict=True", "review"),
         ("FullStateDictConfig(offload_to_cpu=cpu, rank0_only=True)", "full_state_dict=True, cpu_offload=cpu", "review"),
         ("FullStateDictConfig(offload_to_cpu=cpu, rank0_only=cpu)", "full_state_dict=True, cpu_offload=cpu", "safe"),
-        ("conf", 'full_state_dict=True, cpu_offload=getattr(conf, "offload_to_cpu", False)', "review"),
+        (
+            "conf",
+            'full_state_dict=True, cpu_offload=getattr(conf, "offload_to_cpu", False) and '
+            'getattr(conf, "rank0_only", False)',
+            "review",
+        ),
         ("None", "full_state_dict=True", "safe"),
     ],
 )
@@ -276,7 +281,7 @@ def state(model, CPU):
         return model.state_dict()
 """
     message = next(found.message for found in findings(source(body)) if found.rule == "FSDP309")
-    assert "policy.offload_to_cpu" in message
+    assert 'the state is kept on its device where getattr(policy, "rank0_only", False) is false' in message
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,10 @@ SET_FULL = """\
         optim_state_dict={state},
         options=StateDictOptions(full_state_dict=True{more}),
     )
+    for state in optim.state.values():
+        state.update({{key: value.clone() for key, value in state.items() if torch.is_tensor(value)}})
 """
+OWN = "state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,44 @@ def load(model, optim, osd):
     optim.load_state_dict(flat)
 """
     assert output(body).endswith(SET_FULL.format(state="osd", more=", broadcast_from_rank0=True"))
+
+
+@pytest.mark.parametrize(
+    "load", ["{optim}.load_state_dict({flat})", "flat = {flat}\n    {optim}.load_state_dict(flat)"]
+)
+def test_an_optimizer_that_a_call_gives_is_asked_for_once(load: str) -> None:
+    load = load.format(flat="FSDP.optim_state_dict_to_load(model, made(), osd)", optim="made()")
+    text = output(f"\ndef load(model, made, osd):\n    {load}\n")
+    assert text.count("made()") == 1
+    assert (
+        "    loaded_optimizer = made()\n    set_optimizer_state_dict(\n        model,\n        loaded_optimizer,\n"
+        in text
+    )
+    assert f"    for state in loaded_optimizer.state.values():\n        {OWN}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "owned"),
+    [
+        ("osd = torch.load(osd)", True),
+        ("print(osd)", True),
+        ("state = {'o': FSDP.optim_state_dict(model, optim)}\n        dcp.load(state, checkpoint_id=osd)", False),
+        ("dcp.load_state_dict(osd, 'folder')", False),
+    ],
+)
+def test_a_sharded_state_is_copied_unless_it_is_the_optimizer_s_own(before: str, owned: bool) -> None:
+    """Parameters of a flat one share a counter in files of each rank, and not in what torch reads in place."""
+    body = f"""
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import StateDictType
+
+def load(model, optim, osd):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        {before}
+        optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, osd))
+"""
+    assert ("value.clone()" in output(body)) is owned
 
 
 def test_sharded_states_take_no_options() -> None:
@@ -287,8 +328,8 @@ def main(net, optim, saved):
     own = optim.state_dict()
     return FSDP.optim_state_dict(model, optim, own)
 """
-    assert ("FSDP311", "info") in levels(body)
-    assert levels(body).count(("FSDP311", "info")) == 1
+    assert ("FSDP311", "review") in levels(body)
+    assert levels(body).count(("FSDP311", "review")) == 1
     assert levels("\ndef save(optim):\n    return optim.state_dict()\n") == []
 
 

@@ -106,7 +106,7 @@ def test_loads_outside_of_fsdp1_projects() -> None:
 
 def test_a_sharded_tensor_is_looked_for() -> None:
     assert said("return isinstance(net.weight, ShardedTensor)", "FSDP312") == ["manual"]
-    assert said("return type(net.weight) in (ShardedTensor, DTensor)", "FSDP312") == ["info"]
+    assert said("return type(net.weight) in (ShardedTensor, DTensor)", "FSDP312") == ["review"]
     assert said("return isinstance(net.weight, DTensor)", "FSDP312") == []
 
 
@@ -133,4 +133,4 @@ def test_files_of_each_rank_change_their_kind(body: str, expected: str) -> None:
 def test_an_optimizer_in_a_file_that_has_nothing_to_do_with_fsdp1() -> None:
     source = "import torch\n\ndef save(optimizer, path):\n    torch.save(optimizer.state_dict(), path)\n"
     assert findings(source, None, elsewhere=IMPORTS) == ()
-    assert said("torch.save(optimizer.state_dict(), path)", "FSDP311") == ["info"]
+    assert said("torch.save(optimizer.state_dict(), path)", "FSDP311") == ["review"]

@@ -28,7 +28,7 @@ def levels(source: str) -> list[str]:
     ],
 )
 def test_an_optimizer_in_what_is_saved(source: str) -> None:
-    assert levels(source) == ["info"]
+    assert levels(source) == ["review"]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ class Sharded:
     ("source", "said"),
     [
         (f"{DDP}class Plain:\n    def setup(self):\n        self.net = DDP(self.net)\n", []),
-        ("class Plain:\n    def setup(self):\n        self.net.train()\n", ["info"]),
+        ("class Plain:\n    def setup(self):\n        self.net.train()\n", ["review"]),
     ],
 )
 def test_the_optimizer_of_a_file_that_has_ddp_alone(source: str, said: list[str]) -> None:
@@ -69,4 +69,4 @@ def test_the_optimizer_of_a_file_that_has_ddp_alone(source: str, said: list[str]
 def test_an_optimizer_under_a_test_for_ddp() -> None:
     body = "if isinstance(model, (DDP, Single)):\n    state = optimizer.state_dict()\n"
     assert levels(body) == []
-    assert levels(body.replace("DDP", "Double")) == ["info"]
+    assert levels(body.replace("DDP", "Double")) == ["review"]

@@ -18,6 +18,11 @@ from fsdp_migrate.checkpoints.convert.flat.from_template import WHY_ORDER
 from fsdp_migrate.checkpoints.convert.flat.template import ADVICE, Template, contiguous
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
 from fsdp_migrate.checkpoints.entries import Bytes, Chunk, Entries, Key, Runs, TensorEntry, ValueEntry, spelled, tensors
+from fsdp_migrate.checkpoints.read import elements
+
+#: What numpy calls as torch does.
+_NUMBERS = frozenset({"float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8"})
+_MOST_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,9 @@ class Ranks:
     def _joined(self, name: str, held: Sequence[Entries]) -> Entries:
         """The states of a parameter of its own."""
         found: Entries = {}
-        for inner, parts in self._states_of(name, held).items():
+        # A rank without elements of the parameter makes no step with it; what it has was loaded once.
+        full = [entries for entries in held if not _is_empty(entries)] or held
+        for inner, parts in self._states_of(name, full).items():
             shape = self._shape(name)
             if not _has_elements(parts[0]):
                 found[self._key(name, inner)] = self._agreed(name, inner, parts)
@@ -173,9 +180,12 @@ class Ranks:
         return {key: [entries[key] for entries in held] for key in (held[0] if held else {})}
 
     def _agreed(self, name: str, inner: Key, parts: Sequence[TensorEntry | ValueEntry]) -> TensorEntry | ValueEntry:
-        if len({_content(part) for part in parts}) > 1:
+        if len({_content(part) for part in parts}) > 1 and len({_held(part) for part in parts}) > 1:
+            shown = ", ".join(dict.fromkeys(map(_shown, parts)))
+            counted = "a rank that did not use the parameter made no step with it, and " * (spelled(inner) == "step")
             raise CannotConvert(
-                f"{self.path}: {spelled(inner)} of {name} is whole on every rank but differs between them"
+                f"{self.path}: {spelled(inner)} of {name} differs from rank to rank ({shown}): {counted}the state of a "
+                "whole parameter has one value"
             )
         return parts[0]
 
@@ -193,6 +203,27 @@ class Ranks:
 
 def _has_elements(entry: TensorEntry | ValueEntry) -> bool:
     return isinstance(entry, TensorEntry) and bool(entry.shape)
+
+
+def _is_empty(states: Entries) -> bool:
+    """Whether no state in ``states`` that has a dimension has an element."""
+    sizes = [entry.numel for _, entry in tensors(states) if entry.shape]
+    return bool(sizes) and not any(sizes)
+
+
+def _held(entry: TensorEntry | ValueEntry) -> object:
+    """The bytes themselves, for what is compared where digests differ: they are those of all that is in a storage."""
+    if isinstance(entry, ValueEntry):
+        return _content(entry)
+    return entry.shape, entry.dtype, elements.whole(entry).tobytes()
+
+
+def _shown(entry: TensorEntry | ValueEntry) -> str:
+    if isinstance(entry, ValueEntry):
+        return repr(entry.value)[:_MOST_SHOWN]
+    if entry.numel != 1 or entry.dtype not in _NUMBERS:
+        return f"{entry.dtype} of shape {entry.shape}"
+    return f"{elements.whole(entry).view(entry.dtype)[0]:g}"
 
 
 def _chunks(entries: Entries) -> Iterator[Chunk]:

@@ -42,8 +42,7 @@ def _expand(value: cst.BaseExpression, call: cst.Call, file: File, found: Gather
     binding = None
     if entries is None and isinstance(value, cst.Name):
         binding = file.binding(value)
-        if binding is not None and binding.value is not None and not _mutated(value.value, file):
-            entries = dict_entries(binding.value)
+        entries = dict_entries(file.value(value))
     if entries is None:
         found.reasons.append(f"the content of **{text} is only known at run time")
         return
@@ -81,13 +80,3 @@ def _constant(node: cst.BaseExpression, file: File) -> bool:
     if dotted(node) is not None or isinstance(node, cst.BaseString | cst.BaseNumber):
         return True
     return file.fsdp1(node.func) is not None if isinstance(node, cst.Call) else False
-
-
-def _mutated(name: str, file: File) -> bool:
-    for use in file.uses(name):
-        parent = file.parent(use)
-        if isinstance(parent, cst.Subscript) or (isinstance(parent, cst.Attribute) and parent.value is use):
-            return True
-        if isinstance(parent, cst.Arg) and not parent.star:
-            return True
-    return False

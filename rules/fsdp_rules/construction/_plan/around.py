@@ -23,6 +23,21 @@ def unused_lines(root: str, file: File) -> list[str]:
     return [f"{root}.set_reduce_scatter_unused_params(True)"]
 
 
+def prefetch_lines(plan: ShardPlan, root: str, file: File) -> list[str]:
+    """What makes each unit gather the next one early in forward, in the order in which the model has them."""
+    if not plan.prefetches or plan.selector is None:
+        return []
+    units = file.fresh(plan.call, "units", "fsdp_units", "sharded_units")
+    part = file.fresh(plan.call, "part", "unit", "fsdp_unit")
+    following = file.fresh(plan.call, "following", "next_unit", "following_unit")
+    kind = file.ref("torch.distributed.fsdp.FSDPModule")
+    return [
+        f"{units} = [{part} for {part} in {root}.modules() if isinstance({part}, {kind})]",
+        f"for {part}, {following} in zip({units}, {units}[1:]):",
+        f"    {part}.set_modules_to_forward_prefetch([{following}])",
+    ]
+
+
 def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     """What makes the device of ``device_id`` the current one."""
     device = plan.device
@@ -104,7 +119,7 @@ def ignored_lines(plan: ShardPlan, file: File, code: Code) -> tuple[list[str], s
         return [], None, None
     params = file.fresh(plan.module, "ignored_params", "ignored_parameters", "params_left_out")
     listed = at_margin(code(plan.ignored))
-    if not isinstance(file.value(plan.ignored), cst.List | cst.ListComp | cst.SetComp | cst.Set | cst.Tuple):
+    if not isinstance(file.objects.origin(plan.ignored), cst.List | cst.ListComp | cst.SetComp | cst.Set | cst.Tuple):
         listed = f"{listed} or ()"
     if not plan.ignores_modules:
         return [f"{params} = set({listed})"], params, None

@@ -17,10 +17,11 @@ from fsdp_rules.construction._plan.plan import Precision
 from fsdp_rules.construction._plan.policy_test import policy_test
 from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
 from fsdp_rules.construction._plan.slots import given
-from fsdp_rules.construction._plan.strategies import MESHED, NAMES, known_strategy
+from fsdp_rules.construction._plan.strategies import known_strategy
 from fsdp_rules.construction._plan.unit_arguments import UNITS, contract_of_units, of_slot
 from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.strategy_names import MESHED, NAMES
 from fsdp_rules.project.configured import Contract, Slot
 
 #: What the arguments of FSDP1 are that become something else in a dictionary of them.

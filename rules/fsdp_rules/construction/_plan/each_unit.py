@@ -8,11 +8,12 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_text import at_margin
-from fsdp_rules.construction._plan.strategies import HYBRID, known_strategy
+from fsdp_rules.construction._plan.strategies import known_strategy
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_text, indent
 from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.strategy_names import HYBRID
 
 
 def beyond_native(plan: ShardPlan, file: File) -> Iterator[str]:

@@ -160,7 +160,8 @@ def wraps(call: cst.Call, file: File) -> bool:
     name = dotted(call.func)
     if name is None:
         return False
-    return file.project.may_return_wrapped(name.rpartition(".")[2]) or is_factory(file.value(call.func), file)
+    returns = file.project.may_return_wrapped(file.path, name.rpartition(".")[2])
+    return returns or is_factory(file.value(call.func), file)
 
 
 @once

@@ -129,6 +129,10 @@ def _follow(
         for statement in (entry for entry in assigned if entry not in parts):
             if not isinstance(statement, cst.Assign | cst.AnnAssign) or statement.value is None:
                 return value.value
+            if file.objects.changes(statement.value, value, any_call=True):
+                # At run time alone the name has the value that the call gets.
+                found.append(Leaf(value, eager))
+                return ""
             if text := _follow(statement.value, file, found, carriers, eager=eager, depth=depth - 1):
                 return text
         return ""

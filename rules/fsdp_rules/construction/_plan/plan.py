@@ -65,6 +65,7 @@ class ShardPlan:
     policy that is chosen at run time. ``on_meta``: the model may be on the meta device, and each unit is initialised
     before it is sharded, by ``param_init_fn`` or reset_parameters; ``draws``: that may draw random numbers.
     ``ignored`` are the parameters that are not sharded, or (``ignores_modules``) the modules that hold them.
+    ``prefetches``: each unit gathers the next one early in forward.
     ``helper`` collects the reasons why only ``fsdp_compat.shard`` can do this call, ``helper_edits`` what has to change
     beside the name of the function then. ``taken`` are the values that come from definitions which are rewritten too.
     ``guarded``: an optimizer of unknown origin may hold the parameters from before.
@@ -100,6 +101,7 @@ class ShardPlan:
     ignores_modules: bool = False
     root: bool = True
     guarded: bool = False
+    prefetches: bool = False
     consumed: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
     helper: list[str] = field(default_factory=list)
     helper_edits: list[Edit] = field(default_factory=list)

@@ -12,6 +12,7 @@ from fsdp_rules.construction._plan.around import (
     has_buffer_dtype,
     ignored_lines,
     marked,
+    prefetch_lines,
     sync_lines,
     unused_lines,
 )
@@ -31,6 +32,8 @@ from fsdp_rules.verdict.diagnosis import Build, Edit, InsertBefore, Replace, Rep
 
 #: What one call may become, in lines; more is the work of a helper.
 MOST_LINES = 25
+#: Those of the chain of prefetches, which say what one argument of FSDP1 says and are no reason for a helper.
+CHAIN = 3
 
 
 def too_long(plan: ShardPlan, native: list[Edit], file: File) -> bool:
@@ -39,7 +42,8 @@ def too_long(plan: ShardPlan, native: list[Edit], file: File) -> bool:
     before = sum(file.code(edit.node).count("\n") + 1 for edit in written)
     after = sum(edit.build(file.code).count("\n") + 1 for edit in written)
     inserted = sum(edit.build(file.code).count("\n") + 1 for edit in native if isinstance(edit, InsertBefore))
-    return lines_of(plan.edits) + inserted + max(0, after - before) > MOST_LINES
+    chain = CHAIN if plan.prefetches and plan.selector is not None else 0
+    return lines_of(plan.edits) + inserted + max(0, after - before) > MOST_LINES + chain
 
 
 def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
@@ -126,7 +130,7 @@ class _Renderer:
         lines += marked(self.module, root, True, self.file) if self.plan.guarded else []
         call = self._sharding(lines, root, mesh, code)
         buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code, self._never_units)
-        buffers += unused_lines(root, self.file)
+        buffers += [*unused_lines(root, self.file), *prefetch_lines(self.plan, root, self.file)]
         buffers += marked(self.module, root, False, self.file) if self.plan.guarded else []
         if call is None:
             lines, call, buffers = [*lines, *buffers], root, []

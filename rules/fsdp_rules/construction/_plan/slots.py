@@ -143,7 +143,7 @@ def _given_whole(slot: Slot, file: File) -> list[cst.BaseExpression]:
     scope, _, name = slot.name.rpartition(".")
     bound = file.bindings.found.get((scope, name), [])
     if not scope:
-        return [bound[0].value] if len(bound) == 1 and bound[0].value is not None else []
+        return _unchanged([bound[0].value], file) if len(bound) == 1 and bound[0].value is not None else []
     found: list[cst.BaseExpression] = []
     for binding in bound:
         if isinstance(binding.statement, cst.AnnAssign) and binding.statement.value is None:
@@ -156,7 +156,12 @@ def _given_whole(slot: Slot, file: File) -> list[cst.BaseExpression]:
         if not isinstance(statement, cst.Assign | cst.AnnAssign):
             return []
         found += [value] if value is not None else []
-    return found
+    return _unchanged(found, file)
+
+
+def _unchanged(values: list[cst.BaseExpression], file: File) -> list[cst.BaseExpression]:
+    """``values``, none where something changes one of these objects after it is made."""
+    return [] if any(file.objects.writes(value) for value in values) else values
 
 
 def default_value(value: cst.BaseExpression, file: File) -> cst.BaseExpression | None:

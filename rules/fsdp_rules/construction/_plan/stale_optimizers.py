@@ -17,8 +17,8 @@ from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.wrapping import wrapped_module
-from fsdp_rules.project.indexer import NO_MODEL
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.texts import NO_MODEL
 
 
 def stale_model(call: cst.Call, handled: list[EarlyOptimizer], file: File) -> str | None:

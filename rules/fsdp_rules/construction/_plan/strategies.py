@@ -9,13 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.leaves import Leaf, is_imported, leaves, readers
 from fsdp_rules.file.expressions import brief, calls_plainly, is_none, is_repeatable, last_name
 from fsdp_rules.file.file import File
-
-HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
-ZERO2 = frozenset({"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"})
-#: Those that need a mesh of their own.
-MESHED = HYBRID | {"NO_SHARD"}
-NAMES = frozenset({"FULL_SHARD", "NO_SHARD", *HYBRID, *ZERO2})
-
+from fsdp_rules.fsdp1.strategy_names import HYBRID, MESHED, NAMES
 
 #: Methods of a text that only spell it in another way.
 SPELLING = frozenset({"lower", "strip", "upper"})

@@ -12,10 +12,11 @@ from fsdp_rules.construction._plan.leaves import is_shared, leaves
 from fsdp_rules.construction._plan.policy_text import display, policy_text
 from fsdp_rules.construction._plan.precision_fields import precision_fields
 from fsdp_rules.construction._plan.slots import definition, home_of
-from fsdp_rules.construction._plan.strategies import ZERO2, known_strategy
+from fsdp_rules.construction._plan.strategies import known_strategy
 from fsdp_rules.file.expressions import bind, brief, is_none, literal_bool
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.strategy_names import ZERO2
 from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.verdict.diagnosis import Edit, Replace
 

@@ -11,6 +11,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.file.order import latest_binding
 from fsdp_rules.file.tree import find
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.state._governing.kinds import entries, kind_of, may_be_local
 from fsdp_rules.state._governing.state_settings import DEFAULT, Config, Context, Expression, Kind, Setting
 
 STATE_DICT_TYPE = f"{FSDP}.state_dict_type"
@@ -35,7 +36,7 @@ def _setter(call: cst.Call, file: File) -> str:
     if name not in (STATE_DICT_TYPE, SET_STATE_DICT_TYPE):
         return ""
     kind = (bind(call, PARAMETERS) or {}).get("state_dict_type")
-    return name if kind is not None and _kind(kind, file) is not Kind.UNKNOWN else ""
+    return name if kind is not None and kind_of(kind, file) is not Kind.UNKNOWN else ""
 
 
 @once
@@ -110,17 +111,9 @@ def read_context(call: cst.Call, file: File) -> Context | None:
     return Context(kind, model, optim, call, arguments["module"], tuple(consumes), "; ".join(notes), full)
 
 
-def _kind(node: cst.BaseExpression, file: File) -> Kind:
-    known = file.fsdp1(file.value(node)) or ""
-    for kind in (Kind.FULL, Kind.SHARDED, Kind.LOCAL):
-        if known == f"StateDictType.{kind.value}":
-            return kind
-    return Kind.UNKNOWN
-
-
 def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, Setting]:
     """The kind of state that ``node`` asks for, and whether it is a full one."""
-    kind = _kind(node, file)
+    kind = kind_of(node, file)
     if kind is not Kind.UNKNOWN:
         return kind, kind is Kind.FULL
     value = file.value(node)
@@ -128,22 +121,15 @@ def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, S
         # A name of FSDP1's package that is none of its public ones is left by hand, and so is what it is a part of.
         return Kind.UNKNOWN, True
     if isinstance(value, cst.IfExp) and (value is node or means_the_same(value.test, call, file)):
-        arms = (_kind(value.body, file), _kind(value.orelse, file))
+        arms = (kind_of(value.body, file), kind_of(value.orelse, file))
         if arms == (Kind.FULL, Kind.SHARDED):
             return Kind.EITHER, Expression(value.test)
         if arms == (Kind.SHARDED, Kind.FULL):
             plain = is_repeatable(value.test)
             return Kind.EITHER, Expression(value.test, "" if plain else ")", "not " if plain else "not (")
-    if (not is_repeatable(node) and not _is_lookup(node, file)) or Kind.LOCAL in entries(node, file):
+    if (not is_repeatable(node) and not _is_lookup(node, file)) or may_be_local(node, file):
         return Kind.UNKNOWN, True
     return Kind.EITHER, Expression(node, f" is {_spelled(file)}.{Kind.FULL.value}")
-
-
-def entries(node: cst.BaseExpression, file: File) -> list[Kind]:
-    """The kinds of state in the dictionary that ``node`` looks one up in, where that is a display in the file."""
-    table = file.value(node.value) if isinstance(node, cst.Subscript) else node
-    values = [entry.value for entry in table.elements] if isinstance(table, cst.Dict) else []
-    return [_kind(value, file) for value in values]
 
 
 def _is_lookup(node: cst.BaseExpression, file: File) -> bool:
@@ -176,6 +162,8 @@ def _config(
     if node is None or is_none(node):
         return default
     latest = latest_binding(node, call, file)
+    if latest is not None and latest.value is not None and file.objects.changes(latest.value, node):
+        return _unread(node, file)
     value = file.value(latest.value) if latest is not None and latest.value is not None else node
     known = file.fsdp1(value.func) if isinstance(value, cst.Call) else None
     arguments = bind(value, ("offload_to_cpu", "rank0_only")) if isinstance(value, cst.Call) else None
@@ -190,7 +178,7 @@ def _config(
         if literal is None and value is not node and not means_the_same(argument, call, file):
             return _unread(node, file)
         settings[name] = Expression(argument) if literal is None else literal
-        if isinstance(argument, cst.Name) and _is_constant(file.value(argument), file):
+        if isinstance(argument, cst.Name) and is_constant(file.value(argument), file):
             _consume(argument, file, consumes)
     if latest is not None and isinstance(node, cst.Name):
         consumes.append((latest.statement, node.value))
@@ -212,7 +200,7 @@ def _is_configuration(node: cst.BaseExpression, file: File) -> bool:
     if isinstance(node, cst.IfExp):
         return _is_configuration(node.body, file) and _is_configuration(node.orelse, file)
     if isinstance(node, cst.Name):
-        values = file.values(node)
+        values = file.objects.origins(node)
         return (
             bool(values)
             and not any(isinstance(value, cst.Name) for value in values)
@@ -221,7 +209,8 @@ def _is_configuration(node: cst.BaseExpression, file: File) -> bool:
     return isinstance(node, cst.Call) and (file.fsdp1(node.func) or "").endswith("DictConfig")
 
 
-def _is_constant(node: cst.BaseExpression, file: File) -> bool:
+def is_constant(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is the same whenever it is asked: a literal, or a call of a function that answers one thing."""
     return literal_bool(node) is not None or (isinstance(node, cst.Call) and file.resolved(node.func) in CONSTANT)
 
 

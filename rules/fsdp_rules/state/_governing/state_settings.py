@@ -40,6 +40,18 @@ class Expression:
         return self.before + code(self.node) + self.behind
 
 
+@dataclass(frozen=True, eq=False)
+class Both(Expression):
+    """A setting that is true where ``other`` is as well."""
+
+    other: Expression | None = None
+
+    def text(self, code: Code) -> str:
+        """The source text of the setting."""
+        parts = [self.before + code(self.node) + self.behind, *([self.other.text(code)] if self.other else [])]
+        return " and ".join(f"({part})" if " " in part and not part.endswith(")") else part for part in parts)
+
+
 Setting = bool | Expression
 
 

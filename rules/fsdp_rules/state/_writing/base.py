@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import broken, depth, is_embedded
 from fsdp_rules.file.tree import Code
+from fsdp_rules.model.wrappers import for_others, other_wrapper
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, StateCall
 from fsdp_rules.state._governing.site import StateSite
@@ -15,6 +22,16 @@ from fsdp_rules.verdict.sentence import sentence
 HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}
 COMPARE = "compare the keys, dtypes and peak memory of a first save with those of FSDP1"
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
+
+#: What the state of one parameter is called in a loop, the first that is free.
+STATE_NAMES = ("state", "param_state", "held_state")
+
+
+def each_tensor(method: str, statement: cst.CSTNode, file: File) -> Callable[[str], str]:
+    """What writes a loop at ``statement``: it puts what ``method`` returns in the place of each tensor in states."""
+    state = file.fresh(statement, *STATE_NAMES)
+    moves = f"key: value.{method}() for key, value in {state}.items() if {file.ref('torch.is_tensor')}(value)"
+    return lambda states: f"for {state} in {states}.values():\n    {state}.update({{{moves}}})"
 
 
 def refuse(state: StateCall, problem: str) -> Diagnosis:
@@ -74,7 +91,7 @@ class Writer:
         }[self.state.action]
         if level is None:
             level = Level.REVIEW if self.notes else Level.SAFE
-        return Diagnosis(
+        native = Diagnosis(
             self.state.call,
             level,
             sentence(done, *self.notes),
@@ -83,3 +100,5 @@ class Writer:
             claims=(self.state.call.func,),
             consumes=self.context.consumes,
         )
+        others = self.site.is_method and other_wrapper(self.site.model, self.file) is not Certainty.NO
+        return for_others(native, self.state.call, self.site.model, self.file) if others else native

@@ -21,3 +21,9 @@ def spell(name: str, node: cst.CSTNode, file: File) -> str:
     local = file.fresh(node, *(one for one in ("dcp", "dist_cp") if not means_another(one, DCP)), "torch_dcp")
     file.references.wanted_imports[local] = f"import {DCP} as {local}"
     return f"{local}.{name}"
+
+
+def reads_in_place(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` reads a folder into the tensors of a state that it is given."""
+    module, _, function = (file.resolved(call.func) or "").rpartition(".")
+    return module in (DCP, f"{DCP}.optimizer", f"{DCP}.state_dict_loader") and function.startswith("load")

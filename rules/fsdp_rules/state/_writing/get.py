@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
+from textwrap import indent
 
 import libcst as cst
 
@@ -13,8 +14,8 @@ from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.state_settings import Config
-from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
-from fsdp_rules.state._writing.options import Gathered, gathering
+from fsdp_rules.state._writing.base import HELPERS, Writer, each_tensor, refuse
+from fsdp_rules.state._writing.options import Gathered, gathering, setting_text
 from fsdp_rules.state._writing.pickled import is_pickled
 from fsdp_rules.state._writing.shared_options import OPTIM_OPTION_NAMES, OPTION_NAMES, shared_options
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, InsertAfter, InsertBefore, Replace
@@ -50,7 +51,7 @@ class Taking(Writer):
             self.notes.append(OF_ALL)
         if self.full is False and is_pickled(self.state.call, self.file):
             self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")
-        if gathered.everywhere:
+        if gathered.everywhere is not False:
             return self._everywhere(gathered, arguments)
         if self.state.action is Action.GET_OPTIM and not self._is_saved():
             self.notes.append(LIVE)
@@ -90,23 +91,26 @@ class Taking(Writer):
         return function is None or SAVES.search(self.file.code(function)) is not None
 
     def _everywhere(self, gathered: Gathered, arguments: list[Build]) -> Diagnosis:
-        get = self.function()
+        get, everywhere = self.function(), gathered.everywhere
+        asked: Build = lambda code: "" if everywhere is True else setting_text(everywhere, code)  # noqa: E731
         if self.state.action is Action.GET_MODEL:
             self.notes.append("each rank has the full state on its device before it is copied to the CPU")
-            return self.replaced(lambda code: self._on_cpu(self.call(get, arguments, gathered.options, code)))
-        moved = None if self.file.settings.prefers_helpers else self._moved(get, arguments, gathered.options)
+            return self.replaced(
+                lambda code: self._on_cpu(self.call(get, arguments, gathered.options, code), asked(code))
+            )
+        moved = None if self.file.settings.prefers_helpers else self._moved(get, arguments, gathered.options, asked)
         if moved is not None:
             if not self._is_saved():
                 self.notes.append(LIVE)
             return self.done(moved)
-        if self.file.settings.may_help:
+        if self.file.settings.may_help and everywhere is True:
             helper = self.file.ref(HELPERS[Action.GET_OPTIM])
             self.notes.append("every rank gets the full state in CPU memory, as under FSDP1 by default")
             return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code), self.site.sure)
         self.notes.append("the full state is kept on its device (FSDP1: moved to the CPU)")
         return self.replaced(lambda code: self.call(get, arguments, gathered.options, code))
 
-    def _moved(self, get: str, arguments: list[Build], options: Build) -> list[Edit] | None:
+    def _moved(self, get: str, arguments: list[Build], options: Build, asked: Build) -> list[Edit] | None:
         """The edits that take the state of an optimizer and move its tensors to the CPU; None where none can stand."""
         file, call = self.file, self.state.call
         statement, parent = file.statement(call), file.parent(call)
@@ -116,23 +120,23 @@ class Taking(Writer):
             isinstance(around, PARTLY) for around in takewhile(lambda one: one is not statement, file.ancestors(call))
         ):
             return None
-        is_tensor = file.ref("torch.is_tensor")
-        state = file.fresh(statement, "state", "param_state", "held_state")
+        loop = each_tensor("cpu", statement, file)
 
-        def moved(name: str) -> str:
-            moves = f"key: value.cpu() for key, value in {state}.items() if {is_tensor}(value)"
-            return f'for {state} in {name}["state"].values():\n    {state}.update({{{moves}}})'
+        def moved(states: str) -> str:
+            condition, text = asked(file.code), loop(states)
+            return f"if {condition}:\n{indent(text, '    ')}" if condition else text
 
         taken = Replace(call, lambda code: self.call(get, arguments, options, code))
         targets = statement.targets if isinstance(statement, cst.Assign) and parent is statement else ()
         if len(targets) == 1 and is_repeatable(targets[0].target):
-            return [taken, InsertAfter(statement, lambda code: moved(file.code(targets[0].target)))]
+            return [taken, InsertAfter(statement, lambda code: moved(f'{file.code(targets[0].target)}["state"]'))]
         name = file.fresh(statement, "optim_state", "optimizer_state", "optim_state_dict")
-        first: Build = lambda code: f"{name} = {self.call(get, arguments, options, code)}\n{moved(name)}"  # noqa: E731
+        stored = f'{name}["state"]'
+        first: Build = lambda code: f"{name} = {self.call(get, arguments, options, code)}\n{moved(stored)}"  # noqa: E731
         return [InsertBefore(statement, first), Replace(call, lambda code: name)]
 
-    def _on_cpu(self, call: str) -> str:
-        parts = ("name: tensor.cpu()", f"for name, tensor in {call}.items()")
+    def _on_cpu(self, call: str, asked: str) -> str:
+        parts = (f"name: tensor.cpu(){f' if {asked} else tensor' * bool(asked)}", f"for name, tensor in {call}.items()")
         text = f"{{{' '.join(parts)}}}"
         if self.file.span(self.state.call).column + len(text) <= LINE_LENGTH and "\n" not in text:
             return text

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.state._governing.state_settings import Config, Expression, Setting
+from fsdp_rules.state._governing.context import is_constant
+from fsdp_rules.state._governing.state_settings import Both, Config, Expression, Setting
 from fsdp_rules.verdict.diagnosis import Build
 from fsdp_rules.verdict.finding import Level
 
@@ -19,13 +21,13 @@ OPTIONS = "torch.distributed.checkpoint.state_dict.StateDictOptions"
 class Gathered:
     """How a state is asked for: its options ("" for none), and what is not the same as under FSDP1.
 
-    ``everywhere`` marks a full state that every rank wants in CPU memory, which no option gives.
+    ``everywhere`` says when every rank wants a full state in CPU memory, which no option gives.
     """
 
     options: Build
     level: Level = Level.SAFE
     note: str = ""
-    everywhere: bool = False
+    everywhere: Setting = False
 
 
 def options_text(file: File, **settings: str) -> str:
@@ -45,8 +47,8 @@ def gathering(full: Setting, config: Config, rank_zero_reads: bool, file: File) 
         return _sharded(config, file)
     offload, rank0 = config.offload, config.rank0_only
     note = ""
-    everywhere = False
-    cpu: Expression | bool = False
+    everywhere: Setting = False
+    cpu: Setting = False
     if rank0 is True:
         cpu = offload
         if offload is False:
@@ -55,23 +57,31 @@ def gathering(full: Setting, config: Config, rank_zero_reads: bool, file: File) 
             note = f"every rank gets the state if {_source(offload, file)} is false (FSDP1: only rank 0)"
     elif rank0 is False:
         cpu = offload if rank_zero_reads else False
-        everywhere = offload is True and not rank_zero_reads
-        if isinstance(offload, Expression) and not rank_zero_reads:
+        asked_again = offload is True or (isinstance(offload, Expression) and _may_be_asked_again(offload, file))
+        everywhere = offload if asked_again and not rank_zero_reads else False
+        if isinstance(offload, Expression) and not rank_zero_reads and not everywhere:
             note = f"the state is kept on its device, whatever {_source(offload, file)} is"
     elif offload is False:
         note = f"every rank gets the state, whatever {_source(rank0, file)} is"
     elif offload is True:
         cpu = rank0
         note = f"the state is kept on its device if {_source(rank0, file)} is false"
-    else:
+    elif rank_zero_reads or _source(offload, file) == _source(rank0, file):
         cpu = offload
-        if _source(offload, file) != _source(rank0, file):
-            note = f"assumes {_source(offload, file)} and {_source(rank0, file)} are equal"
+    else:
+        # FSDP2 offloads a full state to rank 0 alone: the others would lose it where they want it too.
+        cpu = Both(offload.node, offload.behind, offload.before, rank0)
+        note = f"the state is kept on its device where {_source(rank0, file)} is false"
     if rank_zero_reads:
         note = ""
     if everywhere and full is not True:
         everywhere, note = False, "a full state is kept on its device (FSDP1: moved to the CPU)"
     return Gathered(_build(full, cpu, file), Level.REVIEW if note else Level.SAFE, note, everywhere)
+
+
+def _may_be_asked_again(offload: Expression, file: File) -> bool:
+    """Whether it means the same for each tensor, without another effect."""
+    return is_repeatable(offload.node) or is_constant(offload.node, file)
 
 
 def _build(full: Setting, cpu: Setting, file: File) -> Build:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import libcst as cst
 
+from fsdp_rules.file.expressions import is_repeatable
+from fsdp_rules.file.file import File
 from fsdp_rules.model.origin import may_have_group
-from fsdp_rules.state._governing.calls import Action
+from fsdp_rules.model.passes import may_follow_forward
+from fsdp_rules.model.resharding import reshard_before
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.loading import result_is_read
 from fsdp_rules.state._governing.ranked import is_of_a_rank
-from fsdp_rules.state._writing.base import HELPERS, Writer, refuse
+from fsdp_rules.state._writing.base import HELPERS, Writer, each_tensor, refuse
+from fsdp_rules.state._writing.dcp_imports import reads_in_place
 from fsdp_rules.state._writing.options import options_text, setting_text
 from fsdp_rules.state._writing.pickled import is_unpickled
-from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
+from fsdp_rules.verdict.diagnosis import (
+    Build,
+    Diagnosis,
+    Edit,
+    InsertAfter,
+    InsertBefore,
+    Replace,
+    ReplaceStatement,
+    remove,
+)
 from fsdp_rules.verdict.finding import Level
 
 
@@ -55,7 +72,19 @@ class Putting(Writer):
         copied = self.full is not False and not self._is_temporary(state)
         function = self.function()
         arguments: list[Build] = [self.model, lambda code: f"dict({code(state)})" if copied else code(state)]
-        return self.replaced(lambda code: self.call(function, arguments, self._options(settings), code))
+        found = self.replaced(lambda code: self.call(function, arguments, self._options(settings), code))
+        if self.full is False or not self._may_be_gathered():
+            return found
+        # torch cuts a full state to the parameters that it finds, and loads them into the sharded ones.
+        before = reshard_before(self.file.statement(self.state.call), self.site.model, self.file)
+        return replace(found, edits=(before, *found.edits))
+
+    def _may_be_gathered(self) -> bool:
+        """Whether a forward may be the last pass of the model, after which its root is whole."""
+        call, model = self.state.call, self.site.model
+        if not is_repeatable(model) or not isinstance(self.file.statement(call), cst.BaseSmallStatement):
+            return False
+        return may_follow_forward(call, self.file, sharded(model, self.file).is_made_here)
 
     def _full_load(self) -> Build:
         """Whether a full state is sent from rank 0 and cut up.
@@ -108,22 +137,37 @@ class Putting(Writer):
             return self._to_load(optim)
         if self.state.loads and not isinstance(self.file.parent(self.state.call), cst.Expr):
             return refuse(self.state, "its result is used although load_directly loads it")
-        function = self.function()
-        text = self._set_text(function, optim)
+        function, statement = self.function(), self.file.statement(self.state.call)
+        named = "" if is_repeatable(optim) else self.file.fresh(statement, "loaded_optimizer", "resumed_optimizer")
+        edits: list[Edit] = [InsertBefore(statement, lambda code: f"{named} = {code(optim)}")] if named else []
+        text = self._set_text(function, (lambda code: named) if named else (lambda code: code(optim)))
+        if self._shares_tensors():
+            owned = each_tensor("clone", statement, self.file)
+            edits.append(InsertAfter(statement, lambda code: owned(f"{named or code(optim)}.state")))
         if load is None:
-            return self.replaced(text)
-        edits: list[Edit] = []
-        node: cst.BaseExpression = load.call
-        if load.makers and any(argument.value is self.state.call for argument in load.call.args):
-            edits.append(Replace(node, text))
+            return self.done([Replace(self.state.call, text), *edits])
+        if any(argument.value is self.state.call for argument in load.call.args):
+            edits.append(Replace(load.call, text))
         else:
-            edits.append(ReplaceStatement(self.file.statement(self.state.call), text))
+            edits.append(ReplaceStatement(statement, text))
             if load.makers[0] is self.state.call:
                 edits.append(remove(load.statement))
                 edits += [] if load.deleted is None else [remove(load.deleted)]
         return self.done(edits, self.site.sure)
 
-    def _set_text(self, function: str, optim: cst.BaseExpression) -> Build:
+    def _shares_tensors(self) -> bool:
+        """Whether the state may hold one tensor twice, or go on to be read: not that of the optimizer itself.
+
+        FSDP1 gives all parameters of a flat one the same step counter, and FSDP2 loads a counter as it is.
+        """
+        file, state = self.file, self.state.state
+        if self.full is not False or state is None or is_unpickled(state, file):
+            return True
+        function = file.function(self.state.call)
+        calls = calls_in(function.body) if function is not None else file.nodes(cst.Call)
+        return not any(_takes_optimizer(call, file) or reads_in_place(call, file) for call in calls)
+
+    def _set_text(self, function: str, optim: Build) -> Build:
         state = self.state.state
         assert state is not None
         settings: dict[str, Build] = {}
@@ -136,7 +180,7 @@ class Putting(Writer):
                 settings["broadcast_from_rank0"] = rank0.text
         arguments: list[Build] = [
             self.model,
-            lambda code: code(optim),
+            optim,
             lambda code: f"optim_state_dict={code(state)}",
         ]
         return lambda code: self.call(function, arguments, self._options(settings), code)
@@ -161,3 +205,8 @@ class Putting(Writer):
             "be loaded, or remove the call",
             claims=(self.state.call.func,),
         )
+
+
+def _takes_optimizer(call: cst.Call, file: File) -> bool:
+    found = state_call(call, file)
+    return found is not None and found.action is Action.GET_OPTIM

@@ -1,0 +1,95 @@
+"""The SHA-256 of every tensor that a conversion wrote, beside them, and the comparison with it later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fsdp_migrate.checkpoints.entries import BadCheckpoint, Key, TensorEntry, spelled, tensors
+from fsdp_migrate.checkpoints.read import elements
+from fsdp_migrate.checkpoints.read.archive import first_bytes, whole
+from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
+from fsdp_migrate.checkpoints.read.find import Kind, leads_out
+
+#: What it says of each tensor, by its key.
+Manifest: TypeAlias = dict[Key, dict[str, Any]]
+
+VERSION = 1
+#: A file of a folder, or a record in the archive of torch.save.
+NAME = "fsdp-migrate-manifest.json"
+#: A line of it has a key, which may be long; one that is larger is none of this tool's.
+_LIMIT = 2**30
+
+
+def read(checkpoint: Checkpoint) -> Manifest | None:
+    """The manifest of ``checkpoint``; None where it has none. Raises :class:`BadCheckpoint` for one that is broken."""
+    try:
+        content = _content(checkpoint)
+        if content is None:
+            return None
+        held = json.loads(content)
+        if held["version"] != VERSION:
+            raise ValueError(f"version {held['version']!r}")
+        told = {tuple(one["key"]): one for one in held["tensors"]}
+        if any(not {"dtype", "shape", "sha256"} <= one.keys() for one in told.values()):
+            raise ValueError("a tensor without dtype, shape or digest")
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadCheckpoint(f"{checkpoint.path}: {NAME} is not a manifest of fsdp-migrate: {error}") from error
+    return told
+
+
+def write(checkpoint: Checkpoint, target: Path, advance: Callable[[int], object]) -> None:
+    """Write the manifest of ``checkpoint``, which is at ``target``, into it. Reads each tensor, one at a time."""
+    told = [
+        {"key": list(key), "dtype": entry.dtype, "shape": list(entry.shape), "sha256": _digest(entry, advance)}
+        for key, entry in tensors(checkpoint.entries)
+    ]
+    text = json.dumps({"version": VERSION, "tensors": told}, indent=1) + "\n"
+    path = target if target.is_file() else target / NAME
+    if path is target:
+        with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:
+            root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).removesuffix("data.pkl")
+            # A fixed date, as torch's own records have: the same checkpoint gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(f"{root}{NAME}"), text)
+    else:
+        path.write_text(text, encoding="utf-8")
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
+
+
+def differences(checkpoint: Checkpoint, wanted: Manifest, advance: Callable[[int], object]) -> Iterator[str]:
+    """What ``checkpoint`` holds unlike the manifest ``wanted``."""
+    held = dict(tensors(checkpoint.entries))
+    for key in wanted.keys() - held.keys():
+        yield f"{spelled(key)} is missing"
+    for key, entry in held.items():
+        told = wanted.get(key)
+        if told is None:
+            yield f"{spelled(key)} is not in the manifest"
+        elif (entry.dtype, list(entry.shape)) != (told["dtype"], told["shape"]):
+            yield f"{spelled(key)} is {entry.dtype} of shape {entry.shape}, and was {told['dtype']} of {told['shape']}"
+        elif _digest(entry, advance) != told["sha256"]:
+            yield f"{spelled(key)} has other elements than were written (SHA-256)"
+
+
+def _digest(entry: TensorEntry, advance: Callable[[int], object]) -> str:
+    held = elements.whole(entry)
+    advance(len(held))
+    return hashlib.sha256(held.data).hexdigest()
+
+
+def _content(checkpoint: Checkpoint) -> bytes | None:
+    if checkpoint.found.kind is Kind.FILE:
+        with zipfile.ZipFile(checkpoint.path) as archive:
+            names = [name for name in archive.namelist() if name.rpartition("/")[2] == NAME]
+            return archive.read(names[0]) if names and archive.getinfo(names[0]).file_size < _LIMIT else None
+    folder = checkpoint.path if checkpoint.found.kind is Kind.DCP else checkpoint.path.parent
+    path = folder / NAME
+    if not path.is_file() or leads_out(path, folder):
+        return None
+    return first_bytes(whole(path), _LIMIT)

@@ -1,0 +1,269 @@
+"""Lowers the ``ast`` of a file to operations: each binding of a name is a value, and values join where ways meet."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+
+from fsdp_rules.ir import operations as ops
+from fsdp_rules.ir.bound_names import names_stored
+from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names, place_of
+from fsdp_rules.ir.operations import At, Body
+
+
+def lowered(tree: ast.Module, path: str) -> Body:
+    """The body of a whole module."""
+    body = Body(path, "module", "", At(0, 0, 0, 0))
+    lowering = Statements(body, tree.body)
+    lowering.block(tree.body)
+    return body
+
+
+def _function(node: Function, name: str, path: str) -> Body:
+    """The body of a function or lambda."""
+    a = node.args
+    positional = [one.arg for one in (*a.posonlyargs, *a.args)]
+    every = (*positional, *(one.arg for one in a.kwonlyargs))
+    rest = a.vararg.arg if a.vararg is not None else ""
+    keywords = a.kwarg.arg if a.kwarg is not None else ""
+    kind = "lambda" if isinstance(node, ast.Lambda) else "function"
+    body = Body(path, kind, name, place_of(node), every, len(positional), rest, keywords)
+    statements: Sequence[ast.stmt] = [] if isinstance(node, ast.Lambda) else node.body
+    lowering = Statements(body, statements)
+    for one in (*every, *filter(None, (rest, keywords))):
+        body.bound.add(one)
+        lowering.bind(one, lowering.new())
+    if isinstance(node, ast.Lambda):
+        body.operations.append(ops.Return(lowering.value(node.body)))
+    else:
+        lowering.block(node.body)
+    body.is_generator = any(isinstance(one, ops.Yield) for one in body.operations)
+    return body
+
+
+class Statements(Expressions):
+    """Lowers the statements of one scope."""
+
+    def __init__(self, body: Body, statements: Sequence[ast.stmt]) -> None:
+        super().__init__(body, statements)
+        #: What the names are where a loop is left, or begins again, for each loop around.
+        self._left: list[list[Names]] = []
+
+    def block(self, statements: Iterable[ast.stmt]) -> None:
+        """Lower statements that follow each other."""
+        for one in statements:
+            self.statement(one)
+
+    def statement(self, node: ast.stmt) -> None:
+        """Lower one statement."""
+        match node:
+            case ast.Expr():
+                self.value(node.value)
+            case ast.Assign():
+                value = self.value(node.value)
+                for target in node.targets:
+                    self.assign(target, value)
+            case ast.AnnAssign(value=ast.expr() as given):
+                self.assign(node.target, self.value(given))
+            case ast.AugAssign():
+                self._augmented(node)
+            case ast.Return():
+                if node.value is not None:
+                    self.add(ops.Return(self.value(node.value)))
+                self.names = None
+            case ast.Raise():
+                self._inside(node)
+                self.names = None
+            case ast.Break() | ast.Continue():
+                if self._left:
+                    self._left[-1].append(self.names)
+                self.names = None
+            case ast.If():
+                self.value(node.test)
+                self._branches([lambda: self.block(node.body), lambda: self.block(node.orelse)])
+            case ast.For() | ast.AsyncFor():
+                several = self.value(node.iter)
+                self._loop(node, lambda: self.assign(node.target, self.element(several)))
+            case ast.While():
+                self._loop(node, lambda: self.value(node.test))
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    held = self.value(item.context_expr)
+                    to = self.new()
+                    self.add(ops.Entered(to, held))
+                    if item.optional_vars is not None:
+                        self.assign(item.optional_vars, to)
+                self.block(node.body)
+            case ast.Try():
+                self._try(node)
+            case ast.Match():
+                self._match(node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._decorated(node, self.function(node, node.name))
+            case ast.ClassDef():
+                self._class(node)
+            case ast.Import():
+                for name in node.names:
+                    self._import(name.asname or name.name.partition(".")[0], name)
+            case ast.ImportFrom():
+                self._import_from(node)
+            case ast.Delete() | ast.Assert():
+                self._inside(node)
+            case _ if type(node).__name__ == "TryStar":
+                self._inside(node)
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        before, given = self.value(node.target), self.value(node.value)
+        to, func = self.new(), self.new()
+        self.add(ops.Import(func, "operator", f"i{type(node.op).__name__}"))
+        self.add(ops.Call(to, func, (before, given), frozenset(), (), place_of(node.target)))
+        self.assign(node.target, to)
+
+    def body_of(self, node: Function, name: str) -> Body:
+        """The body of a function or lambda."""
+        return _function(node, name, self.body.path)
+
+    # Ways
+
+    def _branches(self, ways: Iterable[Callable[[], None]]) -> None:
+        start = self.names
+        ends = []
+        for way in ways:
+            self.names = dict(start) if start is not None else None
+            way()
+            ends.append(self.names)
+        self.names = self._joined(ends)
+
+    def _joined(self, ends: Iterable[Names]) -> Names:
+        """What the names are where several ways meet."""
+        alive = [one for one in ends if one is not None]
+        if not alive:
+            return None
+        every = dict.fromkeys(name for one in alive for name in one)
+        return {name: self.join(one[name] for one in alive if name in one) for name in every}
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Callable[[], object]) -> None:
+        before = self.names
+        changing = names_stored(node)
+        if self.names is not None:
+            # Each name that the loop binds is what it was before, or what the last round made it.
+            heads = {name: self.new() for name in sorted(changing) if name in self.names}
+            for name, to in heads.items():
+                self.add(ops.Copy(to, self.names[name]))
+            self.names = {**self.names, **heads}
+        else:
+            heads = {}
+        start = dict(self.names) if self.names is not None else None
+        self._left.append([])
+        head()
+        self.block(node.body)
+        ends = [self.names, *self._left.pop()]
+        for end in ends:
+            for name, to in heads.items():
+                if end is not None and end.get(name, to) != to:
+                    self.add(ops.Copy(to, end[name]))
+        self.names = self._joined([start if start is not None else before, *ends])
+        self.block(node.orelse)
+
+    def _try(self, node: ast.Try) -> None:
+        before = dict(self.names) if self.names is not None else None
+        self.block(node.body)
+        broken = self._joined([before, self.names])
+        self.block(node.orelse)
+        ends = [self.names]
+        for handler in node.handlers:
+            self.names = dict(broken) if broken is not None else None
+            self.block(handler.body)
+            ends.append(self.names)
+        self.names = self._joined(ends)
+        if self.names is None and node.finalbody:
+            self.names = broken
+            self.block(node.finalbody)
+            self.names = None
+        else:
+            self.block(node.finalbody)
+
+    def _match(self, node: ast.Match) -> None:
+        subject = self.value(node.subject)
+
+        def arm(case: ast.match_case) -> Callable[[], None]:
+            def run() -> None:
+                self._capture(case.pattern, subject)
+                if case.guard is not None:
+                    self.value(case.guard)
+                self.block(case.body)
+
+            return run
+
+        self._branches([*map(arm, node.cases), lambda: None])
+
+    def _capture(self, pattern: ast.pattern, value: int) -> None:
+        match pattern:
+            case ast.MatchAs():
+                if pattern.pattern is not None:
+                    self._capture(pattern.pattern, value)
+                if pattern.name is not None:
+                    self.bind(pattern.name, value)
+            case ast.MatchOr():
+                for one in pattern.patterns:
+                    self._capture(one, value)
+            case ast.MatchSequence():
+                for place, one in enumerate(pattern.patterns):
+                    to = self.new()
+                    self.add(ops.GetItem(to, value, self.constant(place)))
+                    self._capture(one, to)
+            case ast.MatchMapping():
+                for key, one in zip(pattern.keys, pattern.patterns, strict=True):
+                    to = self.new()
+                    self.add(ops.GetItem(to, value, self.value(key)))
+                    self._capture(one, to)
+            case ast.MatchClass():
+                for name, one in zip(pattern.kwd_attrs, pattern.kwd_patterns, strict=True):
+                    to = self.new()
+                    self.add(ops.GetAttribute(to, value, name))
+                    self._capture(one, to)
+                for one in pattern.patterns:
+                    self._capture(one, self.element(value))
+            case ast.MatchStar(name=str() as name):
+                self.bind(name, value)
+
+    # Definitions
+
+    def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, made: int) -> None:
+        for one in reversed(node.decorator_list):
+            func, to = self.value(one), self.new()
+            self.add(ops.Call(to, func, (made,), frozenset(), (), place_of(one)))
+            made = to
+        self.bind(node.name, made)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        bases = [("", self.value(one)) for one in node.bases]
+        bases += [(one.arg or "", self.value(one.value)) for one in node.keywords]
+        body = Body(self.body.path, "class", node.name, place_of(node))
+        inner = Statements(body, node.body)
+        inner.block(node.body)
+        body.fields = tuple(
+            one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        )
+        body.is_decorated = bool(node.decorator_list)
+        to = self.new()
+        self.add(ops.Define(to, body, tuple(bases)))
+        self._decorated(node, to)
+
+    def _import(self, name: str, alias: ast.alias) -> None:
+        to = self.new()
+        self.add(ops.Import(to, alias.name if alias.asname else name, None))
+        if not alias.asname and "." in alias.name:
+            # The import runs the inner module as well.
+            self.add(ops.Import(self.new(), alias.name, None))
+        self.bind(name, to)
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        module = "." * node.level + (node.module or "")
+        for name in node.names:
+            if name.name == "*":
+                self.body.stars.append(module)
+                continue
+            to = self.new()
+            self.add(ops.Import(to, module, name.name))
+            self.bind(name.asname or name.name, to)

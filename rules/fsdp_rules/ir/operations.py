@@ -1,0 +1,196 @@
+"""The operations that a scope is lowered to; each value is a number, given once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class At(NamedTuple):
+    """Where an expression stands, in the lines and bytes of :mod:`ast`."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+#: The key of any element, where which one is only known at run time.
+ANY = "*"
+
+
+class Copy(NamedTuple):
+    """``of`` is one of what ``to`` may be."""
+
+    to: int
+    of: int
+
+
+class Constant(NamedTuple):
+    """A text or a number."""
+
+    to: int
+    value: Hashable
+
+
+class Free(NamedTuple):
+    """A read of a name that another scope binds, or that is imported from nowhere."""
+
+    to: int
+    name: str
+
+
+class Bind(NamedTuple):
+    """A binding of a name that other scopes can read; ``scope`` is "", "global" or "nonlocal"."""
+
+    name: str
+    of: int
+    scope: str
+
+
+class GetAttribute(NamedTuple):
+    """``of.name``."""
+
+    to: int
+    of: int
+    name: str
+
+
+class SetAttribute(NamedTuple):
+    """``of.name = value``."""
+
+    of: int
+    name: str
+    value: int
+
+
+class GetItem(NamedTuple):
+    """``of[key]``; ``key`` is a value, None for a slice."""
+
+    to: int
+    of: int
+    key: int | None
+
+
+class SetItem(NamedTuple):
+    """``of[key] = value``."""
+
+    of: int
+    key: int | None
+    value: int
+
+
+class Element(NamedTuple):
+    """What a loop over ``of`` gives."""
+
+    to: int
+    of: int
+
+
+class Entered(NamedTuple):
+    """What ``with of as to`` gives."""
+
+    to: int
+    of: int
+
+
+class Display(NamedTuple):
+    """A list, tuple, set or dictionary that is written out or comprehended; its elements are set by operations."""
+
+    to: int
+    is_dictionary: bool
+
+
+class Unpacked(NamedTuple):
+    """``*of`` in a display, or ``**of``: the elements of ``of`` are among those of ``into``."""
+
+    into: int
+    of: int
+
+
+class Call(NamedTuple):
+    """A call. ``starred`` are the positions in ``args`` with a star, the keyword None is ``**``."""
+
+    to: int
+    of: int
+    args: tuple[int, ...]
+    starred: frozenset[int]
+    keywords: tuple[tuple[str | None, int], ...]
+    at: At
+
+
+class Define(NamedTuple):
+    """A function, lambda or class with its ``body``; ``given`` are the defaults by parameter, or the bases."""
+
+    to: int
+    body: Body
+    given: tuple[tuple[str, int], ...]
+
+
+class Import(NamedTuple):
+    """``import module``, or ``from module import name``."""
+
+    to: int
+    module: str
+    name: str | None
+
+
+class Return(NamedTuple):
+    """A returned value."""
+
+    of: int
+
+
+class Yield(NamedTuple):
+    """A yielded value."""
+
+    of: int
+
+
+Operation = (
+    Copy
+    | Constant
+    | Free
+    | Bind
+    | GetAttribute
+    | SetAttribute
+    | GetItem
+    | SetItem
+    | Element
+    | Entered
+    | Display
+    | Unpacked
+    | Call
+    | Define
+    | Import
+    | Return
+    | Yield
+)
+
+
+@dataclass(eq=False)
+class Body:
+    """A scope: its operations, how many values they have, and at which value each expression is.
+
+    The first values are the parameters, in the order of ``parameters``; ``positional`` of them can be given by place,
+    then come the names of ``rest`` (``*args``) and ``keywords`` (``**kwargs``). ``bound`` are the names that the scope
+    binds, ``stars`` the modules of which it imports all names. ``fields`` are the annotated names of a class.
+    """
+
+    path: str
+    kind: str
+    name: str
+    at: At
+    parameters: tuple[str, ...] = ()
+    positional: int = 0
+    rest: str = ""
+    keywords: str = ""
+    operations: list[Operation] = field(default_factory=list)
+    size: int = 0
+    uses: list[tuple[At, int]] = field(default_factory=list)
+    bound: set[str] = field(default_factory=set)
+    stars: list[str] = field(default_factory=list)
+    fields: tuple[str, ...] = ()
+    is_decorated: bool = False
+    is_generator: bool = False

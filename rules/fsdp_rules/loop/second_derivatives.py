@@ -1,0 +1,216 @@
+"""Rule for gradients that are differentiated again, as gradient penalties and Hessian products do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import is_repeatable, last_name, literal_bool
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
+from fsdp_rules.model.passes import backwards_after, forwards_before
+from fsdp_rules.model.resharding import reshard_loop
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.entered import Pass, is_backward
+from fsdp_rules.project.flags import BUILDS_GRAPH
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, InsertBefore
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+#: Functions of torch that differentiate twice by themselves.
+TWICE = frozenset(f"torch.autograd.functional.{name}" for name in ("hessian", "hvp", "vhp"))
+KEEP = "set_reshard_after_backward"
+BY_HAND = (
+    "call set_reshard_after_backward(False) on the model before this, and (True) and reshard() on every FSDPModule of "
+    "it after the backward that uses the result"
+)
+FSDP1_DID = (
+    "compare with one process: where no other forward ran between the two, FSDP1 raised, and with NO_SHARD reduced "
+    "none of these gradients"
+)
+
+
+class Twice(NamedTuple):
+    """The ``first`` call that builds a graph, and the calls of which one runs the ``backward`` through it."""
+
+    first: cst.Call
+    backward: tuple[cst.Call, ...]
+
+
+class SecondDerivatives(Rule):
+    """Second derivatives: create_graph=True.
+
+    A gradient that is differentiated again (gradient penalties of WGAN-GP and R1, forces of energies, Hessian
+    products) needs the parameters that its backward has used, and FSDP2 frees them after each backward: the next one
+    dies with `setStorage ... out of bounds`. The model is kept gathered from the first of the two, and
+    resharded after the second, since else the next forward would compute with values from before the optimizer's step.
+    That is written in the function that runs both, also where another one builds the graph. Where no function runs
+    both it is left to a human, and so is `loss.backward(create_graph=True)`, which FSDP1 refuses.
+
+    The gradients are those of an unsharded model. FSDP1's are the same where another forward runs between the two.
+    Where none does it raises, and with NO_SHARD trains each rank on its own gradients, or with
+    use_orig_params=True not at all.
+    """
+
+    id = "FSDP237"
+    name = "second-derivatives"
+    what_to_test = "Compare the losses with those of one process that has no FSDP."
+    visits = (cst.Module,)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, batches, optimizer):
+    model = FSDP(net)
+    for inputs in batches:
+        inputs.requires_grad_()
+        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        loss = model(inputs).mean() + slope.square().sum()
+        loss.backward()
+        optimizer.step()
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+def train(net, batches, optimizer):
+    model = fully_shard(net)
+    for inputs in batches:
+        inputs.requires_grad_()
+        model.set_reshard_after_backward(False)
+        (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        loss = model(inputs).mean() + slope.square().sum()
+        loss.backward()
+        model.set_reshard_after_backward(True)
+        for unit in model.modules():
+            if isinstance(unit, FSDPModule):
+                unit.reshard()
+        optimizer.step()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Every call that builds a graph, or leads to one that does, and the backward through that graph."""
+        done: set[cst.Call] = set()
+        for call in file.nodes(cst.Call):
+            builds = _builds_graph(call, file)
+            if not builds and not _calls_builder(call, file):
+                continue
+            if builds and is_backward(last_name(call.func)):
+                yield from _of_grads(call, file)
+                continue
+            backward = (call,) if file.resolved(call.func) in TWICE else tuple(backwards_after(call, file))
+            models = _models(call, file)
+            if not backward:
+                left = [model for model in models if builds and not _has_backward_in_callers(call, model, file)]
+                yield from _left(call, left, file)
+            elif models and done.isdisjoint(backward):
+                done.update(backward)
+                yield from self._kept(Twice(call, backward), models, file)
+
+    def _kept(self, found: Twice, models: list[cst.BaseExpression], file: File) -> Iterator[Diagnosis]:
+        first = file.statement(found.first)
+        last = [file.statement(call) for call in found.backward]
+        written = any(KEEP in file.code(entry) for entry in file.block(first))
+        plain = all(isinstance(entry, cst.BaseSmallStatement) for entry in (first, *last))
+        plain = plain and not any(isinstance(entry, cst.Return) for entry in last)
+        for model in () if written else models:
+            name = file.code(model)
+            if not plain or not is_repeatable(model) or sharded(model, file).certainty is not Certainty.YES:
+                yield from _left(found.first, [model], file)
+                continue
+            line = file.span(found.backward[0]).line
+            yield Diagnosis(
+                found.first,
+                Level.REVIEW,
+                f"{name} is kept gathered up to the backward in line {line}, which differentiates this gradient again",
+                FSDP1_DID,
+                edits=(_before(first, name), *(_after(entry, model, file) for entry in last)),
+            )
+
+
+def _before(statement: cst.CSTNode, name: str) -> InsertBefore:
+    return InsertBefore(statement, lambda code: f"{name}.{KEEP}(False)")
+
+
+def _after(statement: cst.CSTNode, model: cst.BaseExpression, file: File) -> InsertAfter:
+    loop = reshard_loop(statement, model, file)
+    return InsertAfter(statement, lambda code: f"{code(model)}.{KEEP}(True)\n{loop(code)}")
+
+
+def _of_grads(call: cst.Call, file: File) -> Iterator[Diagnosis]:
+    """The verdict on ``loss.backward(create_graph=True)``, whose gradients would be in ``.grad``."""
+    for model in forwards_before(call, file):
+        message = f"FSDP1 raises here, and under FSDP2 what comes to .grad of {file.code(model.func)} has no graph"
+        advice = "take these gradients by torch.autograd.grad(..., create_graph=True), and run this tool again"
+        yield Diagnosis(call, Level.MANUAL, message, advice)
+
+
+def _left(call: cst.Call, models: list[cst.BaseExpression], file: File) -> Iterator[Diagnosis]:
+    for model in models:
+        message = f"this gradient is differentiated again, and needs {file.code(model)} gathered until then"
+        yield Diagnosis(call, Level.MANUAL, message, BY_HAND)
+
+
+def _builds_graph(call: cst.Call, file: File) -> bool:
+    if file.resolved(call.func) in TWICE:
+        return True
+    given = next((one.value for one in call.args if one.keyword and one.keyword.value == "create_graph"), None)
+    return given is not None and literal_bool(file.value(given)) is True
+
+
+def _calls_builder(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` gives what can be differentiated again, and runs no backward itself."""
+    text = dotted(call.func)
+    if text is None or last_name(call.func) not in _builders(file.module, file):
+        return False
+    return Pass.BACKWARD not in file.project.entered.leaves(file.path, file.scope(call), text)
+
+
+@once
+def _builders(module: cst.Module, file: File) -> frozenset[str]:
+    """The last names of the functions that build a graph, or call one that does and run no backward themselves."""
+    names = {flag.removeprefix(BUILDS_GRAPH) for flag in file.project.flags if flag.startswith(BUILDS_GRAPH)}
+    return frozenset(names | {name for name, runs in _callers_of(names, file) if not runs})
+
+
+def _callers_of(names: Iterable[str], file: File) -> Iterator[tuple[str, bool]]:
+    """What calls ``names``, by last names, and whether it runs a backward; of what runs none the callers as well."""
+    entered = file.project.entered
+    pending, known = [*names], set(names)
+    while pending:
+        for site, _ in entered.callers.get(pending.pop(), ()):
+            name = site[1].rpartition(".")[2]
+            runs = any(is_backward(step.callee.rpartition(".")[2]) for step in entered.steps[site])
+            yield name, runs
+            if not runs and name not in known:
+                known.add(name)
+                pending.append(name)
+
+
+def _has_backward_in_callers(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
+    """Whether the callers of the function around ``call`` have a name for its ``model``, as they have the backward."""
+    function = file.function(call)
+    if function is None or not any(runs for _, runs in _callers_of([function.name.value], file)):
+        return False
+    callers = file.project.entered.callers[function.name.value]
+    root = file.code(model).partition(".")[0]
+    if root != "self" and root in {entry.name.value for entry in file.inside(function.params, cst.Param)}:
+        return True
+    called = {file.project.entered.steps[site][place].callee for site, place in callers}
+    return {site[0] for site, _ in callers} == {file.path} and called == {f"self.{function.name.value}"}
+
+
+def _models(call: cst.Call, file: File) -> list[cst.BaseExpression]:
+    """The sharded models that ``call`` is given, or else those that run above it, or in the method that it calls."""
+    given = [argument.value for argument in call.args]
+    found = [one for one in given if sharded(one, file).certainty is not Certainty.NO]
+    found = found or [one.func for one in forwards_before(call, file)]
+    if not found and file.code(call.func).startswith("self."):
+        inside = (one for one in file.nodes(cst.Call) if _builds_graph(one, file))
+        methods = [one for one in inside if file.scope(one).rpartition(".")[2] == last_name(call.func)]
+        ran = (model for one in methods for model in forwards_before(one, file))
+        found = [one.func for one in ran if file.code(one.func).startswith("self.")]
+    return list({file.code(one): one for one in found}.values())

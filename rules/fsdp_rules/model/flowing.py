@@ -1,0 +1,16 @@
+"""What the interpretation of the tree says of an expression: evidence besides that of the names."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.project.value_facts import NOTHING, Fact
+
+
+def value_of(node: cst.BaseExpression, file: File) -> Fact:
+    """What ``node`` may be, if it is an expression of the file as it was read."""
+    if not file.layout.has(node) or file.path not in file.project.values.known:
+        return NOTHING
+    span = file.span(node)
+    return file.project.values.at(file.path, (span.line, span.column, span.end_line, span.end_column))

@@ -1,0 +1,36 @@
+"""What the expressions of a tree may be, by their places: the part of the values that rules ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fsdp_rules.project.flow import Certainty
+
+#: Lines from 1 and columns from 0, of the first character and behind the last.
+Position = tuple[int, int, int, int]
+
+
+class Fact(NamedTuple):
+    """How sure it is that an expression is each kind of value."""
+
+    model: Certainty = Certainty.NO
+    part: Certainty = Certainty.NO
+    parameter: Certainty = Certainty.NO
+    parameters: Certainty = Certainty.NO
+    gradient: Certainty = Certainty.NO
+
+
+NOTHING = Fact()
+
+
+@dataclass(frozen=True)
+class ValueFacts:
+    """The facts of each file, by the positions of its expressions."""
+
+    known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
+
+    def at(self, path: str, position: Position) -> Fact:
+        """What the expression at ``position`` may be."""
+        return self.known.get(path, {}).get(position, NOTHING)

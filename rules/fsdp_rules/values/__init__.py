@@ -1,0 +1,1 @@
+"""What every expression of a tree may be, from one abstract interpretation of the files that FSDP1 can reach."""

@@ -1,0 +1,89 @@
+"""The abstract objects that values may be, one for each place that makes some."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Kind(enum.Enum):
+    """What an object is."""
+
+    MODEL = "a model in FSDP1's class"
+    PART = "a module inside of such a model"
+    PARAMETER = "a parameter of one, or a tensor of its values"
+    GRADIENT = "the gradient of such a parameter"
+    OPTIMIZER = "an optimizer over some"
+    OTHER_WRAPPER = "a model in DistributedDataParallel or DeepSpeed"
+    FUNCTION = "a function of the tree"
+    CLASS = "a class of the tree"
+    INSTANCE = "an object of a class of the tree"
+    CONTAINER = "a list, tuple, dictionary, or what a generator gives"
+    CONSTANT = "a text or a number"
+    MODULE = "a module of the tree"
+    EXTERN = "a name outside of the tree"
+    BOUND = "a function of the tree with its first argument"
+    METHOD = "a method of an object whose class is outside of the tree"
+    PARTIAL = "a function with some of its arguments"
+    PROPERTY = "a function that is called where its name is read"
+    CLASS_METHOD = "a function that is given the class"
+    ATTRIBUTES = "the dictionary of an object's attributes"
+    SUPER = "an object as one of the base classes of its class"
+    OPEN = "anything"
+
+
+#: The kinds that rules ask for; facts of these are never cut.
+ASKED = frozenset({Kind.MODEL, Kind.PART, Kind.PARAMETER, Kind.GRADIENT})
+LASTING = ASKED | {Kind.OPTIMIZER, Kind.OTHER_WRAPPER}
+
+
+class Site(NamedTuple):
+    """A file and a line of it."""
+
+    path: str
+    line: int
+
+
+@dataclass(eq=False)
+class Obj:
+    """One abstract object. ``since`` is where the model that it belongs to is wrapped, if it belongs to one.
+
+    ``data`` is what its kind needs: the definition of a function, a constant's value, the dotted name of an extern.
+    """
+
+    kind: Kind
+    data: Any = None
+    since: Site | None = None
+
+
+class Objects:
+    """All objects, each known by its kind and a key."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Obj] = {}
+        self.open = Obj(Kind.OPEN)
+
+    def get(self, kind: Kind, key: Hashable, data: Any = None, since: Site | None = None) -> Obj:
+        """The object with this key; it is made at the first question, with ``data``, which is the key by default."""
+        known = self._known.get((kind, key))
+        if known is None:
+            known = self._known[kind, key] = Obj(kind, key if data is None else data, since)
+        return known
+
+    def of_model(self, kind: Kind, since: Site | None) -> Obj:
+        """The model, part, parameter or gradient whose wrap is at ``since``."""
+        return self.get(kind, since, since=since)
+
+    def constant(self, value: Hashable) -> Obj:
+        """A text or a number."""
+        return self.get(Kind.CONSTANT, (type(value), value), value)
+
+    def extern(self, name: str) -> Obj:
+        """A dotted name that is none of the tree's."""
+        return self.get(Kind.EXTERN, name)
+
+    def method(self, owner: Obj, name: str) -> Obj:
+        """A method of ``owner``."""
+        return self.get(Kind.METHOD, (owner, name))

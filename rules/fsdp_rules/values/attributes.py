@@ -1,0 +1,221 @@
+"""Attributes of objects: of instances by their classes, of models by the module inside, of modules by their names."""
+
+from __future__ import annotations
+
+from fsdp_rules.ir.operations import ANY
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Arguments, Class
+from fsdp_rules.values.machine import Machine
+from fsdp_rules.values.module_members import INNER, WEIGHTS, of_model, of_parameter
+
+
+class Attributes:
+    """Reads and writes of ``x.name``."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._store = machine.store
+        self._objects = machine.objects
+        self._fields: dict[tuple[Obj, str], int] = {}
+        self._named: dict[Obj, list[str]] = {}
+        self._all: dict[Obj, list[int]] = {}
+        self._loaded: set[tuple[Obj, str, int]] = set()
+        self._searched: set[tuple[Class, str, Obj | None, int]] = set()
+
+    def field(self, owner: Obj, name: str) -> int:
+        """The cell of an attribute of one object."""
+        known = self._fields.get((owner, name))
+        if known is None:
+            known = self._fields[owner, name] = self._store.cells()
+            self._named.setdefault(owner, []).append(name)
+            for to in self._all.get(owner, ()):
+                self._store.edge(known, to)
+        return known
+
+    def every(self, owner: Obj, to: int) -> None:
+        """``to`` is each attribute of ``owner``."""
+        self._all.setdefault(owner, []).append(to)
+        for name in tuple(self._named.get(owner, ())):
+            self._store.edge(self.field(owner, name), to)
+
+    def load(self, owner: Obj, name: str, to: int) -> None:
+        """``to`` is ``owner.name``."""
+        if (owner, name, to) in self._loaded:
+            return
+        self._loaded.add((owner, name, to))
+        kind, store, objects = owner.kind, self._store, self._objects
+        if kind is Kind.MODULE:
+            self._machine.modules.member(owner, name, to)
+        elif kind is Kind.EXTERN:
+            store.put(to, objects.extern(f"{owner.data}.{name}"))
+        elif kind is Kind.INSTANCE:
+            self._of_instance(owner, name, to)
+        elif kind is Kind.CLASS:
+            store.edge(self.field(owner, name), to)
+            self._of_class(owner.data, name, None, to)
+        elif kind is Kind.SUPER:
+            receiver, cls = owner.data
+            for base in cls.bases:
+                store.watch(base, lambda one: self._of_base(one, name, receiver, to))
+        elif kind is Kind.MODEL:
+            self._of_model(owner, name, to)
+        elif kind in (Kind.PART, Kind.OTHER_WRAPPER):
+            self._of_part(owner, name, to)
+        elif kind in (Kind.PARAMETER, Kind.GRADIENT):
+            store.put(to, of_parameter(owner, name, objects))
+        elif kind is Kind.OPEN:
+            store.put(to, owner)
+        elif kind is Kind.BOUND and name == "__self__":
+            store.put(to, owner.data[0])
+        elif kind is not Kind.CONSTANT:
+            store.edge(self.field(owner, name), to)
+            store.put(to, objects.method(owner, name))
+
+    def save(self, owner: Obj, name: str, value: int) -> None:
+        """``owner.name = value``."""
+        if owner.kind is Kind.MODULE:
+            frame = self._machine.modules.run(owner.data[0]) if owner.data[0] else None
+            if frame is not None:
+                frame.body.bound.add(name)
+                self._store.edge(value, self._machine.scopes.cell(frame, name))
+        elif owner.kind not in (Kind.OPEN, Kind.CONSTANT, Kind.EXTERN):
+            if owner.kind is Kind.INSTANCE and owner.data[1] is None:
+                owner = self.any_of(owner.data[0])
+            self._store.edge(value, self.field(owner, name))
+            if owner.kind is Kind.INSTANCE and isinstance(owner.data[0], Class) and owner.data[1] is not None:
+                self._store.edge(value, self._class_field(owner.data[0], name))
+
+    # Instances
+
+    def any_of(self, cls: Class, method: str = "") -> Obj:
+        """An object of a class of which no call that makes one is seen, as its ``method`` gets it."""
+        return self._objects.get(Kind.INSTANCE, (cls, None, method))
+
+    def _class_field(self, cls: Class, name: str) -> int:
+        """The cell of what ``name`` is in each object of the class that a call makes."""
+        if name not in cls.fields:
+            cls.fields[name] = self._store.cells()
+        return cls.fields[name]
+
+    def _of_instance(self, owner: Obj, name: str, to: int) -> None:
+        cls, site = owner.data[:2]
+        if name == "__dict__":
+            self._store.put(to, self._objects.get(Kind.ATTRIBUTES, owner))
+            return
+        self._store.edge(self.field(owner, name), to)
+        if not isinstance(cls, Class):
+            return
+        if name != ANY:
+            self._store.edge(self.field(owner, ANY), to)
+            self._of_class(cls, name, owner, to)
+        is_any = site is None
+        method = owner.data[2] if is_any else ""
+        cls.readers.append((name, to, is_any, method))
+        self._reader(cls, name, to, is_any)
+        for one in cls.above:
+            self._reader(one, name, to, is_any)
+        for one in cls.below if is_any else ():
+            if not _overrides(one, cls, method):
+                self._reader(one, name, to, is_any)
+
+    def _reader(self, cls: Class, name: str, to: int, is_any: bool) -> None:
+        self._store.edge(self.field(self.any_of(cls), name), to)
+        if is_any:
+            self._store.edge(self._class_field(cls, name), to)
+
+    def relate(self, cls: Class, base: Obj) -> None:
+        """``base`` is a base class of ``cls``."""
+        if base.kind is not Kind.CLASS or not isinstance(base.data, Class):
+            return
+        for lower in (cls, *cls.below):
+            for upper in (base.data, *base.data.above):
+                if upper in lower.above or upper is lower:
+                    continue
+                lower.above.append(upper)
+                upper.below.append(lower)
+                for name, to, is_any, _ in tuple(lower.readers):
+                    self._reader(upper, name, to, is_any)
+                for name, to, is_any, method in tuple(upper.readers):
+                    if is_any and not _overrides(lower, upper, method):
+                        self._reader(lower, name, to, is_any)
+
+    def of_class(self, cls: Class, name: str, receiver: Obj | None, to: int) -> None:
+        """``to`` is what the class, or a base class, calls ``name``; functions are bound to ``receiver``."""
+        self._of_class(cls, name, receiver, to)
+
+    def _of_class(self, cls: Class, name: str, receiver: Obj | None, to: int) -> None:
+        if (cls, name, receiver, to) in self._searched:
+            return
+        self._searched.add((cls, name, receiver, to))
+        if name in cls.body.bound:
+            cell = self._machine.scopes.cell(cls.frame, name)
+            self._store.watch(cell, lambda one: self._bound(one, cls.frame.owner, receiver, to))
+            return
+        for base in cls.bases:
+            self._store.watch(base, lambda one: self._of_base(one, name, receiver, to))
+
+    def _of_base(self, base: Obj, name: str, receiver: Obj | None, to: int) -> None:
+        if base.kind is Kind.CLASS and isinstance(base.data, Class):
+            self._of_class(base.data, name, receiver, to)
+        elif base.kind in (Kind.EXTERN, Kind.OPEN) and receiver is not None and receiver.kind is not Kind.CLASS:
+            self._store.put(to, self._objects.method(receiver, name))
+
+    def _bound(self, one: Obj, owner: Obj | None, receiver: Obj | None, to: int) -> None:
+        if one.kind is Kind.FUNCTION and receiver is not None:
+            self._store.put(to, self._objects.get(Kind.BOUND, (receiver, one)))
+        elif one.kind is Kind.PROPERTY:
+            if receiver is not None:
+                bound = self._objects.get(Kind.BOUND, (receiver, one.data))
+                self._machine.calls.call(bound, Arguments(), to, (one, receiver))
+        elif one.kind is Kind.CLASS_METHOD:
+            self._store.put(to, self._objects.get(Kind.BOUND, (owner, one.data)))
+        else:
+            self._store.put(to, one)
+
+    # Models
+
+    def _of_model(self, owner: Obj, name: str, to: int) -> None:
+        if name in INNER:
+            self._store.put(to, owner)
+            return
+        self._store.edge(self.field(owner, name), to)
+        if of_model(name):
+            self._store.put(to, self._objects.method(owner, name))
+            return
+        if name in WEIGHTS:
+            self._store.put(to, self._objects.of_model(Kind.PARAMETER, owner.since))
+            return
+        found = self._store.cells()
+        self._store.watch(self.field(owner, "(inner)"), lambda one: self._inside(one, name, found))
+        self._store.watch(found, lambda one: self._part(one, owner, to))
+
+    def _inside(self, inner: Obj, name: str, found: int) -> None:
+        if inner.kind is Kind.MODEL or inner.kind is Kind.INSTANCE:
+            self.load(inner, name, found)
+        self._store.put(found, self._objects.open)
+
+    def _part(self, one: Obj, owner: Obj, to: int) -> None:
+        """An attribute of the module inside: modules are parts of the model, functions are what they are."""
+        if one.kind in (Kind.INSTANCE, Kind.EXTERN, Kind.OPEN, Kind.METHOD):
+            self._store.put(to, self._objects.of_model(Kind.PART, owner.since))
+        else:
+            self._store.put(to, one)
+
+    def _of_part(self, owner: Obj, name: str, to: int) -> None:
+        if owner.kind is Kind.OTHER_WRAPPER:
+            target = self.field(owner, "(inner)") if name in INNER else self.field(owner, name)
+            self._store.edge(target, to)
+            return
+        self._store.edge(self.field(owner, name), to)
+        if of_model(name):
+            self._store.put(to, self._objects.method(owner, name))
+        elif name in WEIGHTS:
+            self._store.put(to, self._objects.of_model(Kind.PARAMETER, owner.since))
+        else:
+            self._store.put(to, owner)
+
+
+def _overrides(lower: Class, upper: Class, method: str) -> bool:
+    """Whether objects of ``lower`` run another ``method`` than that of ``upper``."""
+    between = (one for one in lower.above if one in upper.below)
+    return bool(method) and any(method in one.body.bound for one in (lower, *between))

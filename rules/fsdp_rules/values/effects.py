@@ -1,0 +1,184 @@
+"""The effects that ``library.toml`` names: what a call outside of the tree gives for what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from fsdp_rules.ir.operations import ANY
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Arguments
+from fsdp_rules.values.iteration import Iteration
+from fsdp_rules.values.library import table
+
+_DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
+_COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.CONTAINER})
+
+
+class Effects(Iteration):
+    """One method for each effect of a function."""
+
+    def function(self, name: str, given: Arguments, to: int, key: Hashable) -> None:
+        """What the function ``name`` outside of the tree gives."""
+        effect = table("functions").get(name)
+        if effect is None:
+            self.unknown(given, to)
+            return
+        run: Callable[[Arguments, int, Hashable], None] = getattr(self, f"_{effect}")
+        run(given, to, key)
+
+    def unknown(self, given: Arguments, to: int) -> None:
+        """A call of something that is not known: it may give back a function that it decorates."""
+        self._store.put(to, self._objects.open)
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind in _DECORATED else None)
+
+    def _first(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[:1]:
+            self._store.edge(cell, to)
+        if not given.positional:
+            self._store.put(to, self._objects.open)
+        for name, cell in given.keywords:
+            # dataclasses.replace(x, field=value)
+            for owner in given.positional[:1]:
+                self._store.watch(owner, lambda one, n=name, c=cell: self._machine.attributes.save(one, n, c))  # type: ignore[misc]
+
+    def _second(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[1:2]:
+            self._store.edge(cell, to)
+
+    def _partial(self, given: Arguments, to: int, key: Hashable) -> None:
+        if given.positional:
+            bound = given._replace(
+                positional=given.positional[1:], starred=tuple((place - 1, cell) for place, cell in given.starred)
+            )
+            self._store.put(to, self._objects.get(Kind.PARTIAL, (given.positional[0], bound)))
+
+    def _read_attribute(self, given: Arguments, to: int, key: Hashable) -> None:
+        owner, name = given.at(0), given.at(1, "name")
+        if owner is None or name is None:
+            return
+        attributes = self._machine.attributes
+
+        def read(one: Obj) -> None:
+            self._store.watch(
+                name,
+                lambda text: (
+                    attributes.load(one, text.data, to)
+                    if text.kind is Kind.CONSTANT and isinstance(text.data, str)
+                    else attributes.every(one, to)
+                ),
+            )
+
+        self._store.watch(owner, read)
+        for cell in given.positional[2:3]:
+            self._store.edge(cell, to)
+
+    def _write_attribute(self, given: Arguments, to: int, key: Hashable) -> None:
+        if len(given.positional) < 3:
+            return
+        owner, name, value = given.positional[:3]
+        attributes = self._machine.attributes
+
+        def write(one: Obj) -> None:
+            self._store.watch(
+                name,
+                lambda text: attributes.save(one, text.data if isinstance(text.data, str) else ANY, value),
+            )
+            if not self._store.of(name):
+                attributes.save(one, ANY, value)
+
+        self._store.watch(owner, write)
+
+    def _attributes(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._store.put(to, self._objects.get(Kind.ATTRIBUTES, one)))
+
+    def _getter(self, given: Arguments, to: int, key: Hashable) -> None:
+        func = self._store.cells()
+        self._store.put(func, self._objects.extern("builtins.getattr"))
+        for cell in given.positional[:1]:
+            # getattr has the owner first: it is bound behind by a cell of its own.
+            self._store.put(to, self._objects.get(Kind.PARTIAL, (func, Arguments((), (("name", cell),)))))
+
+    def _item_getter(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._store.put(to, self._objects.open)
+
+    def _method_caller(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._store.put(to, self._objects.open)
+
+    def _namespace(self, given: Arguments, to: int, key: Hashable) -> None:
+        made = self._objects.get(Kind.INSTANCE, ("namespace", key))
+        for name, cell in given.keywords:
+            self._machine.attributes.save(made, name, cell)
+        self._store.put(to, made)
+
+    def _named_tuple(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._store.put(to, self._objects.extern("types.SimpleNamespace"))
+
+    def _property(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._wrapped(Kind.PROPERTY, given, to)
+
+    def _class_method(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._wrapped(Kind.CLASS_METHOD, given, to)
+
+    def _wrapped(self, kind: Kind, given: Arguments, to: int) -> None:
+        def wrap(one: Obj) -> None:
+            if one.kind is Kind.FUNCTION:
+                self._store.put(to, self._objects.get(kind, one))
+
+        for cell in given.positional[:1]:
+            self._store.watch(cell, wrap)
+
+    def _static_method(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[:1]:
+            self._store.put(to, self._objects.get(Kind.PARTIAL, (cell, Arguments())))
+
+    def _decorator(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._store.put(to, self._objects.extern("copy.copy"))
+
+    def _reference(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[:1]:
+            constant = self._store.cells()
+            self._store.put(constant, self._objects.extern("copy.copy"))
+            self._store.put(to, self._objects.get(Kind.PARTIAL, (constant, Arguments((cell,)))))
+
+    def _optimizer(self, given: Arguments, to: int, key: Hashable) -> None:
+        made = self._objects.get(Kind.OPTIMIZER, key)
+        self._store.put(to, made)
+        items, cell = self._machine.items, given.at(0, "params")
+        if cell is None:
+            return
+        names = ("groups", "group", "params")
+        groups, group, several = (self._objects.get(Kind.CONTAINER, (key, name)) for name in names)
+        self._store.put(self._machine.attributes.field(made, "param_groups"), groups)
+        self._store.put(items.cell(groups, ANY), group)
+        self._store.put(items.cell(group, "params"), several)
+        elements = self._elements(cell)
+        held = items.cell(several, ANY)
+
+        def collect(one: Obj) -> None:
+            if one.kind is Kind.PARAMETER:
+                self._store.put(held, one)
+            elif one.kind is Kind.CONTAINER:
+                inner = self._store.cells()
+                items.of(one, self._objects.constant("params"), inner)
+                self._machine.items.elements(inner, held)
+
+        self._store.watch(elements, collect)
+
+    def _other_wrapper(self, given: Arguments, to: int, key: Hashable) -> None:
+        made = self._objects.get(Kind.OTHER_WRAPPER, key)
+        cell = given.at(0, "module")
+        if cell is not None:
+            self._store.edge(cell, self._machine.attributes.field(made, "(inner)"))
+        self._store.put(to, made)
+
+    def _nothing(self, given: Arguments, to: int, key: Hashable) -> None:
+        """A plain value."""
+
+    def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional:
+            self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind in _COMPUTED else None)
+
+    def _compared(self, given: Arguments, to: int, key: Hashable) -> None:
+        """A truth value, or a text."""

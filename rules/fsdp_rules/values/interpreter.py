@@ -1,0 +1,59 @@
+"""The interpretation of a tree: modules, then functions that nothing calls, until nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from fsdp_rules.ir.operations import Body
+from fsdp_rules.values.abstract import Obj
+from fsdp_rules.values.attributes import Attributes
+from fsdp_rules.values.calling import Calls
+from fsdp_rules.values.frames import Frame
+from fsdp_rules.values.items import Items
+from fsdp_rules.values.modules import Modules, Scopes
+from fsdp_rules.values.store import Store
+
+
+class Interpreter:
+    """``sources`` are the files that may be read, by path; they are when something of them is imported.
+
+    ``kept`` are the wraps that stay FSDP1's: what they give is no model here.
+    """
+
+    def __init__(self, sources: Mapping[str, bytes], kept: Collection[tuple[str, int]] = ()) -> None:
+        self.kept = kept
+        self.store = Store()
+        self.objects = self.store.objects
+        self.frames: list[Frame] = []
+        #: The functions that are defined, in the order in which their definitions ran.
+        self.defined: list[Obj] = []
+        self.scopes = Scopes(self)
+        self.modules = Modules(self, sources)
+        self.items = Items(self)
+        self.attributes = Attributes(self)
+        self.calls = Calls(self)
+        self.is_complete = True
+
+    def frame(self, body: Body, parent: Frame | None) -> Frame:
+        """A new frame for ``body``."""
+        base = self.store.cells(body.size + 2)
+        made = Frame(body, base, parent, base + body.size, base + body.size + 1)
+        self.frames.append(made)
+        return made
+
+    def run(self, start: Iterable[str], alone: Collection[str]) -> None:
+        """Run the files ``start``, then the functions of the files ``alone`` that nothing calls."""
+        for path in start:
+            self.modules.run(path)
+        self.is_complete = self.store.run()
+        seen = 0
+        while self.is_complete and seen < len(self.defined):
+            # What runs may define functions in turn.
+            new, seen = self.defined[seen:], len(self.defined)
+            for one in new:
+                if one.data.body.path in alone and not self.calls.is_called(one):
+                    self.calls.run_alone(one)
+            self.is_complete = self.store.run()
+            if self.is_complete:
+                self.items.settle()
+                self.is_complete = self.store.run()

@@ -1,0 +1,129 @@
+"""The effects of functions that run over what they are given, and make containers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from fsdp_rules.ir.operations import ANY
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Arguments
+from fsdp_rules.values.machine import Machine
+
+#: How many places of rows are told apart.
+WIDTH = 3
+
+
+class Iteration:
+    """One method for each effect; ``to`` is the cell of what the call gives, ``key`` the place of the call."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._store = machine.store
+        self._objects = machine.objects
+
+    def _made(self, key: Hashable, to: int, name: str = "") -> Obj:
+        made = self._objects.get(Kind.CONTAINER, (key, name))
+        self._store.put(to, made)
+        return made
+
+    def _elements(self, cell: int) -> int:
+        to = self._store.cells()
+        self._machine.items.elements(cell, to)
+        return to
+
+    def _same_elements(self, given: Arguments, to: int, key: Hashable) -> None:
+        made = self._made(key, to)
+        for cell in given.positional:
+            self._store.watch(cell, lambda one: self._iterate(one, made))
+            if len(given.positional) > 1:
+                self._store.edge(cell, self._machine.items.cell(made, ANY))
+        for _, cell in given.starred:
+            self._store.watch(cell, lambda one: self._iterate(one, made))
+
+    def _iterate(self, one: Obj, made: Obj) -> None:
+        if one.kind is Kind.INSTANCE:
+            cell = self._store.cells()
+            self._store.put(cell, one)
+            self._machine.items.elements(cell, self._machine.items.cell(made, ANY))
+        elif one.kind in (Kind.CONTAINER, Kind.ATTRIBUTES) and one not in self._machine.items.dictionaries:
+            self._machine.items.unpack(one, made)
+
+    def _dictionary(self, given: Arguments, to: int, key: Hashable) -> None:
+        made, items = self._made(key, to), self._machine.items
+        items.dictionaries.add(made)
+        for name, cell in given.keywords:
+            items.put(made, self._objects.constant(name), cell)
+        values = items.cell(made, ANY)
+
+        def pair(one: Obj) -> None:
+            if one.kind is Kind.CONTAINER:
+                items.of(one, self._objects.constant(1), values)
+
+        for cell in (*given.positional, *given.packed):
+            self._store.watch(cell, lambda one: items.unpack(one, made))
+            self._store.watch(self._elements(cell), pair)
+
+    def _element(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[:1]:
+            self._machine.items.elements(cell, to)
+        for cell in given.positional[1:]:
+            self._store.edge(cell, to)
+
+    def _chained(self, given: Arguments, to: int, key: Hashable) -> None:
+        made = self._made(key, to)
+        several = self._machine.items.cell(made, ANY)
+        for cell in given.positional:
+            inner = self._elements(cell)
+            self._store.edge(inner, several)
+            self._store.watch(inner, lambda one: self._iterate(one, made))
+        for _, cell in given.starred:
+            self._store.watch(self._elements(cell), lambda one: self._iterate(one, made))
+
+    def _numbered(self, given: Arguments, to: int, key: Hashable) -> None:
+        pair = self._objects.get(Kind.CONTAINER, (key, "pair"))
+        for cell in given.positional[:1]:
+            self._machine.items.elements(cell, self._machine.items.cell(pair, 1))
+        self._store.put(self._machine.items.cell(self._made(key, to), ANY), pair)
+
+    def _zipped(self, given: Arguments, to: int, key: Hashable) -> None:
+        pair = self._objects.get(Kind.CONTAINER, (key, "pair"))
+        for place, cell in enumerate(given.positional):
+            self._machine.items.elements(cell, self._machine.items.cell(pair, place))
+        made = self._made(key, to)
+        for _, cell in given.starred:
+            self._transposed(self._elements(cell), made, key)
+        self._store.put(self._machine.items.cell(made, ANY), pair)
+
+    def _transposed(self, rows: int, made: Obj, key: Hashable) -> None:
+        """``zip(*rows)``: each element has what is at one place of all rows."""
+        columns = [self._objects.get(Kind.CONTAINER, (key, place)) for place in range(WIDTH)]
+        for place, column in enumerate(columns):
+            self._store.put(self._machine.items.cell(made, place), column)
+
+        def row(one: Obj) -> None:
+            for place, column in enumerate(columns):
+                self._machine.items.of(one, self._objects.constant(place), self._machine.items.cell(column, ANY))
+
+        self._store.watch(rows, row)
+
+    def _mapped(self, given: Arguments, to: int, key: Hashable) -> None:
+        made = self._made(key, to)
+        called = Arguments(tuple(map(self._elements, given.positional[1:])))
+        result = self._machine.items.cell(made, ANY)
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._machine.calls.call(one, called, result, key))
+
+    def _filtered(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._mapped(given, self._store.cells(), (key, "filter"))
+        made = self._made(key, to)
+        for cell in given.positional[1:2]:
+            self._store.edge(self._elements(cell), self._machine.items.cell(made, ANY))
+
+    def _reduced(self, given: Arguments, to: int, key: Hashable) -> None:
+        if len(given.positional) < 2:
+            return
+        elements = self._elements(given.positional[1])
+        first = given.positional[2] if len(given.positional) > 2 else elements
+        self._store.edge(first, to)
+        called = Arguments((to, elements))
+        self._store.watch(given.positional[0], lambda one: self._machine.calls.call(one, called, to, key))

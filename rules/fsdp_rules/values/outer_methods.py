@@ -1,0 +1,135 @@
+"""The effects of methods of objects whose classes are outside of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fsdp_rules.ir.operations import ANY
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Arguments
+from fsdp_rules.values.library import table
+from fsdp_rules.values.machine import Machine
+from fsdp_rules.values.module_members import Parts
+
+_SECTIONS = {
+    Kind.MODEL: "model",
+    Kind.PART: "model",
+    Kind.PARAMETER: "tensor",
+    Kind.GRADIENT: "tensor",
+    Kind.CONTAINER: "container",
+    Kind.ATTRIBUTES: "attributes",
+}
+
+
+class Methods:
+    """One method for each effect; ``to`` is the cell of what the call gives."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._store = machine.store
+        self._objects = machine.objects
+        self._parts = Parts(machine)
+
+    def call(self, owner: Obj, name: str, given: Arguments, to: int) -> None:
+        """What the method ``name`` of ``owner`` gives."""
+        if owner.kind is Kind.INSTANCE:
+            self._of_instance(owner, name, given, to)
+            return
+        section = _SECTIONS.get(owner.kind)
+        effect = table(section).get(name) if section is not None else None
+        if effect is None or effect == "nothing":
+            self._store.put(to, self._objects.open)
+        elif effect == "first":
+            self._store.put(to, owner)
+        elif section == "model":
+            self._of_module(effect, owner, to)
+        else:
+            run: Callable[[Obj, Arguments, int], None] = getattr(self, f"_of_container_{effect}")
+            run(owner, given, to)
+
+    def _of_instance(self, owner: Obj, name: str, given: Arguments, to: int) -> None:
+        attributes = self._machine.attributes
+        if name in ("add_module", "register_module", "__setattr__") and len(given.positional) > 1:
+            key, value = given.positional[:2]
+            self._store.watch(
+                key, lambda one: attributes.save(owner, str(one.data) if one.kind is Kind.CONSTANT else ANY, value)
+            )
+        elif name == "_replace":
+            for field, cell in given.keywords:
+                attributes.save(owner, field, cell)
+            self._store.put(to, owner)
+        elif name in ("parameters", "named_parameters"):
+            held = self._store.cells()
+            attributes.every(owner, held)
+            self._store.watch(held, lambda one: self._of_module(name, one, to) if one.kind is Kind.MODEL else None)
+        elif name in table("model") and table("model")[name] == "first":
+            self._store.put(to, owner)
+        else:
+            self._store.put(to, self._objects.open)
+
+    def _of_module(self, effect: str, owner: Obj, to: int) -> None:
+        since, parts = owner.since, self._parts
+        made = {
+            "parameters": parts.parameters,
+            "named_parameters": parts.named_parameters,
+            "modules": parts.modules,
+            "named_modules": parts.named_modules,
+        }.get(effect)
+        kind = Kind.PARAMETER if effect == "parameter" else Kind.PART
+        self._store.put(to, made(since) if made is not None else self._objects.of_model(kind, since))
+
+    def _of_container_add(self, owner: Obj, given: Arguments, to: int) -> None:
+        for cell in given.positional[:1]:
+            self._store.edge(cell, self._machine.items.cell(owner, ANY))
+
+    def _of_container_extend(self, owner: Obj, given: Arguments, to: int) -> None:
+        items = self._machine.items
+        if owner.kind is Kind.ATTRIBUTES:
+            for cell in given.positional[:1]:
+                self._store.watch(cell, lambda one: self._update(owner.data, one))
+            for name, cell in given.keywords:
+                self._machine.attributes.save(owner.data, name, cell)
+            return
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: items.unpack(one, owner))
+        for name, cell in given.keywords:
+            items.put(owner, self._objects.constant(name), cell)
+
+    def _of_container_insert(self, owner: Obj, given: Arguments, to: int) -> None:
+        for cell in given.positional[1:2]:
+            self._store.edge(cell, self._machine.items.cell(owner, ANY))
+
+    def _of_container_set_default(self, owner: Obj, given: Arguments, to: int) -> None:
+        self._of_container_take(owner, given, to)
+        if len(given.positional) > 1:
+            key, value = given.positional[:2]
+            self._store.watch(key, lambda one: self._machine.items.put(owner, one, value))
+
+    def _of_container_take(self, owner: Obj, given: Arguments, to: int) -> None:
+        if not given.positional:
+            self._machine.items.of(owner, None, to)
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._machine.items.of(owner, one, to))
+        for cell in given.positional[1:2]:
+            self._store.edge(cell, to)
+
+    def _of_container_items(self, owner: Obj, given: Arguments, to: int) -> None:
+        pair, several = (self._objects.get(Kind.CONTAINER, ("items", name, owner)) for name in ("pair", "several"))
+        self._machine.items.of(owner, None, self._machine.items.cell(pair, 1))
+        self._store.put(self._machine.items.cell(several, ANY), pair)
+        self._store.put(to, several)
+
+    def _of_container_values(self, owner: Obj, given: Arguments, to: int) -> None:
+        several = self._objects.get(Kind.CONTAINER, ("values", owner))
+        self._machine.items.of(owner, None, self._machine.items.cell(several, ANY))
+        self._store.put(to, several)
+
+    def _of_container_set_item(self, owner: Obj, given: Arguments, to: int) -> None:
+        if len(given.positional) > 1:
+            key, value = given.positional[:2]
+            self._store.watch(key, lambda one: self._machine.items.put(owner, one, value))
+
+    def _update(self, owner: Obj, given: Obj) -> None:
+        found = self._store.cells()
+        self._machine.items.of(given, None, found)
+        self._machine.attributes.save(owner, ANY, found)

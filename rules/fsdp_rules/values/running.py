@@ -1,0 +1,126 @@
+"""Carries out the operations of a body: most become edges and watchers of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fsdp_rules.ir import operations as ops
+from fsdp_rules.values.abstract import Kind
+from fsdp_rules.values.frames import Class, Definition, Frame
+from fsdp_rules.values.machine import Machine
+
+
+def run_body(machine: Machine, frame: Frame) -> None:
+    """Carry out the operations of ``frame``: most become edges and watchers."""
+    for operation in frame.body.operations:
+        _RUN[type(operation)](machine, frame, operation)
+
+
+def _copy(machine: Machine, frame: Frame, one: ops.Copy) -> None:
+    machine.store.edge(frame.base + one.of, frame.base + one.to)
+
+
+def _constant(machine: Machine, frame: Frame, one: ops.Constant) -> None:
+    machine.store.put(frame.base + one.to, machine.objects.constant(one.value))
+
+
+def _free(machine: Machine, frame: Frame, one: ops.Free) -> None:
+    machine.scopes.read(frame, one.name, frame.base + one.to)
+
+
+def _bind(machine: Machine, frame: Frame, one: ops.Bind) -> None:
+    machine.store.edge(frame.base + one.of, machine.scopes.bound(frame, one.name, one.scope))
+
+
+def _get_attribute(machine: Machine, frame: Frame, one: ops.GetAttribute) -> None:
+    to = frame.base + one.to
+    machine.store.watch(frame.base + one.of, lambda owner: machine.attributes.load(owner, one.name, to))
+
+
+def _set_attribute(machine: Machine, frame: Frame, one: ops.SetAttribute) -> None:
+    value = frame.base + one.value
+    machine.store.watch(frame.base + one.of, lambda owner: machine.attributes.save(owner, one.name, value))
+
+
+def _get_item(machine: Machine, frame: Frame, one: ops.GetItem) -> None:
+    machine.items.read(frame.base + one.of, None if one.key is None else frame.base + one.key, frame.base + one.to)
+
+
+def _set_item(machine: Machine, frame: Frame, one: ops.SetItem) -> None:
+    machine.items.write(frame.base + one.of, None if one.key is None else frame.base + one.key, frame.base + one.value)
+
+
+def _element(machine: Machine, frame: Frame, one: ops.Element) -> None:
+    machine.items.elements(frame.base + one.of, frame.base + one.to)
+
+
+def _entered(machine: Machine, frame: Frame, one: ops.Entered) -> None:
+    machine.items.entered(frame.base + one.of, frame.base + one.to)
+
+
+def _display(machine: Machine, frame: Frame, one: ops.Display) -> None:
+    made = machine.objects.get(Kind.CONTAINER, (frame, one.to))
+    if one.is_dictionary:
+        machine.items.dictionaries.add(made)
+    machine.store.put(frame.base + one.to, made)
+
+
+def _unpacked(machine: Machine, frame: Frame, one: ops.Unpacked) -> None:
+    into = machine.objects.get(Kind.CONTAINER, (frame, one.into))
+    machine.store.watch(frame.base + one.of, lambda given: machine.items.unpack(given, into))
+
+
+def _call(machine: Machine, frame: Frame, one: ops.Call) -> None:
+    machine.calls.call_in(frame, one)
+
+
+def _define(machine: Machine, frame: Frame, one: ops.Define) -> None:
+    given = [(name, frame.base + value) for name, value in one.given]
+    if one.body.kind != "class":
+        made = machine.objects.get(Kind.FUNCTION, (frame, one.body), Definition(one.body, frame, dict(given)))
+        machine.defined.append(made)
+    else:
+        made = machine.objects.get(Kind.CLASS, (frame, one.body))
+        if not isinstance(made.data, Class):
+            inner = machine.frame(one.body, frame)
+            made.data = Class(one.body, inner, [cell for name, cell in given if not name])
+            inner.owner = made
+            run_body(machine, inner)
+            for base in made.data.bases:
+                machine.store.watch(base, partial(machine.attributes.relate, made.data))
+    machine.store.put(frame.base + one.to, made)
+
+
+def _import(machine: Machine, frame: Frame, one: ops.Import) -> None:
+    machine.modules.load(frame.body.path, one.module, one.name, frame.base + one.to)
+
+
+def _return(machine: Machine, frame: Frame, one: ops.Return) -> None:
+    machine.store.edge(frame.base + one.of, frame.returned)
+
+
+def _yield(machine: Machine, frame: Frame, one: ops.Yield) -> None:
+    machine.store.edge(frame.base + one.of, frame.yielded)
+
+
+_RUN: dict[type, Callable[[Machine, Frame, Any], None]] = {
+    ops.Copy: _copy,
+    ops.Constant: _constant,
+    ops.Free: _free,
+    ops.Bind: _bind,
+    ops.GetAttribute: _get_attribute,
+    ops.SetAttribute: _set_attribute,
+    ops.GetItem: _get_item,
+    ops.SetItem: _set_item,
+    ops.Element: _element,
+    ops.Entered: _entered,
+    ops.Display: _display,
+    ops.Unpacked: _unpacked,
+    ops.Call: _call,
+    ops.Define: _define,
+    ops.Import: _import,
+    ops.Return: _return,
+    ops.Yield: _yield,
+}

@@ -1,0 +1,253 @@
+"""Trains programs that know nothing of this project before and after a rewrite, and compares all that they leave.
+
+    python scripts/strangers.py [NAME …] [--half open|held|all] [--before-only] [--output strangers.json]
+
+Each folder of fixtures/strangers is one program, with a program.toml beside it. A program writes into the folder that
+STRANGER_OUT names: metrics, checkpoints, logs. Before and after are compared file by file, tensor by tensor, bit for
+bit; numbers whose key says norm may differ by 1e-5 relative. Ranks are forked from one process that has imported torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "fixtures" / "strangers"
+sys.path[0] = str(ROOT / "scripts")
+
+import strangers_run as ranks  # noqa: E402
+from strangers_compare import Difference, compared  # noqa: E402
+
+LEVELS = ("safe", "review", "manual", "info")
+MODES = ("native", "shim")
+
+
+@dataclass
+class Program:
+    """One folder of programs."""
+
+    name: str
+    description: str
+    ranks: int
+    half: str
+    settings: dict[str, list[str]]
+    script: str = ""
+    module: str = ""
+    devices_per_node: int = 0
+    clips: bool = False
+
+    @property
+    def tree(self) -> Path:
+        """The folder."""
+        return PROGRAMS / self.name
+
+
+@dataclass
+class Rewrite:
+    """What the command did with one copy."""
+
+    code: int
+    levels: dict[str, int]
+    manual: list[str]
+    text: str = field(repr=False, default="")
+
+
+@dataclass
+class Result:
+    """One program, setting and mode."""
+
+    program: str
+    setting: str
+    mode: str
+    verdict: str
+    note: str = ""
+    code: int = -1
+    levels: dict[str, int] = field(default_factory=dict)
+    manual: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each program, setting and mode; 1 if any rewrite was silent."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these programs alone")
+    parser.add_argument("--half", choices=("open", "held", "all"), default="all")
+    parser.add_argument("--before-only", action="store_true", help="train twice under FSDP1, and compare these two")
+    parser.add_argument("--mode", choices=MODES, help="this mode alone")
+    parser.add_argument("--keep", type=Path, help="keep the copies, the rewrites and the outputs in this folder")
+    parser.add_argument("--output", type=Path, default=ROOT / "out" / "strangers.json")
+    options = parser.parse_args(arguments)
+    chosen = [p for p in programs() if options.half in ("all", p.half)]
+    if options.names:
+        chosen = [p for p in chosen if p.name in options.names]
+    began = time.monotonic()
+    ranks.prepare(ROOT)
+    results: list[Result] = []
+    jobs = [lambda p=program: judged(p, options) for program in chosen]
+    for found in two_at_a_time(jobs):
+        for result in found:
+            results.append(result)
+            print(line(result), flush=True)
+            for text in result.differences[:4]:
+                print(f"      {text}", flush=True)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+    counts = collections.Counter((r.mode, r.verdict) for r in results)
+    print(f"{len(chosen)} programs in {time.monotonic() - began:.0f} s")
+    for (mode, verdict), number in sorted(counts.items()):
+        print(f"{number:4} {mode}: {verdict}")
+    return int(any(r.verdict in ("silent", "unsteady") for r in results))
+
+
+def line(result: Result) -> str:
+    """The row of the table."""
+    levels = " ".join(f"{n} {level}" for level, n in result.levels.items() if n)
+    return f"{result.verdict:18} {result.mode:7} {result.program}[{result.setting}] ({levels}) {result.note}"
+
+
+def programs() -> Iterator[Program]:
+    """All of them."""
+    for path in sorted(PROGRAMS.glob("*/program.toml")):
+        table = tomllib.loads(path.read_text())
+        table.setdefault("settings", {"default": []})
+        yield Program(name=path.parent.name, **table)
+
+
+def two_at_a_time(jobs: Sequence[Callable[[], list[Result]]]) -> Iterator[list[Result]]:
+    """The results of jobs, each in a fork."""
+    waiting, running = list(jobs), {}
+    with tempfile.TemporaryDirectory() as directory:
+        while waiting or running:
+            while waiting and len(running) < 2:
+                job, place = waiting.pop(0), Path(directory, str(len(waiting)))
+                running[ranks.forked(lambda j=job, p=place: p.write_text(json.dumps([asdict(r) for r in j()])))] = place
+            pid, status = os.wait()
+            if pid in running:
+                place = running.pop(pid)
+                if status:
+                    raise SystemExit("a job of the runner itself failed; its traceback is above")
+                yield [Result(**r) for r in json.loads(place.read_text())]
+
+
+def judged(program: Program, options: argparse.Namespace) -> list[Result]:
+    """Train it before, then after each mode; all settings."""
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        base = options.keep / program.name if options.keep else Path(scratch)
+        shutil.rmtree(base, ignore_errors=True)
+        original = copied(program.tree, base / "before" / "tree")
+        trees = {}
+        for mode in [] if options.before_only else [options.mode] if options.mode else MODES:
+            tree = copied(program.tree, base / mode / "tree")
+            trees[mode] = (tree, rewritten(tree, mode))
+        by_hand = program.tree / "after_by_hand" / "edits.toml"
+        for setting, arguments in program.settings.items():
+            began = time.monotonic()
+            before = ranks.run(program, arguments, original, base / "before" / setting)
+            if options.before_only:
+                again = ranks.run(program, arguments, original, base / "again" / setting)
+                left = compared(before.out, again.out)
+                verdict = "unsteady" if before.failed or again.failed or left else "steady"
+                results.append(Result(program.name, setting, "before", verdict, before.failed or again.failed))
+                results[-1].differences = [str(d) for d in left]
+                results[-1].note = results[-1].note or f"{before.seconds:.1f} s, {files(before.out)} files"
+                continue
+            if before.failed:
+                results.append(Result(program.name, setting, "before", "unsteady", before.failed))
+                continue
+            for mode, (tree, rewrite) in trees.items():
+                after = ranks.run(program, arguments, tree, base / mode / setting)
+                left = [] if after.failed else compared(before.out, after.out)
+                result = verdict_of(program, setting, mode, rewrite, after.failed, left)
+                if result.verdict == "announced" and by_hand.exists() and mode == "native":
+                    unfit = edited(tree, by_hand, base / "by_hand" / "tree")
+                    hand = ranks.run(program, arguments, base / "by_hand" / "tree", base / "by_hand" / setting)
+                    rest = [] if hand.failed else compared(before.out, hand.out)
+                    if not hand.failed and not unfit and all(d.rounding(program.clips) for d in rest):
+                        result.verdict = "equal after manual"
+                    else:
+                        result.note += f"; by hand: {unfit or hand.failed or rest[0]}"
+                result.seconds = time.monotonic() - began
+                results.append(result)
+    return results
+
+
+def verdict_of(
+    program: Program, setting: str, mode: str, rewrite: Rewrite, failed: str, left: list[Difference]
+) -> Result:
+    """Judge one run after a rewrite."""
+    hard = [d for d in left if not d.rounding(program.clips)]
+    result = Result(program.name, setting, mode, "", failed, rewrite.code, rewrite.levels, rewrite.manual)
+    result.differences = [str(d) for d in hard or left]
+    if rewrite.code not in (0, 1):
+        result.verdict, result.note = "command failed", rewrite.text.strip().splitlines()[-1]
+    elif failed or hard:
+        result.verdict = "silent" if rewrite.code == 0 else "announced"
+    else:
+        result.verdict = "equal" if rewrite.code == 0 else "false alarm"
+    if left and not hard:
+        result.note += f" ({len(left)} within the rounding of a norm)"
+    return result
+
+
+def copied(tree: Path, place: Path) -> Path:
+    """A copy of a program, without what only this runner reads."""
+    ignored = shutil.ignore_patterns("__pycache__", "program.toml", "after_by_hand")
+    return Path(shutil.copytree(tree, place, ignore=ignored))
+
+
+def edited(tree: Path, edits: Path, place: Path) -> str:
+    """Do in a copy of rewritten code what the findings say; empty, or what is no longer there."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(tree, place)
+    for edit in tomllib.loads(edits.read_text())["edit"]:
+        path = place / edit["file"]
+        text = path.read_text()
+        if edit["find"] not in text:
+            return f"{edit['file']} no longer has {edit['find']!r} after the rewrite"
+        path.write_text(text.replace(edit["find"], edit["replace"]))
+    return ""
+
+
+def rewritten(tree: Path, mode: str) -> Rewrite:
+    """Call the command on a copy, as a user would."""
+    report = tree.parent / "report.json"
+    options = ["--to", mode, "--torch", ranks.release(), "--report", report]
+    command = [Path(sys.executable).parent / "fsdp-migrate", "rewrite", *options, tree]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tree)
+    (tree.parent / "said.txt").write_text(done.stdout + done.stderr)
+    found: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {"findings": []}
+    counts = collections.Counter(f["level"] for f in found["findings"])
+    manual = [
+        f"{Path(f['path']).name}:{f['line']} {f['rule']}: {f['message']}"
+        for f in found["findings"]
+        if f["level"] == "manual"
+    ]
+    return Rewrite(done.returncode, {k: counts[k] for k in LEVELS}, manual, done.stdout + done.stderr)
+
+
+def files(out: Path) -> int:
+    """How many files a run left."""
+    return sum(1 for p in out.rglob("*") if p.is_file())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
