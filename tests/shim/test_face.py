@@ -110,7 +110,7 @@ def identity(rank: int, world_size: int) -> None:
     assert not issubclass(nn.Linear, FSDP)
     native = fully_shard(nn.Linear(2, 2), mesh=init_device_mesh(DEVICE.type, (world_size,)))
     assert isinstance(native, FSDP)
-    assert type(model).__name__ == "FSDPModel"
+    assert type(model).__name__ == Model.__name__ == "Model"
     assert FSDP.fsdp_modules(model) == [model, *model.blocks]
     assert FSDP.fsdp_modules(model, root_only=True) == [model]
     assert wrapped(model, auto_wrap_policy=None) is model

@@ -82,7 +82,7 @@ def argument_orders(rank: int, world_size: int) -> None:
         assert_states(FSDP.optim_state_dict_to_load(*arguments)["state"], numbered["state"])
     logger.removeHandler(handler)
     assert sum("torch 2.0's order" in message for message in messages) == 1
-    with pytest.raises(TypeError, match="and an optimizer state, not FSDPModel, AdamW, int"):
+    with pytest.raises(TypeError, match="and an optimizer state, not Model, AdamW, int"):
         FSDP.optim_state_dict_to_load(model, optimizer, 1)
     with pytest.raises(ValueError, match="holds no 'state' on this rank"):
         FSDP.optim_state_dict_to_load(model, optimizer, None)

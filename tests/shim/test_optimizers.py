@@ -253,9 +253,9 @@ def of_others(rank: int, world_size: int) -> None:
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
     loss_of(other, rank, 0).backward()
     optimizer.step()
-    with pytest.raises(ValueError, match=r"parameter 0 of the optimizer's group 0 .* never belonged to this FSDPModel"):
+    with pytest.raises(ValueError, match=r"parameter 0 of the optimizer's group 0 .* never belonged to this Model"):
         relink_optimizer(optimizer, model)
-    with pytest.raises(ValueError, match=r"is not in this FSDPModel"):
+    with pytest.raises(ValueError, match=r"is not in this Model"):
         optim_state_dict(model, optimizer)
     mixed = torch.optim.SGD(other.parameters(), lr=0.1)
     mixed.step()

@@ -173,7 +173,7 @@ def exchanged(rank: int, world_size: int) -> None:
     loss_of(model, rank, 0).backward()
     assert model.blocks[0].up.bias.grad is not None
     model.blocks[1].gain = nn.Parameter(model.blocks[1].gain.detach() * 0)
-    with pytest.raises(RuntimeError, match=r"gain of this FSDPBlock was replaced by another parameter after sharding"):
+    with pytest.raises(RuntimeError, match=r"gain of this Block was replaced by another parameter after sharding"):
         model(tokens(rank, 1))
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from fsdp_compat.applying.containers import as_plain_module
+from fsdp_compat.applying.containers import as_plain_module, keep_class_name
 from fsdp_compat.applying.left_out import leaving_out
 from fsdp_compat.applying.materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
 from fsdp_compat.messages import warn_caller
@@ -135,6 +135,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         as_plain_module(unit.module),
     ):
         fully_shard(unit.module, mesh=mesh, **arguments, **unit.kwargs)
+    keep_class_name(unit.module)
     for index in range(len(exposed)):
         forget_place(unit.module, unit.module, f"{_EXPOSED}{index}")
     refuse_tensor_parallelism({module for module, _ in unit.places})

@@ -1,4 +1,4 @@
-"""A ModuleList or ModuleDict as a unit, which ``fully_shard`` does not take."""
+"""The classes of units: a ModuleList or ModuleDict, which ``fully_shard`` does not take, and the name of any class."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def as_plain_module(module: nn.Module) -> Iterator[None]:
     sharded = type(module)
     added = {name: value for name, value in vars(sharded).items() if name in ("__deepcopy__", "__module__")}
     module.__class__ = type(sharded.__name__, (FSDPModule, container), added)
+
+
+def keep_class_name(module: nn.Module) -> None:
+    """Call the class that ``fully_shard`` has given to ``module`` as the one that it extends: ``Net``, not ``FSDPNet``.
+
+    FSDP1's inner module keeps its class. Programs form keys and names of files of its name, and look classes up by it.
+    """
+    sharded = type(module)
+    own = sharded.__mro__[sharded.__mro__.index(FSDPModule) + 1]
+    sharded.__name__, sharded.__qualname__, sharded.__module__ = own.__name__, own.__qualname__, own.__module__

@@ -191,7 +191,8 @@ def _give_methods(unit: nn.Module) -> None:
         return
     if sharded_class not in _classes:
         plain: Any = sharded_class.__mro__[sharded_class.__mro__.index(FSDPModule) + 1]
-        namespace = {"__deepcopy__": sharded_class.__dict__["__deepcopy__"], "__module__": sharded_class.__module__}
+        namespace = {name: vars(sharded_class)[name] for name in ("__deepcopy__", "__module__")}
+        namespace["__qualname__"] = sharded_class.__qualname__
         namespace |= {name: attribute for name, attribute in ATTRIBUTES.items() if not hasattr(plain, name)}
         namespace["forward"] = _gathering(plain.forward)
         _classes[sharded_class] = type(sharded_class.__name__, (_Methods, plain), namespace)

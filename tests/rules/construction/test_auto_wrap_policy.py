@@ -44,7 +44,7 @@ def test_known(policy: str, test: str) -> None:
 
 def test_chosen_at_run_time() -> None:
     text = wrapped("auto_wrap_policy=policy", f"policy = {CLASSES} if args.wrap else None")
-    assert is_native(text) and "policy(module) and module is not model" in text
+    assert is_native(text) and "module is not model and policy(module):" in text
     assert "policy = (lambda module: isinstance(module, Block)) if args.wrap else (lambda module: False)" in text
 
 

@@ -55,15 +55,15 @@ def by_policy(file: File) -> list[Edit]:
     name = own_name(BY_POLICY, file)
     return defined(
         BY_POLICY,
-        f'''def {name}(module, policy):
+        f'''def {name}(module, policy, is_root=True):
     """{SUMMARIES[BY_POLICY]}, children first, and how many parameters they hold."""
     numel = sum(parameter.numel() for parameter in module.parameters())
     if policy is None or not policy(module=module, recurse=True, nonwrapped_numel=numel):
         return [], 0
-    parts = [{name}(child, policy) for child in module.children()]
+    parts = [{name}(child, policy, False) for child in module.children()]
     units = [unit for part, _ in parts for unit in part]
     held = sum(count for _, count in parts)
-    if not policy(module=module, recurse=False, nonwrapped_numel=numel - held):
+    if is_root or not policy(module=module, recurse=False, nonwrapped_numel=numel - held):
         return units, held
     return [*units, module], numel''',
         file,

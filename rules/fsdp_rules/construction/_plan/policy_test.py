@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
@@ -26,6 +27,8 @@ OWN = {"ModuleWrapPolicy": ("module_classes",), "CustomPolicy": ("lambda_fn",)}
 
 #: The tests that a function of the program makes: one that has a name, and one that is written where it is used.
 CALLS = ("{n0}({module})", "({n0})({module})")
+#: A test that runs no function of the program.
+IS_OF_CLASS = re.compile(r"isinstance\([^()]*(\([^()]*\))?\)")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,13 @@ class PolicyTest:
     def text(self, module: str, code: Code) -> str:
         """The test of ``module``."""
         return self.template.format(module=module, **{f"n{i}": code(node) for i, node in enumerate(self.nodes)})
+
+
+def of_others(test: str, unit: str, root: str) -> str:
+    """``test`` for all modules ``unit`` but ``root``, about which FSDP1 asks no function."""
+    if IS_OF_CLASS.fullmatch(test):
+        return f"{test} and {unit} is not {root}"
+    return f"{unit} is not {root} and {test}"
 
 
 def policy_call(policy: cst.BaseExpression, file: File) -> tuple[str, dict[str, cst.BaseExpression]] | None:

@@ -23,6 +23,7 @@ from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.own_names import BY_FIELDS, own_name
 from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.construction._plan.policy_test import of_others
 from fsdp_rules.construction._plan.policy_text import display, policy_text, read_policies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
@@ -245,9 +246,9 @@ class _Renderer:
         test = self.plan.selector.format(
             module=unit, **{f"n{i}": code(n) for i, n in enumerate(self.plan.selector_nodes)}
         )
-        beside = "" if self.plan.below_root else f" and {unit} is not {root}"
-        if self._never_units is not None:
-            beside += f" and {unit} not in {self._never_units}"
+        if not self.plan.below_root:
+            test = of_others(test, unit, root)
+        beside = f" and {unit} not in {self._never_units}" if self._never_units is not None else ""
         return [
             f"for {unit} in reversed(list({root}.modules())):",
             f"    if {test}{beside}:",
