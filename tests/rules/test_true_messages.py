@@ -60,7 +60,8 @@ def test_a_sharded_state_is_not_said_to_be_gathered() -> None:
     assert "StateDictOptions" not in str(rewrite(source))
     said = _messages(source)
     assert said["FSDP301"] == "removed, since FSDP2's states are sharded by default (SHARDED_STATE_DICT)"
-    assert said["FSDP309"] == "get_model_state_dict returns the state"
+    kept = "and copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
+    assert said["FSDP309"] == f"get_model_state_dict returns the state, {kept}"
     full = HEAD + STATE.format("FULL_STATE_DICT")
     assert "StateDictOptions(" in str(rewrite(full)).replace("each call now passes its own StateDictOptions (", "")
     assert _messages(full)["FSDP301"] == "each call now passes its own StateDictOptions (FULL_STATE_DICT)"

@@ -101,6 +101,13 @@ class Bindings:
                 return []
             scope = scope.rpartition(".")[0]
 
+    def scope_of(self, name: cst.Name) -> str:
+        """The scope that binds ``name`` where it stands; "" for the module, and for what nothing binds."""
+        scope = self.layout.scope(name)
+        while scope and (scope, name.value) not in self.found:
+            scope = scope.rpartition(".")[0]
+        return scope
+
     def uses(self, name: str) -> list[cst.Name]:
         """All places where the plain name ``name`` is read."""
         return self.reads.get(name, [])

@@ -27,6 +27,7 @@ __all__ = [
     "is_given_loss",
     "last_passes",
     "may_run_between",
+    "pass_ends",
 ]
 
 #: Names that only look like such functions: what is registered runs later.
@@ -102,7 +103,7 @@ def may_run_between(first: cst.CSTNode, second: cst.CSTNode, file: File) -> bool
 def awaits_backward(place: cst.CSTNode, file: File) -> cst.Call | None:
     """The forward above ``place`` whose backward is the next pass; None where another one is, or none is seen."""
     owner, statement = file.function(place) or file.module, file.statement(place)
-    events, ends = _events(owner, file), _ends(owner, file)
+    events, ends = _events(owner, file), pass_ends(owner, file)
     above = reversed(events[: bisect_right(ends, _position(statement, file))])
     below = iter(events[bisect_right(ends, _end(statement, file)) :])
     before = next((event for event in above if not _excludes(event.call, place, file)), None)
@@ -159,7 +160,7 @@ def _events(owner: cst.CSTNode, file: File) -> list[Event]:
 
 
 @once
-def _ends(owner: cst.CSTNode, file: File) -> list[tuple[int, int]]:
+def pass_ends(owner: cst.CSTNode, file: File) -> list[tuple[int, int]]:
     """Where the calls of those passes end, in the same order."""
     return [_end(event.call, file) for event in _events(owner, file)]
 

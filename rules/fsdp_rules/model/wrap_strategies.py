@@ -34,18 +34,33 @@ def stays_gathered(model: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that FSDP1 keeps ``model`` gathered after forwards, and after backwards that reduce nothing."""
     if "keeps_gathered" not in file.project.flags:
         return Certainty.NO
-    found = placed_wrap_of(element_text(model) or "", file.scope(model), file)
-    if found is None:
-        return Certainty.MAYBE
-    path, call = found
-    try:
-        names = {*_Values(path, file).of_argument(call, ARGUMENT, POSITION)}
-    except UnknownValueError:
+    names = _strategies(model, file)
+    if names is None:
         return Certainty.MAYBE
     if names.isdisjoint(ZERO2):
         return Certainty.NO
     # Under NO_SHARD nothing is ever gathered.
     return Certainty.YES if names <= ZERO2 | {"NO_SHARD"} else Certainty.MAYBE
+
+
+def may_be_whole(model: cst.BaseExpression, file: File) -> bool:
+    """Whether every rank of ``model`` may have its parameters whole, as under NO_SHARD."""
+    if "unsharded" not in file.project.flags:
+        return False
+    names = _strategies(model, file)
+    return names is None or "NO_SHARD" in names
+
+
+def _strategies(model: cst.BaseExpression, file: File) -> set[str] | None:
+    """The strategies that ``model`` may be wrapped with; None where they are not known."""
+    found = placed_wrap_of(element_text(model) or "", file.scope(model), file)
+    if found is None:
+        return None
+    path, call = found
+    try:
+        return {*_Values(path, file).of_argument(call, ARGUMENT, POSITION)}
+    except UnknownValueError:
+        return None
 
 
 class _Values:

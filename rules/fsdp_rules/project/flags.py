@@ -28,6 +28,8 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     ),
     # Strategies that reshard after a backward alone, and what may be any strategy at run time.
     "keeps_gathered": re.compile(rb"\b(SHARD_GRAD_OP|_HYBRID_SHARD_ZERO2)\b|ShardingStrategy(\[|\(|,\s*[\w.]+\))"),
+    # A strategy under which each rank has whole parameters, and what may be any strategy at run time.
+    "unsharded": re.compile(rb"\bNO_SHARD\b|ShardingStrategy(\[|\(|,\s*[\w.]+\))"),
     # A framework's strategy of FSDP1, whose model another file may build.
     "hosted": re.compile(rb"\bFSDPStrategy\b"),
     "fsdp2": re.compile(rb"\bfully_shard\b"),
@@ -76,6 +78,7 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
     "ignored": (b"ignored_",),
     "hosted": (b"fsdpstrategy",),
     "keeps_gathered": (b"shard_grad_op", b"_zero2", b"shardingstrategy"),
+    "unsharded": (b"no_shard", b"shardingstrategy"),
     "fsdp2": (b"fully_shard",),
     "mixed_precision": (b"mixedprecision",),
     "recomputes": (b"checkpoint",),

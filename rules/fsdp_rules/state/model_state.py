@@ -46,6 +46,8 @@ class ModelState(Rule):
     ask `torch.distributed.is_initialized()`: without a process group the load is the plain one. A load that only rank
     0 reaches is left as it is, with a finding, and so are the state of a model that a call gives and that has no name,
     and `model.save_pretrained(...)` without `state_dict=`, which takes the model's own state.
+    FSDP1's sharded states, and all of its optimizer states, are copies; FSDP2's are the live tensors. Where the program
+    may read one after a later step (it returns it, keeps it in an attribute or hands it to a thread) it is copied.
     Under FSDP1 the names in the state of a model that is compiled with `torch.compile` start with `_orig_mod.`, under
     FSDP2 they do not.
     """

@@ -20,8 +20,9 @@ class OptimStateDict(Rule):
     `get_optimizer_state_dict` returns the same: full or sharded as the surrounding `state_dict_type` says, with the
     same keys and parameter groups. FSDP1's default, the full state in CPU memory on every rank, has no option in FSDP2:
     where other ranks than 0 read it, a loop moves its tensors, or `fsdp_compat.optim_state_dict` returns it where no
-    statement can. An optimizer that never made a step has no state under FSDP1; here it gets the zeros that its first
-    step would start from.
+    statement can. FSDP1's states are copies; where the program may read one after a later step, its step counters (of
+    a sharded state: all of it) are copied too. An optimizer that never made a step has no state under FSDP1; here it
+    gets the zeros that its first step would start from.
     """
 
     id = "FSDP304"

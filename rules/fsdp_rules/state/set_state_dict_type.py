@@ -38,25 +38,27 @@ class SetStateDictType(Rule):
     what_to_test = RESUME
     visits = (cst.Call,)
     before = """
+import torch.distributed.checkpoint as dcp
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import StateDictType
 
-def state(model):
+def save(model, path):
     FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
-    return {"model": model.state_dict()}
+    dcp.save({"model": model.state_dict()}, checkpoint_id=path)
 
 def main():
-    return state(FSDP(Net()))
+    save(FSDP(Net()), "checkpoint")
 """
     after = """
+import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-def state(model):
-    return {"model": get_model_state_dict(model)}
+def save(model, path):
+    dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=path)
 
 def main():
-    return state(fully_shard(Net()))
+    save(fully_shard(Net()), "checkpoint")
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:

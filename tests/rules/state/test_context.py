@@ -46,10 +46,12 @@ def test_other_state_dicts_in_the_block_are_left_alone() -> None:
                 return model.state_dict(), optimizer.state_dict(), scheduler.state_dict()
         """,
         """
+        import copy
+
         from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
         def save(model, optimizer, scheduler):
-            return get_model_state_dict(model), optimizer.state_dict(), scheduler.state_dict()
+            return copy.deepcopy(get_model_state_dict(model)), optimizer.state_dict(), scheduler.state_dict()
         """,
     )
 
@@ -78,6 +80,8 @@ def test_other_managers_comments_and_strings_are_kept() -> None:
             return state, doc
         ''',
         '''
+        import copy
+
         import torch
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -89,7 +93,7 @@ def test_other_managers_comments_and_strings_are_kept() -> None:
                 torch.save(state, file)
 
         def text(model):
-            state = get_model_state_dict(model)
+            state = copy.deepcopy(get_model_state_dict(model))
             doc = """
             four
         """
@@ -165,7 +169,9 @@ def save(model, optimizer):
         options=StateDictOptions(full_state_dict=True),
     )
     for param_state in optim_state["state"].values():
-        param_state.update({key: value.cpu() for key, value in param_state.items() if torch.is_tensor(value)})
+        param_state.update(
+            {key: value.to("cpu", copy=True) for key, value in param_state.items() if torch.is_tensor(value)}
+        )
     return state, optim_state
 """,
     )
@@ -238,6 +244,7 @@ def test_a_configuration_is_the_one_assigned_last() -> None:
                 return first, FSDP.optim_state_dict(model, optimizer)
         """,
         """
+        import torch
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
             get_model_state_dict,
@@ -249,11 +256,16 @@ def test_a_configuration_is_the_one_assigned_last() -> None:
                 model,
                 options=StateDictOptions(full_state_dict=True, cpu_offload=True),
             )
-            return first, get_optimizer_state_dict(
+            optim_state = get_optimizer_state_dict(
                 model,
                 optimizer,
                 options=StateDictOptions(full_state_dict=True),
             )
+            for state in optim_state["state"].values():
+                state.update(
+                    {key: value.clone() for key, value in state.items() if torch.is_tensor(value) and value.dim() == 0}
+                )
+            return first, optim_state
         """,
     )
 
@@ -396,13 +408,15 @@ def test_two_models_in_nested_contexts() -> None:
                     return first.state_dict(), second.state_dict()
         """,
         """
+        import copy
+
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
         from torch.distributed.fsdp import fully_shard
 
         def states(net, other):
             first = fully_shard(net)
             second = fully_shard(other)
-            return get_model_state_dict(first), get_model_state_dict(
+            return copy.deepcopy(get_model_state_dict(first)), get_model_state_dict(
                 second,
                 options=StateDictOptions(full_state_dict=True),
             )
@@ -426,6 +440,7 @@ def test_equal_options_get_a_name() -> None:
                 return model.state_dict(), FSDP.optim_state_dict(model, optimizer)
         """,
         """
+        import torch
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
             get_model_state_dict,
@@ -434,11 +449,16 @@ def test_equal_options_get_a_name() -> None:
 
         def states(model, optimizer, options):
             state_dict_options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            return get_model_state_dict(model, options=state_dict_options), get_optimizer_state_dict(
+            optim_state = get_optimizer_state_dict(
                 model,
                 optimizer,
                 options=state_dict_options,
             )
+            for state in optim_state.get("state", {}).values():
+                state.update(
+                    {key: value.clone() for key, value in state.items() if torch.is_tensor(value) and value.dim() == 0}
+                )
+            return get_model_state_dict(model, options=state_dict_options), optim_state
         """,
     )
 
@@ -512,11 +532,13 @@ def test_the_last_setting_before_a_call_counts() -> None:
             return full, model.state_dict()
         """,
         """
+        import copy
+
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         def states(model):
             full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-            return full, get_model_state_dict(model)
+            return full, copy.deepcopy(get_model_state_dict(model))
         """,
     )
 
@@ -616,18 +638,20 @@ def test_a_context_that_is_assigned_before_it_is_entered() -> None:
             return state
         """,
         """
+        import copy
+
         import torch
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
         from torch.distributed.fsdp import fully_shard
 
         def one(net, full):
             model = fully_shard(net)
-            return get_model_state_dict(model, options=StateDictOptions(full_state_dict=full))
+            return copy.deepcopy(get_model_state_dict(model, options=StateDictOptions(full_state_dict=full)))
 
         def another(net):
             model = fully_shard(net)
             with torch.no_grad():
-                state = get_model_state_dict(model)
+                state = copy.deepcopy(get_model_state_dict(model))
             return state
         """,
     )

@@ -51,6 +51,4 @@ def test_how_sure_the_state_is(made: str, level: str, call: str) -> None:
     found = findings(SOURCE.format(made=made, call=call))
     levels = [one.level.value for one in found if one.rule in ("FSDP301", "FSDP304", "FSDP305")]
     strongest = max(levels, key=("safe", "review", "manual").index)
-    # A state that is taken shares the counters of steps with the optimizer until it is saved.
-    shared = "review" if level == "safe" and call == TAKES else level
-    assert strongest == shared, [one.message for one in found]
+    assert strongest == level, [one.message for one in found]

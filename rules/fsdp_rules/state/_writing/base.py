@@ -27,10 +27,13 @@ BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
 STATE_NAMES = ("state", "param_state", "held_state")
 
 
-def each_tensor(method: str, statement: cst.CSTNode, file: File) -> Callable[[str], str]:
-    """What writes a loop at ``statement``: it puts what ``method`` returns in the place of each tensor in states."""
+def each_tensor(method: str, statement: cst.CSTNode, file: File, more: str = "") -> Callable[[str], str]:
+    """What writes a loop at ``statement``: it puts what the call ``method`` gives in place of each tensor in states.
+
+    ``more``: a further condition on the tensor ``value``.
+    """
     state = file.fresh(statement, *STATE_NAMES)
-    moves = f"key: value.{method}() for key, value in {state}.items() if {file.ref('torch.is_tensor')}(value)"
+    moves = f"key: value.{method} for key, value in {state}.items() if {file.ref('torch.is_tensor')}(value){more}"
     return lambda states: f"for {state} in {states}.values():\n    {state}.update({{{moves}}})"
 
 
@@ -54,6 +57,7 @@ class Writer:
         self.context = site.governing.context
         self.block = site.block
         self.notes = list(site.assumptions)
+        self.remarks: list[str] = []
         self.file = site.file
         self.full = site.full
         self.model: Build = lambda code: code(site.model)
@@ -94,7 +98,7 @@ class Writer:
         native = Diagnosis(
             self.state.call,
             level,
-            sentence(done, *self.notes),
+            sentence(done, *self.remarks, *self.notes),
             COMPARE if level is Level.REVIEW and not any("assumes" in note for note in self.notes) else "",
             edits=tuple(edits),
             claims=(self.state.call.func,),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from functools import cached_property
 from itertools import takewhile
 from textwrap import indent
 
@@ -11,20 +12,22 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
 from fsdp_rules.model.origin import may_have_group
+from fsdp_rules.model.wrap_strategies import may_be_whole
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.state_settings import Config
 from fsdp_rules.state._writing.base import HELPERS, Writer, each_tensor, refuse
 from fsdp_rules.state._writing.options import Gathered, gathering, setting_text
+from fsdp_rules.state._writing.outliving import may_outlive_a_step
 from fsdp_rules.state._writing.pickled import is_pickled
 from fsdp_rules.state._writing.shared_options import OPTIM_OPTION_NAMES, OPTION_NAMES, shared_options
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, InsertAfter, InsertBefore, Replace
 
-#: Words of a function that writes what it gathers.
-SAVES = re.compile(r"save|write|dump|upload", re.IGNORECASE)
 #: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
 OF_ALL = "assumes the model's process_group contains every rank (only rank 0 of all ranks gets the state)"
-LIVE = "assumes it is saved before the next step (it shares the live step counters)"
+COPIED = "copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
+#: The step counters of an optimizer are no DTensors: a gathered state shares them with the optimizer.
+COUNTERS = " and value.dim() == 0"
 #: What runs a part of itself later, or not at all.
 PARTLY = cst.Lambda | cst.IfExp | cst.BooleanOperation | cst.BaseComp | cst.DictComp | cst.NamedExpr
 
@@ -42,6 +45,8 @@ class Taking(Writer):
         return self._taken(self.state.config or config, arguments)
 
     def _taken(self, config: Config, arguments: list[Build]) -> Diagnosis:
+        if self.outlives:
+            self.remarks.append(COPIED)
         gathered = gathering(self.full, config, self.site.rank_zero_reads, self.file)
         if gathered.note:
             self.notes.append(gathered.note)
@@ -53,13 +58,16 @@ class Taking(Writer):
             self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")
         if gathered.everywhere is not False:
             return self._everywhere(gathered, arguments)
-        if self.state.action is Action.GET_OPTIM and not self._is_saved():
-            self.notes.append(LIVE)
         get = self.function()
+        if self.outlives and self.full is True and not self.is_whole:
+            counted = self._moved(get, arguments, gathered.options, "clone()", COUNTERS)
+            if counted is not None:
+                return self.done(counted)
+        kept = self._kept()
         name = self._named(get, arguments, gathered.options)
         if not name:
-            return self.replaced(lambda code: self.call(get, arguments, gathered.options, code))
-        call = Replace(self.state.call, lambda code: self.call(get, arguments, lambda _: f"options={name}", code))
+            return self.replaced(lambda code: kept(self.call(get, arguments, gathered.options, code)))
+        call = Replace(self.state.call, lambda code: kept(self.call(get, arguments, lambda _: f"options={name}", code)))
         first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
         return self.done([InsertBefore(self.file.statement(self.state.call), first), call])
 
@@ -85,33 +93,51 @@ class Taking(Writer):
             return ""
         return file.fresh(statement, *(OPTION_NAMES if self.state.action is Action.GET_MODEL else OPTIM_OPTION_NAMES))
 
-    def _is_saved(self) -> bool:
-        """Whether the function around the call looks as if it wrote the state to a file."""
-        function = self.file.function(self.state.call)
-        return function is None or SAVES.search(self.file.code(function)) is not None
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether a full state may be the live tensors themselves, with nothing to gather."""
+        return may_be_whole(self.site.model, self.file)
+
+    @cached_property
+    def outlives(self) -> bool:
+        """Whether FSDP1's copies may be read after a later step, and FSDP2 would give live tensors."""
+        shares = self.full is not True or self.state.action is Action.GET_OPTIM or self.is_whole
+        return shares and may_outlive_a_step(self.state.call, self.file)
+
+    def _kept(self) -> Callable[[str], str]:
+        """What writes a state that has tensors of its own where they may be needed."""
+        if not self.outlives:
+            return lambda text: text
+        copied = self.file.ref("copy.deepcopy")
+        return lambda text: f"{copied}({text})"
 
     def _everywhere(self, gathered: Gathered, arguments: list[Build]) -> Diagnosis:
         get, everywhere = self.function(), gathered.everywhere
         asked: Build = lambda code: "" if everywhere is True else setting_text(everywhere, code)  # noqa: E731
         if self.state.action is Action.GET_MODEL:
             self.notes.append("each rank has the full state on its device before it is copied to the CPU")
+            own = self._kept()
             return self.replaced(
-                lambda code: self._on_cpu(self.call(get, arguments, gathered.options, code), asked(code))
+                lambda code: self._on_cpu(own(self.call(get, arguments, gathered.options, code)), asked(code))
             )
-        moved = None if self.file.settings.prefers_helpers else self._moved(get, arguments, gathered.options, asked)
-        if moved is not None:
-            if not self._is_saved():
-                self.notes.append(LIVE)
-            return self.done(moved)
+        if not self.file.settings.prefers_helpers:
+            # What is on the CPU already is not copied by cpu().
+            method = 'to("cpu", copy=True)' if self.outlives and everywhere is True else "cpu()"
+            moved = self._moved(get, arguments, gathered.options, method, asked=asked)
+            if moved is not None:
+                return self.done(moved)
         if self.file.settings.may_help and everywhere is True:
             helper = self.file.ref(HELPERS[Action.GET_OPTIM])
             self.notes.append("every rank gets the full state in CPU memory, as under FSDP1 by default")
             return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code), self.site.sure)
         self.notes.append("the full state is kept on its device (FSDP1: moved to the CPU)")
-        return self.replaced(lambda code: self.call(get, arguments, gathered.options, code))
+        kept = self._kept()
+        return self.replaced(lambda code: kept(self.call(get, arguments, gathered.options, code)))
 
-    def _moved(self, get: str, arguments: list[Build], options: Build, asked: Build) -> list[Edit] | None:
-        """The edits that take the state of an optimizer and move its tensors to the CPU; None where none can stand."""
+    def _moved(
+        self, get: str, arguments: list[Build], options: Build, method: str, more: str = "", asked: Build = lambda _: ""
+    ) -> list[Edit] | None:
+        """The edits that take the state of an optimizer and move or copy its tensors; None where none can stand."""
         file, call = self.file, self.state.call
         statement, parent = file.statement(call), file.parent(call)
         if not isinstance(statement, cst.BaseSmallStatement) or isinstance(statement, cst.Assert):
@@ -120,19 +146,24 @@ class Taking(Writer):
             isinstance(around, PARTLY) for around in takewhile(lambda one: one is not statement, file.ancestors(call))
         ):
             return None
-        loop = each_tensor("cpu", statement, file)
+        loop = each_tensor(method, statement, file, more)
+        # Other ranks than 0 have an empty state then.
+        has_states = "cpu_offload" not in options(file.code)
 
-        def moved(states: str) -> str:
-            condition, text = asked(file.code), loop(states)
+        def moved(state: str) -> str:
+            condition, text = (
+                asked(file.code),
+                loop(f'{state}["state"]' if has_states else f'{state}.get("state", {{}})'),
+            )
             return f"if {condition}:\n{indent(text, '    ')}" if condition else text
 
-        taken = Replace(call, lambda code: self.call(get, arguments, options, code))
+        kept = self._kept() if asked(file.code) else str
+        taken = Replace(call, lambda code: kept(self.call(get, arguments, options, code)))
         targets = statement.targets if isinstance(statement, cst.Assign) and parent is statement else ()
         if len(targets) == 1 and is_repeatable(targets[0].target):
-            return [taken, InsertAfter(statement, lambda code: moved(f'{file.code(targets[0].target)}["state"]'))]
+            return [taken, InsertAfter(statement, lambda code: moved(file.code(targets[0].target)))]
         name = file.fresh(statement, "optim_state", "optimizer_state", "optim_state_dict")
-        stored = f'{name}["state"]'
-        first: Build = lambda code: f"{name} = {self.call(get, arguments, options, code)}\n{moved(stored)}"  # noqa: E731
+        first: Build = lambda code: f"{name} = {kept(self.call(get, arguments, options, code))}\n{moved(name)}"  # noqa: E731
         return [InsertBefore(statement, first), Replace(call, lambda code: name)]
 
     def _on_cpu(self, call: str, asked: str) -> str:

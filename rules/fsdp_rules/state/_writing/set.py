@@ -142,7 +142,7 @@ class Putting(Writer):
         edits: list[Edit] = [InsertBefore(statement, lambda code: f"{named} = {code(optim)}")] if named else []
         text = self._set_text(function, (lambda code: named) if named else (lambda code: code(optim)))
         if self._shares_tensors():
-            owned = each_tensor("clone", statement, self.file)
+            owned = each_tensor("clone()", statement, self.file)
             edits.append(InsertAfter(statement, lambda code: owned(f"{named or code(optim)}.state")))
         if load is None:
             return self.done([Replace(self.state.call, text), *edits])
