@@ -57,13 +57,14 @@ class Engine(Protocol):
     def build(
         self,
         facts: Iterable[FileFacts],
-        flags: frozenset[str],
+        flags: Mapping[str, frozenset[str]],
         batchnorm: frozenset[str],
         programs: Programs | None = None,
     ) -> Project:
         """The facts of the whole tree.
 
-        ``flags`` are those of files that have no facts, ``batchnorm`` the files that bring BatchNorm into a model.
+        ``flags`` are those of files that have no facts, by path, ``batchnorm`` the files that bring BatchNorm into a
+        model.
         Without ``programs`` any two files may run together.
         """
 
@@ -154,7 +155,7 @@ class RulesEngine:
     def build(
         self,
         facts: Iterable[FileFacts],
-        flags: frozenset[str],
+        flags: Mapping[str, frozenset[str]],
         batchnorm: frozenset[str],
         programs: Programs | None = None,
     ) -> Project:

@@ -36,7 +36,7 @@ class Index:
         self._engine = engine
         self._index = index
         self._facts: list[FileFacts] = []
-        self._flags: frozenset[str] = frozenset()
+        self._flags: Mapping[str, frozenset[str]] = {}
         self._batchnorm: frozenset[str] = frozenset()
         self.results: dict[str, Skipped | Failed | None] = {}
         self.found: list[Source] = []
@@ -70,16 +70,16 @@ class Index:
         texts = dict(self._read(source for path, source in sources.items() if path in connected))
         named = [(path, one.data) for path, one in self.candidates.items()]
         programs = self._engine.programs(neighbours, chain(named, texts.items()))
-        flags = {path: self._engine.flags_in(data) for path, data in texts.items()}
-        self._flags = frozenset().union(*flags.values())
+        self._flags = flags = {path: self._engine.flags_in(data) for path, data in texts.items()}
+        raised = frozenset().union(*flags.values())
         # What is wrapped with DDP is followed as well, to tell the two apart, and what chooses between two FSDPs.
-        has_both = self._flags.union(*(fact.flags for fact in self._facts)) >= {"fsdp1", "fsdp2"}
+        has_both = raised.union(*(fact.flags for fact in self._facts)) >= {"fsdp1", "fsdp2"}
         telling = {"ddp_wraps", "wraps_by_name"} if has_both else {"ddp_wraps"}
         others = [path for path in sorted(texts) if flags[path] & telling]
         others += [path for path in with_options(self.candidates.values(), texts) if path not in others]
         self._add_found(others, texts, sources)
         self._batchnorm = neighbours.importing(path for path, found in flags.items() if "own_batchnorm" in found)
-        if project is None or self._batchnorm or len(self._facts) > 1 or not self._flags <= project.flags:
+        if project is None or self._batchnorm or len(self._facts) > 1 or not raised <= project.flags:
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
         asked: frozenset[object] = frozenset()
         # A file that passes on all names of another one holds none of them in its text.

@@ -29,7 +29,8 @@ def rewritten(
     found = [one for result in results if isinstance(result, Changed | Unchanged) for one in result.findings]
     kept = engine.left_whole(rewriter.project, found) if rewriter.settings.to != "shim" else None
     if kept is not None:
-        return run(replace(rewriter, project=kept, prepared={}), candidates)
+        rewriter = replace(rewriter, project=kept, prepared={})
+        results = run(rewriter, candidates)
     for _ in range(ROUNDS):
         before = {one.path: one.data for one in candidates if not one.is_notebook}
         after = {

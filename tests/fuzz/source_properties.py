@@ -31,7 +31,7 @@ def rewritten(data: bytes, settings: Settings | None = None, path: str = "train.
     facts = Indexer(_ENGINE)(candidate)
     if isinstance(facts, Skipped | Failed):
         return facts
-    project: Project = _ENGINE.build([facts], frozenset(), frozenset())
+    project: Project = _ENGINE.build([facts], {}, frozenset())
     return Rewriter(_ENGINE, project, settings or Settings())(candidate)
 
 

@@ -33,6 +33,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.backends import reduces_no_cpu_tensors
+from fsdp_rules.project.batchnorm import may_have_batchnorm
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, Taken
 from fsdp_rules.verdict.finding import Level
@@ -134,7 +135,7 @@ def build(model):
         if spread is not None and contract is not None:
             plan_spread(call, spread, contract, plan, file)
             plan.assumptions += _assumed(contract, file)
-            if "mp_policy" in contract.keys and file.project.may_have_batchnorm(file.path, file.scope(call)):
+            if "mp_policy" in contract.keys and may_have_batchnorm(file.project, file.path, file.scope(call)):
                 plan.helper.append("the model may have BatchNorm, which FSDP1 keeps in full precision")
             elif "mp_policy" in contract.keys and "batchnorm" in file.project.flags:
                 plan.assumptions.append(NO_BATCHNORM)

@@ -15,6 +15,7 @@ from fsdp_rules.construction._plan.policy_text import policy_text
 from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.project.batchnorm import may_have_batchnorm
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -134,7 +135,7 @@ def build(model):
         if (
             leaf is None
             or not (is_repeatable(value) or leaf.node is value)
-            or file.project.may_have_batchnorm(file.path, file.scope(plan.call))
+            or may_have_batchnorm(file.project, file.path, file.scope(plan.call))
         ):
             return None
         if any(not _reads_dtype(use, file) for use in readers(found, file)):
@@ -151,7 +152,7 @@ def build(model):
         plan: ShardPlan,
         file: File,
     ) -> str | None:
-        if file.project.may_have_batchnorm(file.path, file.scope(plan.call)):
+        if may_have_batchnorm(file.project, file.path, file.scope(plan.call)):
             return "the model may have BatchNorm, which FSDP1 keeps in full precision"
         casts = set()
         for fields in every:

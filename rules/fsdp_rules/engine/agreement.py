@@ -24,6 +24,7 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Project
+from fsdp_rules.project.seen import seen_from
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Taken
 from fsdp_rules.verdict.rule import Role
@@ -215,7 +216,10 @@ class _Agreement(Mapping[Slot, Contract]):
         if owner:
             word = re.compile(MEMBER % ((re.escape(own_name.encode()),) * 3))
         kept = {leaf.node for one in self._refused for leaf in self._leaves(one) if leaf.slot == slot}
+        apart = seen_from(self._project, slot.path).apart
         for path, data in self._sources.items():
+            if path in apart:
+                continue
             file = self._file(path) if word.search(data) else None
             for use in uses_of(slot, file) if file is not None else ():
                 if file is not None and use in kept:
@@ -226,7 +230,7 @@ class _Agreement(Mapping[Slot, Contract]):
                     return f"{path}:{file.span(use).line}"
             if file is None and word.search(data):
                 return path
-        return next((path for path, data in self._unread() if word.search(data)), None)
+        return next((path for path, data in self._unread() if path not in apart and word.search(data)), None)
 
     def _is_new(self, use: cst.CSTNode, file: File) -> bool:
         """Whether ``use`` is in a function that no wrap asks for, and that may change itself: it is looked at next."""

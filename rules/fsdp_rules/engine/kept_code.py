@@ -68,7 +68,7 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
             f"{UNCHANGED}this is inside a torch version check",
             "keep the branch that runs on your torch version, remove the check, and run this tool again",
         )
-    by_hand = file.project.kept.by_hand
+    by_hand = file.project.kept.left_by(file.path)
     if not diagnosis.edits and diagnosis.level not in _OF_EDITS[bool(by_hand)]:
         return diagnosis
     if by_hand and diagnosis.level is not Level.MANUAL and not keeps_fsdp1(file.module, file):
@@ -94,7 +94,7 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
 
 def said_once(found: list[tuple[Rule, Diagnosis]], file: File) -> list[tuple[Rule, Diagnosis]]:
     """``found`` with one finding for each statement that is left as it is, or for the file if all of it is."""
-    by_hand = file.project.kept.by_hand
+    by_hand = file.project.kept.left_by(file.path)
     seen: set[tuple[cst.CSTNode, str]] = set()
     kept: list[tuple[Rule, Diagnosis]] = []
     for rule, diagnosis in found:

@@ -1,4 +1,4 @@
-"""Trees that are left whole: none of their wraps is rewritten, so that the rest of their code still runs FSDP1."""
+"""Programs that are left whole: none of their wraps is rewritten, so that the rest of their code still runs FSDP1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from fsdp_rules.verdict.finding import Finding, Level
 
 
 def left_whole(project: Project, findings: Iterable[Finding]) -> Project | None:
-    """``project`` as one that keeps FSDP1, None where a wrap is rewritten, or none is left to be rewritten by hand.
+    """``project`` with the programs that keep FSDP1: one wrap is left to be rewritten by hand, and none is rewritten.
+
+    None where there is no such program.
 
     ``findings`` are those of all its files. Half a migration does not run: FSDP2's calls fail, or silently do
     nothing, on the models of FSDP1 that stay.
@@ -19,7 +21,7 @@ def left_whole(project: Project, findings: Iterable[Finding]) -> Project | None:
     about_wraps = {rule.id for rule in all_rules() if rule.is_wrap}
     wraps = [one for one in findings if one.rule in about_wraps]
     by_hand = [one for one in wraps if one.level is Level.MANUAL]
-    if not by_hand or any(one.level in (Level.SAFE, Level.REVIEW) for one in wraps):
-        return None
-    first = min(by_hand, key=lambda one: (one.path, one.line))
-    return replace(project, kept=replace(project.kept, by_hand=f"{first.path}:{first.line}"))
+    rewritten = frozenset(one.path for one in wraps if one.level in (Level.SAFE, Level.REVIEW))
+    places = tuple((path, f"{path}:{line}") for path, line in sorted((one.path, one.line) for one in by_hand))
+    kept = replace(project.kept, by_hand=places, rewritten=rewritten)
+    return replace(project, kept=kept) if any(kept.left_by(path) for path, _ in places) else None

@@ -29,12 +29,12 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if any(path == one.module for one in project.hosted):
         return True
-    if traps and "fsdp2" in project.flags and TRAP.search(text):
+    if traps and "fsdp2" in project.tree_flags and TRAP.search(text):
         return True
     if project.words and _has_marker(text):
         return True
     # A tree that wraps nothing may have functions that ask for FSDP1's class, for those who do.
-    if not project.flags & {"fsdp1", "gated"} and not project.askers:
+    if not project.tree_flags & {"fsdp1", "gated"} and not project.askers:
         return False
     if path in project.unseen:
         return True

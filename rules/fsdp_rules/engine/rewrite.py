@@ -27,6 +27,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
 from fsdp_rules.model.origin import wrapped_in
 from fsdp_rules.project.project import Project
+from fsdp_rules.project.seen import seen_from
 from fsdp_rules.project.walking import children
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
@@ -58,6 +59,7 @@ def rewrite_source(
     under which the file was indexed. ``prepared`` is what these very bytes were parsed to under the same settings; it
     is used up. Never raises for bad input: a file that does not parse is ``Failed``.
     """
+    project = seen_from(project, path)
     try:
         source = decode(data)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
@@ -98,7 +100,7 @@ def rewrite_source(
         module = apply_edits(file.layout, [*_outside(file, edits, dead), *map(remove, dead)], todos)
     wanted = [entry for entry in file.references.wanted_imports.values() if entry]
     # Where nothing else has changed, only FSDP1's own imports can be ones that go.
-    if not (file.project.is_left_alone or file.project.kept.by_hand) and (
+    if not (file.project.is_left_alone or file.project.kept.left_by(file.path)) and (
         module is not file.module or wanted or FSDP_PACKAGE in text or released_by(path, project)
     ):
         module, said = tidy_imports(file, module, wanted)

@@ -15,6 +15,7 @@ from fsdp_rules.file.references import References
 from fsdp_rules.file.suppressions import Suppressions
 from fsdp_rules.file.tree import Layout, Span, dotted
 from fsdp_rules.project.project import Project
+from fsdp_rules.project.seen import seen_from
 from fsdp_rules.settings import Settings
 
 __all__ = ["Binding", "File", "dotted"]
@@ -31,7 +32,8 @@ class File:
 
     def __init__(self, source: str, tree: ast.Module, path: str, project: Project, settings: Settings) -> None:
         self.path = path
-        self.project = project
+        # What other programs say by bare names says nothing here.
+        self.project = project = seen_from(project, path)
         self.settings = settings
         self.text = source
         self.tree = tree

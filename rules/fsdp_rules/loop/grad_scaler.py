@@ -116,7 +116,7 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
 def _serves_both(file: File) -> bool:
     """Whether some models of the project keep FSDP1, and others do not."""
     kept = file.project.kept
-    return bool(kept.models.held) and not (kept.alone or kept.by_hand)
+    return bool(kept.models.held) and not (kept.alone or kept.left_by(file.path))
 
 
 def _assumptions(file: File) -> list[str]:

@@ -80,14 +80,14 @@ def names(model):
         if found is None or level is None:
             return
         prefix = found.group().rstrip("_")
-        if level is Level.MANUAL and "fsdp1" in file.project.flags:
+        if level is Level.MANUAL and "fsdp1" in file.project.tree_flags:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
                 f'FSDP2 parameter names have no "{prefix}", which this line relies on',
                 "remove the prefix here, or keep the line if it only reads old checkpoints",
             )
-        elif level is Level.REVIEW and "fsdp1" in file.project.flags:
+        elif level is Level.REVIEW and "fsdp1" in file.project.tree_flags:
             message = f'assumes no test depends on "{prefix}", which FSDP2 parameter names do not have'
             yield Diagnosis(node, level, message, "remove the prefix here, or keep the line if it only removes it")
         else:

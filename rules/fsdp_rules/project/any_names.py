@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, MutableMapping
 
+from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.places import ANY, Place, Sure, scopes
+from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.texts import NO_MODEL
 
 #: As those of :mod:`fsdp_rules.project.edges`.
 Edges = MutableMapping[Place, list[tuple[Place, Sure]]]
 
 
-def given_any_name(files: Iterable[FileFacts], functions: Functions, edges: Edges) -> None:
+def given_any_name(files: Iterable[FileFacts], functions: Functions, edges: Edges, programs: Programs) -> None:
     """Let what an object is given in this way reach what reads an attribute of it that nothing else assigns."""
     given = {target for targets in edges.values() for target, _ in targets if target.name.endswith(f".{ANY}")}
     if not given:
         return
     _to_callers(given, functions, edges)
-    known = frozenset().union(*(file.attributes for file in functions.files.values()))
+    owners = Owners.build(functions.files.values(), programs)
     for file in files:
         for place in sorted({flow.source for flow in file.flows if flow.source.kind == "var"}):
             owner, _, name = place.name.rpartition(".")
-            if not owner or name in known or name == ANY or NO_MODEL.search(name):
+            if not owner or owners.assigns(name, place.path) or name == ANY or NO_MODEL.search(name):
                 continue
             edges[place._replace(name=f"{owner}.{ANY}")].append((place, False))
             for base, one in functions.bases([(file, place.scope)]) if owner == "self" else ():

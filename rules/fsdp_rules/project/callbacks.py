@@ -12,6 +12,7 @@ from fsdp_rules.project.edges import Call, Edges, called, enclosed, reading
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions, parameters_of
 from fsdp_rules.project.places import Flow, Place, scopes
+from fsdp_rules.project.programs import Programs
 
 #: How many arguments partials of partials may bind.
 MOST_BOUND = 8
@@ -39,7 +40,8 @@ class Callbacks:
     ``waiting`` are the flows of the calls that no dotted path says the function of, by what is called.
     """
 
-    def __init__(self, functions: Functions, edges: Edges, waiting: dict[Call, list[Flow]]) -> None:
+    def __init__(self, functions: Functions, edges: Edges, waiting: dict[Call, list[Flow]], programs: Programs) -> None:
+        self._programs = programs
         self.functions = functions
         self.edges = edges
         self.waiting = waiting
@@ -80,6 +82,8 @@ class Callbacks:
                 self._pass_on(place, value, way)
 
     def _reach(self, place: Place, value: Value, way: Way) -> None:
+        if value.path and place.path and not self._programs.may_share(place.path, value.path):
+            return
         known = self._values[place].get(value)
         if (known is None or known < way) and value.bound <= MOST_BOUND:
             self._values[place][value] = way
@@ -142,6 +146,8 @@ class Callbacks:
         self._reach(target, _bound(value, target), reached)
 
     def _join(self, call: Call, value: Value, sure: bool) -> None:
+        if value.path and not self._programs.may_share(call[0], value.path):
+            return
         self.joined.add(call)
         for flow in self.waiting[call]:
             if called(flow.target) == call and flow.target.kind == "arg" and value.path:

@@ -20,7 +20,7 @@ class Owners:
     """The classes of a project, by last name, with their bases, and every place that something is assigned to.
 
     ``methods`` are the functions that each class defines, ``supers`` those of its bases that it calls, ``attributes``
-    the last names of all attributes that something assigns or defines, ``programs`` which files may run together: a
+    the files that assign or define an attribute, by its last name, ``programs`` which files may run together: a
     class of the same name in another program is no base.
     """
 
@@ -29,7 +29,7 @@ class Owners:
     assigned: frozenset[Place] = field(default=frozenset())
     methods: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
     supers: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
-    attributes: frozenset[str] = frozenset()
+    attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     programs: Programs = field(default_factory=Programs)
 
     @classmethod
@@ -40,9 +40,10 @@ class Owners:
         assigned: set[Place] = set()
         methods: dict[Owner, set[str]] = defaultdict(set)
         supers: dict[Owner, frozenset[str]] = {}
-        attributes: set[str] = set()
+        attributes: dict[str, set[str]] = defaultdict(set)
         for file in files:
-            attributes |= file.attributes
+            for name in file.attributes:
+                attributes[name].add(file.path)
             assigned.update(flow.target for flow in file.flows if flow.target.kind == "var")
             for qualified, names in file.classes.items():
                 owner = (file.path, qualified)
@@ -58,9 +59,13 @@ class Owners:
             frozenset(assigned),
             {owner: frozenset(names) for owner, names in methods.items()},
             supers,
-            frozenset(attributes),
+            {name: frozenset(paths) for name, paths in attributes.items()},
             programs,
         )
+
+    def assigns(self, name: str, path: str) -> bool:
+        """Whether some program of the file at ``path`` assigns or defines an attribute ``name``."""
+        return any(self.programs.may_share(path, one) for one in self.attributes.get(name, ()))
 
     def places(self, path: str, scope: str, text: str) -> tuple[Place, ...]:
         """Every place that ``self.x`` (``text``) in ``scope`` may mean, in the class around it and in its family.

@@ -27,7 +27,7 @@ _UNKNOWN = Place("unknown")
 Call = tuple[str, str, str]
 
 
-def joined(files: list[FileFacts], functions: Functions) -> Edges:
+def joined(files: list[FileFacts], functions: Functions, programs: Programs) -> Edges:
     """The flows of all files, from source to targets, with each call joined to the functions that it may mean."""
     edges: Edges = defaultdict(list)
     handed = HandedBack(files)
@@ -50,7 +50,7 @@ def joined(files: list[FileFacts], functions: Functions) -> Edges:
         edges[place].append((place._replace(path=""), True))
     _imported_values(files, functions, edges)
     _inherited(functions, edges)
-    given_any_name(files, functions, edges)
+    given_any_name(files, functions, edges, programs)
     return edges
 
 

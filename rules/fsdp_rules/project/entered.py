@@ -65,6 +65,11 @@ class Entered:
     _entries: dict[Site, bool] = field(default_factory=dict)
     _exits: dict[Site, frozenset[Pass]] = field(default_factory=dict)
 
+    def without(self, apart: frozenset[str], values: frozenset[str]) -> Entered:
+        """The same of all files but those ``apart``; ``values`` are the names that the others call as values."""
+        steps = {site: found for site, found in self.steps.items() if site[0] not in apart}
+        return Entered(self.models, steps, self.functions, values, self.programs)
+
     def after_forward(self, path: str, scope: str) -> bool:
         """Whether some caller runs a forward of a sharded model, and no backward, before it calls ``scope``."""
         site = (path, scope)

@@ -260,7 +260,7 @@ class Indexer(Calls):
             self.found(node)
         if isinstance(node.func, ast.Attribute):
             if GROUPING.search(node.func.attr):
-                self.value(node.func.value, Place("on", name=node.func.attr), scope)
+                self.value(node.func.value, Place("on", self.path, name=node.func.attr), scope)
             if node.func.attr in PUTTING and (held := text_of(node.func.value)) is not None:
                 # A dictionary is updated by one; an average is updated by a model, which it does not keep.
                 given = [one for one in node.args if node.func.attr != "update" or isinstance(one, ast.Dict)]

@@ -64,7 +64,7 @@ class Lookup:
     def _of_any_name(self, path: str, scope: str, text: str) -> Held:
         """What ``text`` holds, if it is an attribute that nothing assigns under its name."""
         owner, _, name = text.rpartition(".")
-        if name in self.owners.attributes or f".{name}" in INNER:
+        if self.owners.assigns(name, path) or f".{name}" in INNER:
             return NOWHERE
         places = [Place("var", path, one, f"{owner}.{ANY}") for one in scopes(scope)]
         places += self.owners.places(path, scope, f"{owner}.{ANY}") if owner == "self" else ()

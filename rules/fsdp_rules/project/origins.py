@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.edges import Graph
@@ -47,7 +47,8 @@ class Nesting:
     """Where a model may be wrapped of which a part is wrapped by then."""
 
     sites: frozenset[Site] = frozenset()
-    everywhere: bool = False
+    #: The files of all wraps, one entry for each.
+    wraps: tuple[str, ...] = ()
 
     @classmethod
     def build(cls, graph: Graph, ways: Iterable[Way]) -> Nesting:
@@ -59,11 +60,15 @@ class Nesting:
                 len({*graph.back.get(place, ())}) != 1 for place in seen if place.kind == "param" or place == argument
             )
         )
-        return cls(frozenset(sites), everywhere=sum(place.kind == "seed" for place in graph.edges) > 1)
+        return cls(frozenset(sites), tuple(place.path for place in graph.edges if place.kind == "seed"))
 
     def may_be_at(self, path: str, scope: str) -> bool:
         """Whether the function ``scope`` of the file at ``path`` may wrap such a model."""
-        return self.everywhere or (path, scope) in self.sites
+        return len(self.wraps) > 1 or (path, scope) in self.sites
+
+    def without(self, apart: frozenset[str]) -> Nesting:
+        """The same without the wraps of the files that are ``apart``."""
+        return replace(self, wraps=tuple(path for path in self.wraps if path not in apart))
 
 
 def ways_to_wraps(graph: Graph) -> Iterator[Way]:

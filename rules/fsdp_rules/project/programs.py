@@ -67,10 +67,19 @@ class Programs:
             return True
         if second in self._beside(first):
             return True
-        open_first, open_second = self._is_open(first), self._is_open(second)
+        open_first, open_second = first in self._open, second in self._open
         if open_first and open_second:
             return True
-        return (open_first and self._loads(second)) or (open_second and self._loads(first))
+        return (open_first and second in self._loading) or (open_second and first in self._loading)
+
+    def apart_from(self, path: str) -> frozenset[str]:
+        """All files that no program runs together with the file at ``path``, as :meth:`may_share` says of each."""
+        if path not in self.imports:
+            return frozenset()
+        beside = self._beside(path) | (self._open if path in self._loading else set())
+        if path in self._open:
+            beside = beside | self._open | self._loading
+        return frozenset(self.imports.keys() - beside)
 
     def _beside(self, path: str) -> Set[str]:
         """All files that are imported by one which imports the file at ``path``, directly or not."""
@@ -78,15 +87,18 @@ class Programs:
             self._known[path] = closure(closure([path], self._importers), self.imports)
         return self._known[path]
 
-    def _loads(self, path: str) -> bool:
-        return not self.loaders.isdisjoint(self._beside(path))
+    @cached_property
+    def _loading(self) -> Set[str]:
+        """The files that some program runs together with one which loads modules by names."""
+        return closure(closure(self.loaders, self._importers), self.imports)
 
-    def _is_open(self, path: str) -> bool:
-        """Whether what is outside of the tree, or only known when it runs, may import the file at ``path``.
+    @cached_property
+    def _open(self) -> Set[str]:
+        """The files that what is outside of the tree, or only known when it runs, may import.
 
         A file that only tests import is there for somebody else; a test is not.
         """
-        return any(one not in self._run and not _is_test(one) for one in closure([path], self._importers))
+        return closure((path for path in self.imports if path not in self._run and not _is_test(path)), self.imports)
 
     @cached_property
     def _known(self) -> dict[str, Set[str]]:

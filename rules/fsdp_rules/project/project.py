@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.project.askers import askers_of
 from fsdp_rules.project.callbacks import Callbacks
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.configured import Contract, Slot
@@ -32,13 +31,12 @@ from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.project.parts import Parts
 from fsdp_rules.project.places import INNER, Place, module_name, scopes
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.rank_texts import own_names
 from fsdp_rules.project.starred_names import with_starred
+from fsdp_rules.project.told import Told, by_name, called_values, words
 from fsdp_rules.project.twins import Source, Twins, twins
 from fsdp_rules.project.unseen_calls import Unseen
 from fsdp_rules.project.value_facts import ValueFacts
 
-STATES = frozenset({"takes_state", "sticky_state"})
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
 
@@ -62,7 +60,9 @@ class Project:
     functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``own`` keys of
     arguments that go, ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too, ``released``
     imports of FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values``
-    what expressions may be."""
+    what expressions may be, ``told`` what files say by bare names, ``tree_flags`` the flags of all programs, where
+    ``flags`` are those of the files that are ``apart`` from none: :func:`~fsdp_rules.project.seen.seen_from` leaves
+    the others out."""
 
     flags: frozenset[str]
     names: Exports
@@ -102,25 +102,31 @@ class Project:
     released: frozenset[str] = frozenset()
     words: Words = field(default_factory=Words)
     values: ValueFacts = field(default_factory=ValueFacts)
+    told: tuple[Told, ...] = ()
+    tree_flags: frozenset[str] = frozenset()
+    apart: frozenset[str] = frozenset()
 
     @classmethod
     def build(
         cls,
         facts: Iterable[FileFacts],
-        flags: frozenset[str] = frozenset(),
+        flags: Mapping[str, frozenset[str]] | None = None,
         batchnorm: frozenset[str] = frozenset(),
         programs: Programs | None = None,
     ) -> Project:
-        """Join the facts of all files. ``flags`` and ``batchnorm`` are what files say that no model reaches."""
+        """Join the facts of all files. ``flags``, by path, and ``batchnorm`` are of files that no model reaches."""
         files = sorted(facts, key=lambda fact: fact.path)
         files, names = with_starred(files)
         functions = Functions(files, names)
-        callbacks = Callbacks(functions, edges := joined(files, functions), waiting_calls(files, functions))
+        programs = programs or Programs()
+        edges, waiting = joined(files, functions, programs), waiting_calls(files, functions)
+        callbacks = Callbacks(functions, edges, waiting, programs)
         callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
         instances = Instances(files, functions)
-        graph = Graph(edges, programs := programs or Programs())
-        flags = flags.union(*(file.flags for file in files))
-        chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), flags, names.resolve)
+        graph = Graph(edges, programs)
+        told = [*map(Told.of, files), *(Told(path, raised) for path, raised in (flags or {}).items())]
+        raised = words(told)
+        chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), raised, names.resolve)
         starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "other"))
         found, kept, others = (spread(graph, instances, start) for start in starts)
         held = trusted(found)
@@ -130,13 +136,17 @@ class Project:
         unwrapped = wrapped_later(graph, functions)
         reached = [*held, *kept, *(place for place in (*parameters, *gradients) if place.kind != "attr")]
         owners, unseen = Owners.build(files, programs), Unseen(callbacks, held, graph, kept)
-        groups = given_groups(files, graph, functions) if "own_group" in flags else frozenset()
-        if any(place in groups for place in spread(graph, instances, seeds(edges, "subgroup"))):
-            flags |= {"subgroup"}
-        flags |= {"bounded"} if is_cut(found) else frozenset()
+        groups = given_groups(files, graph, functions) if "own_group" in raised else frozenset()
+        parted = groups.intersection(spread(graph, instances, seeds(edges, "subgroup")))
+        told += [Told(path, frozenset({"subgroup"})) for path in sorted({place.path for place in parted})]
+        raised = words(told) | ({"bounded"} if is_cut(found) else frozenset())
+        # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
+        raised = chosen.flags(raised, any(one.kind == "seed" and one.path and not one.part for one in held))
         return cls(
-            # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
-            flags=chosen.flags(flags, any(one.kind == "seed" and one.path and not one.part for one in held)),
+            flags=raised,
+            tree_flags=raised,
+            told=tuple(told),
+            **by_name(told),
             twins=chosen,
             names=names,
             held=held,
@@ -146,11 +156,8 @@ class Project:
             exits=exits(files, reached, unwrapped, groups, functions).union(unseen.exits()),
             unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
-            methods=frozenset(name.rpartition(".")[2] for file in files for name in file.functions if "." in name),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=owners,
-            switchers=frozenset(f"{file.module}.{name}" for file in files for name in file.switchers),
-            askers=askers_of((file.module, file.functions, file.askers) for file in files),
             origins=model_origins(ways),
             makers=model_makers(ways, files),
             nesting=Nesting.build(graph, ways),
@@ -161,21 +168,22 @@ class Project:
             unwrapped=unwrapped,
             optimizers=Optimizers.build(files, programs),
             kept=Kept.build(Lookup(kept, owners, programs), models := Lookup(held, owners, programs)),
-            fsdp2=frozenset(f"{file.module}.{name}" for file in files for name in file.shards),
-            taking=frozenset(one.path for one in files if one.flags & STATES == {"takes_state"}),
-            given_rank=own_names((name for file in files for name in file.given_rank), (file.module for file in files)),
             entered=Entered(
                 models,
                 {(file.path, scope): steps for file in files for scope, steps in file.steps.of.items()},
                 functions_by_name((file.path, file.functions) for file in files),
-                frozenset().union(*(file.steps.values for file in files)),
+                called_values(told),
                 programs,
             ),
-            parts=Parts.build([file.modules for file in files], [file.returned for file in files]),
             takes={(file.path, name): given for file in files for name, given in file.functions.items()},
             returning=returning(held, graph.back),
             words=Words.build(((file.module, file.words) for file in files if file.words), programs),
         )
+
+    @cached_property
+    def views(self) -> dict[frozenset[str], Project]:
+        """What :func:`~fsdp_rules.project.seen.seen_from` has worked out, by the files that are left out."""
+        return {}
 
     @property
     def is_left_alone(self) -> bool:
@@ -184,7 +192,8 @@ class Project:
 
     def may_trap(self, traps: bool) -> bool:
         """Whether what FSDP1 left behind, in code or checkpoints, is to be told of; ``traps``: without FSDP1, too."""
-        return "fsdp1" in self.flags or (traps and "fsdp2" in self.flags)
+        # A checkpoint goes from one program to another.
+        return "fsdp1" in self.tree_flags or (traps and "fsdp2" in self.tree_flags)
 
     def aliases(self, path: str) -> dict[str, str]:
         """What each imported name of the file at ``path`` stands for."""
@@ -197,21 +206,6 @@ class Project:
     def may_be_on_meta(self, path: str, scope: str) -> bool:
         """Whether the model that ``scope`` wraps comes from a function in which the meta device is named."""
         return not self.meta.isdisjoint(self.origins.get((path, scope), ()))
-
-    def may_have_batchnorm(self, path: str, scope: str) -> bool:
-        """Whether a file that the model of ``scope`` comes through names BatchNorm, or what its class imports does."""
-        through = {path, *(origin for origin, _ in self.origins.get((path, scope), ()))}
-        if not self.own_batchnorm.isdisjoint(through):
-            return True
-        modules = [module_name(one) for one in self.batchnorm]
-        for caller, name in self.makers.get((path, scope), ()):
-            root, _, rest = name.partition(".")
-            imported = self.aliases(caller).get(root)
-            made = self.resolve(f"{imported}.{rest}".rstrip(".") if imported else name)
-            home = made.rpartition(".")[0]
-            if home and any(module == home or module.endswith(f".{home}") for module in modules):
-                return True
-        return False
 
     def holds(self, path: str, scope: str, text: str) -> Certainty:
         """How sure it is that the dotted name ``text`` in ``scope`` (a qualified function name) is a wrapped model.
@@ -259,7 +253,7 @@ class Project:
     @cached_property
     def held_attributes(self) -> frozenset[str]:
         """The attributes that hold a wrapped model in some object."""
-        return frozenset(place.name for place in self.held if place.kind == "attr")
+        return frozenset(place.name for place in self.held if place.kind == "attr" and place.path)
 
     def switches(self, dotted: str) -> bool:
         """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
@@ -271,7 +265,12 @@ class Project:
 
     def called_on(self, method: str) -> Certainty:
         """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
-        return self.kept.others.at(Place("on", name=method)).certainty
+        found = (one.certainty for place, one in self._grouping if place.name == method)
+        return max(found, default=Certainty.NO)
+
+    @cached_property
+    def _grouping(self) -> list[tuple[Place, Held]]:
+        return [(place, found) for place, found in self.held.items() if place.kind == "on"]
 
     @cached_property
     def _imported_by_name(self) -> dict[str, list[str]]:

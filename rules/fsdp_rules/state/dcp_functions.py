@@ -92,7 +92,7 @@ def save(model, writer):
 
 
 def _in_fsdp1_code(file: File) -> bool:
-    return "fsdp1" in file.project.flags or any(canonical(target) is not None for target in file.aliases.values())
+    return "fsdp1" in file.project.tree_flags or any(canonical(target) is not None for target in file.aliases.values())
 
 
 def _function(node: cst.Call, file: File) -> str | None:

@@ -62,7 +62,9 @@ def load(net, path):
         """Loads in a file that saves what they would refuse."""
         if not isinstance(node, cst.Call) or not file.settings.raises_torch or file.resolved(node.func) != "torch.load":
             return
-        if "fsdp1" not in file.project.flags or any(one.star or key_of(one) == "weights_only" for one in node.args):
+        if "fsdp1" not in file.project.tree_flags or any(
+            one.star or key_of(one) == "weights_only" for one in node.args
+        ):
             return
         saved = next(_pickled(file), None)
         if saved is None:

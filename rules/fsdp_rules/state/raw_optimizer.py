@@ -53,7 +53,7 @@ def main(net, rank):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """One verdict for each state that FSDP1 does not transform afterwards."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.tree_flags:
             return
         taken = _taken_whole(node, file)
         if (taken is None and not is_raw_state(node, file)) or not (

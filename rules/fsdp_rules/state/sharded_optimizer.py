@@ -105,7 +105,7 @@ def load(model, optimizer, reader):
 def _is_on_shim(file: File) -> bool:
     """Whether the file, or a tree that has neither FSDP1 nor FSDP2 beside it, imports fsdp_compat's class."""
     project = file.project
-    alone = not project.flags & {"fsdp1", "gated", "fsdp2"}
+    alone = not project.tree_flags & {"fsdp1", "gated", "fsdp2"}
     named = project.names.names.values() if alone else (project.aliases(file.path),)
     return any(project.resolve(full) in SHIM_CLASSES for names in named for full in names.values())
 
