@@ -1,6 +1,6 @@
 """Trains programs that know nothing of this project before and after a rewrite, and compares all that they leave.
 
-    python scripts/strangers.py [NAME …] [--half open|held|all] [--before-only] [--output strangers.json]
+    python scripts/strangers.py [NAME …] [--half open|held|fresh|fresh_held|all] [--before-only] [--output strangers.json]
 
 Each folder of fixtures/strangers is one program, with a program.toml beside it. A program writes into the folder that
 STRANGER_OUT names: metrics, checkpoints, logs. Before and after are compared file by file, tensor by tensor, bit for
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each program, setting and mode; 1 if any rewrite was silent."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these programs alone")
-    parser.add_argument("--half", choices=("open", "held", "all"), default="all")
+    parser.add_argument("--half", choices=("open", "held", "fresh", "fresh_held", "all"), default="all")
     parser.add_argument("--before-only", action="store_true", help="train twice under FSDP1, and compare these two")
     parser.add_argument("--mode", choices=MODES, help="this mode alone")
     parser.add_argument("--keep", type=Path, help="keep the copies, the rewrites and the outputs in this folder")
