@@ -1,6 +1,6 @@
 """Trains programs that know nothing of this project before and after a rewrite, and compares all that they leave.
 
-    python scripts/strangers.py [NAME …] [--half open|held|fresh|fresh_held|all] [--before-only] [--output strangers.json]
+    python scripts/strangers.py [NAME …] [--half NAME|all] [--before-only] [--output strangers.json]
 
 Each folder of fixtures/strangers is one program, with a program.toml beside it. A program writes into the folder that
 STRANGER_OUT names: metrics, checkpoints, logs. Before and after are compared file by file, tensor by tensor, bit for
