@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.class_tests import name_test, subject_of_class, subject_of_name
-from fsdp_rules.file.expressions import elements, last_name
+from fsdp_rules.file.expressions import calls_plainly, elements, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._module_counts import SHOWS
+from fsdp_rules.loop._own_class import as_text, is_in_text, is_inner, of_inner, unprefixed
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -25,29 +26,75 @@ LOOKS_UP = frozenset({"fullmatch", "get", "match", "pop", "search"})
 ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the sharded module extends"
 #: A name that a key or a file name is formed of.
 KEPT = "assumes nothing is found by {text}, which is now FSDP with the model's own name (FSDPNet for a Net)"
+MAY_BE = "assumes {text} is not sharded by itself: FSDP2 gives a unit another class, FSDP before its name"
 OWN_NAME = "take the name before the model is sharded, or write it out as a text"
 
 
 def compared_names(node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
-    """What to say where ``node`` is the name of a sharded module's class, and the program hangs on its text."""
+    """What to say where ``node`` is a sharded module's class or its name, and the program hangs on which one it is."""
     name = subject_of_name(node)
     subject = name or subject_of_class(node)
-    if subject is None or not _is_asked(node, file):
-        if name is not None and _is_kept(node, file) and sharded(name, file).certainty is Certainty.YES:
-            yield Diagnosis(node, Level.REVIEW, KEPT.format(text=file.code(node)), OWN_NAME)
+    if subject is None or _is_of_name(node, file):
         return
-    found = sharded(subject, file).certainty
+    asked = _is_asked(node, file)
+    if asked or (_is_kept(node, file) if name is not None or is_in_text(node, file) else _is_key(node, file)):
+        yield from _class_or_name(node, subject, name is not None, asked, file)
+
+
+def _class_or_name(
+    node: cst.BaseExpression, subject: cst.BaseExpression, named: bool, asked: bool, file: File
+) -> Iterator[Diagnosis]:
+    shim = file.settings.to == "shim"
+    found = sharded(subject, file)
+    if is_inner(subject, file):
+        # The names of fsdp_compat's classes are those of the modules.
+        if not (shim and (named or is_in_text(node, file))):
+            yield of_inner(node, subject, file)
+        return
+    part = found.certainty is Certainty.NO and _is_part(subject, file)
+    if found.certainty is Certainty.YES:
+        yield from _of_wrapper(node, subject, named, asked, file)
+    elif found.certainty is Certainty.MAYBE or part:
+        if named and not shim and isinstance(node, cst.Attribute):
+            yield unprefixed(node, subject, file)
+        elif not (named and shim) and (asked or not part):
+            yield Diagnosis(node, Level.REVIEW, MAY_BE.format(text=file.code(subject)), ADVICE)
+
+
+def _of_wrapper(
+    node: cst.BaseExpression, subject: cst.BaseExpression, named: bool, asked: bool, file: File
+) -> Iterator[Diagnosis]:
+    """What to say of the class of ``subject``, which is FSDP1's wrapper itself."""
     text = file.code(subject)
-    if found is Certainty.NO and _is_part(subject, file):
-        found = Certainty.MAYBE
-    elif name is None or _is_of_others(node, file):
-        return
-    if found is Certainty.YES:
-        message = f"the class of {text} was FullyShardedDataParallel, and is now FSDP with the model's own name"
-        yield Diagnosis(node, Level.MANUAL, message, ADVICE)
-    elif found is Certainty.MAYBE:
-        message = f"assumes {text} is not sharded by itself: FSDP2 gives a unit another class, FSDP before its name"
-        yield Diagnosis(node, Level.REVIEW, message, ADVICE)
+    if named and not _is_compared(node, file) and (edit := as_text(node, subject, file)) is not None:
+        yield edit
+    elif asked and (named or not _is_compared(node, file)):
+        if not _is_of_others(node, file):
+            message = f"the class of {text} was FullyShardedDataParallel, and is now FSDP with the model's own name"
+            yield Diagnosis(node, Level.MANUAL, message, ADVICE)
+    elif not asked:
+        yield Diagnosis(node, Level.REVIEW, KEPT.format(text=file.code(node)), OWN_NAME)
+
+
+def _is_of_name(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is the class in ``type(x).__name__`` or ``str(type(x))``, which is looked at as a whole."""
+    parent = file.parent(node)
+    whole = file.parent(parent) if isinstance(parent, cst.Arg) else parent
+    return isinstance(whole, cst.BaseExpression) and subject_of_name(whole) is not None
+
+
+def _is_key(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a class that something is kept by, or that an object is tested for."""
+    parent = file.parent(node)
+    if isinstance(parent, cst.Arg):
+        call = file.parent(parent)
+        return isinstance(call, cst.Call) and calls_plainly(call, ("isinstance",), 2) and call.args[1] is parent
+    return isinstance(parent, cst.DictElement) and parent.key is node
+
+
+def _is_compared(node: cst.BaseExpression, file: File) -> bool:
+    parent = file.parent(node)
+    return isinstance(parent, cst.Comparison | cst.ComparisonTarget | cst.Attribute)
 
 
 def _is_part(subject: cst.BaseExpression, file: File) -> bool:

@@ -90,6 +90,15 @@ class Owners:
         family = self._reached(owner, lambda one: self._above.get(one, ()))
         return tuple(Place("var", key, qualified, text) for key, qualified in sorted(family))
 
+    def may_have(self, path: str, scope: str, method: str) -> bool:
+        """Whether the class around ``scope``, one of its bases or one that inherits from it defines ``method``."""
+        owner = self._around(path, scope)
+        if owner is None:
+            return False
+        above = self._reached(owner, lambda one: self._above.get(one, ()))
+        below = self._reached(owner, lambda one: self._below.get(one, ()))
+        return any(method in self.methods.get(one, ()) for one in above | below)
+
     def _around(self, path: str, scope: str) -> Owner | None:
         return next(((path, one) for one in scopes(scope) if (path, one) in self.bases), None)
 

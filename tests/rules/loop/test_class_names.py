@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 WRAP = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -74,7 +75,9 @@ def test_nothing_is_said_about_other_names(source: str) -> None:
     ],
 )
 def test_parts_may_be_units(body: str, to: str) -> None:
-    assert levels(HEAD + RUN.format(body), to) == ["review"]
+    # The units of fsdp_compat keep the names of their classes.
+    said = [] if to == "shim" and "__name__" in body else ["review"]
+    assert levels(HEAD + RUN.format(body), to) == said
 
 
 @pytest.mark.parametrize("to", ["native", "shim"])
@@ -84,10 +87,95 @@ def test_parts_may_be_units(body: str, to: str) -> None:
         "return {type(model).__name__: model.state_dict}",
         'open(f"{type(model).__name__}.pt")',
         'path = names + "/" + model.__class__.__qualname__\n    return open(path)',
-        "names[f'{type(model.module).__name__}/loss'] = 1",
         "kind = type(model).__name__\n    names.append(kind)",
         "net.kind = type(model).__name__",
     ],
 )
 def test_names_that_keys_and_files_are_formed_of_are_to_be_reviewed(body: str, to: str) -> None:
     assert levels(HEAD + RUN.format(body), to) == ["review"]
+
+
+MODEL = """
+import torch.nn as nn
+
+class Net(nn.Module):
+    def forward(self, x):
+        return x
+
+    def save(self, names):
+        {}
+"""
+OWN = "{0}.__bases__[1] if isinstance({1}, FSDPModule) else {0}"
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("names[f'{type(model.module).__name__}/loss'] = 1", '{type(model).__name__.removeprefix("FSDP")}/loss'),
+        ('open(f"{model.module.__class__.__name__}.pt")', "{model.__class__.__name__.removeprefix('FSDP')}.pt"),
+        ('return type(model.module).__name__ == "Net"', 'type(model).__name__.removeprefix("FSDP") == "Net"'),
+        (
+            "return getattr(names, type(model.module).__name__)",
+            'getattr(names, type(model).__name__.removeprefix("FSDP"))',
+        ),
+        ("return names[type(model.module)]", f"names[{OWN.format('type(model)', 'model')}]"),
+        ("return model.module.__class__ is names", f"({OWN.format('model.__class__', 'model')}) is names"),
+        ("return type(model.module) in names", f"({OWN.format('type(model)', 'model')}) in names"),
+    ],
+)
+def test_what_the_wrapper_held_had_its_own_class(body: str, written: str) -> None:
+    result = rewrite(HEAD + RUN.format(body), wrapping=WRAP)
+    assert isinstance(result, Changed) and written in result.source.decode()
+    assert levels(HEAD + RUN.format(body)) == ["safe"]
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("names[type(self).__name__] = 1", 'names[type(self).__name__.removeprefix("FSDP")] = 1'),
+        ('open(f"{self.__class__.__name__}.pt")', "{self.__class__.__name__.removeprefix('FSDP')}.pt"),
+        ("return names[type(self)]", f"names[{OWN.format('type(self)', 'self')}]"),
+        ("return isinstance(names, type(self))", f"isinstance(names, ({OWN.format('type(self)', 'self')}))"),
+    ],
+)
+def test_a_module_asks_for_its_own_class(body: str, written: str) -> None:
+    source = MODEL.format(body) + WRAP
+    result = rewrite(source)
+    assert isinstance(result, Changed) and written in result.source.decode()
+    assert levels(source) == ["safe"]
+
+
+@pytest.mark.parametrize(
+    "body", ["return type(self)(names)", "raise TypeError(type(self).__name__)", "print(f'{type(self)}')"]
+)
+def test_nothing_is_said_where_a_module_makes_another_or_says_what_it_is(body: str) -> None:
+    assert levels(MODEL.format(body) + WRAP) == []
+
+
+@pytest.mark.parametrize("body", ["names[type(self).__name__] = 1", "return getattr(names, type(self).__name__)"])
+def test_a_module_that_is_still_being_made_is_not_sharded(body: str) -> None:
+    assert levels(MODEL.format(body).replace("save", "__init__") + WRAP) == []
+
+
+HERE = WRAP.splitlines()[0] + "\n\ndef run(net, names):\n    model = FSDP(net)\n    {}\n"
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("return names[type(model).__name__]", 'names["FullyShardedDataParallel"]'),
+        ("names.append(model.__class__.__name__)", 'names.append("FullyShardedDataParallel")'),
+        ('open(f"{type(model).__name__}.pt")', "{'FullyShardedDataParallel'}.pt"),
+    ],
+)
+def test_the_name_of_the_wrapper_that_was_is_written_out(body: str, written: str, to: str) -> None:
+    result = rewrite(HERE.format(body), Settings(to=to))  # type: ignore[arg-type]
+    assert isinstance(result, Changed) and written in result.source.decode()
+    assert levels(HERE.format(body), to) == ["safe"]
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize("body", ["return names[type(model)]", "return names.get(model.__class__)"])
+def test_what_is_kept_by_the_class_of_the_wrapper_is_left_to_a_human(body: str, to: str) -> None:
+    assert levels(HERE.format(body), to) == ["manual"]

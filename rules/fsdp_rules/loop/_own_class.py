@@ -1,0 +1,90 @@
+"""The class that a module had before it was sharded, and its name: what code gets that asks a unit for its class."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import calls_plainly, is_repeatable
+from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.sharded import Why, sharded
+from fsdp_rules.model.wrapping import wrapping_call
+from fsdp_rules.project.project import INNER, Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+
+MODULE = "torch.distributed.fsdp.FSDPModule"
+ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the sharded module extends"
+#: Methods that run before anything shards the object.
+FIRST = ("__init__", "__new__", "__init_subclass__", "__post_init__")
+
+
+def is_inner(subject: cst.BaseExpression, file: File) -> bool:
+    """Whether ``subject`` is ``model.module``, which FSDP1's wrapper holds, or ``self`` of one: it keeps its class."""
+    if isinstance(subject, cst.Name) and subject.value == "self":
+        return _is_of_a_module(subject, file)
+    if not file.code(subject).endswith(INNER) or not isinstance(subject, cst.Attribute):
+        return False
+    return sharded(subject.value, file).certainty is not Certainty.NO
+
+
+def _is_of_a_module(node: cst.Name, file: File) -> bool:
+    function = file.function(node)
+    if function is None or function.name.value in FIRST or "fsdp1" not in file.project.flags:
+        return False
+    return file.project.owners.may_have(file.path, file.scope(node), "forward") or (
+        sharded(node, file).certainty is not Certainty.NO
+    )
+
+
+def of_inner(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) -> Diagnosis:
+    """What to say of ``node``, the class of ``subject`` or its name, where FSDP1 gave the module's own."""
+    text = file.code(subject)
+    if isinstance(node, cst.Attribute) and node.attr.value != "__class__":
+        return _without_prefix(node, Level.SAFE, "FSDP2 puts FSDP before the name of a unit's class", file)
+    if is_in_text(node, file) or not is_repeatable(subject):
+        message = f"the class of {text} is its own no more: FSDP2 gives a unit another one, FSDP before its name"
+        return Diagnosis(node, Level.MANUAL, message, ADVICE)
+    module = file.ref(MODULE)
+
+    def build(code: Code) -> str:
+        text = f"{code(node)}.__bases__[1] if isinstance({code(subject)}, {module}) else {code(node)}"
+        return text if isinstance(file.parent(node), cst.Index) else f"({text})"
+
+    said = "FSDP2 gives a unit a class that extends FSDPModule and the module's own"
+    return Diagnosis(node, Level.SAFE, said, edits=(Replace(node, build),))
+
+
+def unprefixed(node: cst.Attribute, subject: cst.BaseExpression, file: File) -> Diagnosis:
+    """What to say of ``node``, the name of the class of what may be FSDP1's wrapper or what that held."""
+    message = f"FSDP2 puts FSDP before the name of a unit's class, assumes {file.code(subject)} was no wrapper of FSDP1"
+    return _without_prefix(node, Level.REVIEW, message, file)
+
+
+def as_text(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) -> Diagnosis | None:
+    """The name of FSDP1's class in the place of ``node``, where its function has surely wrapped ``subject`` before."""
+    made = wrapping_call(file.value(subject), file)
+    if made is None or not isinstance(node, cst.Attribute) or sharded(subject, file).why is not Why.ABOVE:
+        return None
+    text = f"{_quote(node, file)}{FSDP}{_quote(node, file)}"
+    said = "the name of the class of FSDP1's wrapper, which FSDP2 does not have"
+    return Diagnosis(node, Level.SAFE, said, edits=(Replace(node, lambda code: text),))
+
+
+def is_in_text(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is a whole class that is turned into a text, which says the module that it is of as well."""
+    if isinstance(node, cst.Call) and calls_plainly(node, ("str", "repr"), 1):
+        return True
+    return isinstance(file.parent(node), cst.FormattedStringExpression)
+
+
+def _without_prefix(node: cst.Attribute, level: Level, message: str, file: File) -> Diagnosis:
+    prefix = f"{_quote(node, file)}FSDP{_quote(node, file)}"
+    return Diagnosis(node, level, message, edits=(Replace(node, lambda code: f"{code(node)}.removeprefix({prefix})"),))
+
+
+def _quote(node: cst.BaseExpression, file: File) -> str:
+    """A quote that no text around ``node`` ends with, as Python before 3.12 asks for."""
+    texts = [one for one in file.ancestors(node) if isinstance(one, cst.FormattedString)]
+    return "'" if any('"' in one.end for one in texts) else '"'
