@@ -26,6 +26,7 @@ OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_
 OLDER_IN_EXPRESSION = (
     "if your model has any, assign this model to a name, and pass --torch 2.13, or use fsdp_compat.shard"
 )
+CHOSEN = "a step uses one entry of {name}, and FSDP1 gives the rest of a unit that is run gradients of zeros"
 ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
 #: The call is a part of an expression, where no second statement can be written.
 IN_EXPRESSION = (
@@ -36,11 +37,13 @@ IN_EXPRESSION = (
 class UnusedParameters(Rule):
     """Unused parameters in a training step.
 
-    FSDP1 reduces the gradients of a unit as one tensor, so that a parameter that a step does not use gets a gradient of
-    zeros, and weight decay and momentum still move it. FSDP2 leaves `None`, and where ranks use different parameters of
-    one unit (experts, modalities) it adds up gradients that do not belong together. Where the file shows the classes of
-    the model and each forward uses all their parts, or the model is frozen, nothing is to do. A part with parameters
-    that nothing reads makes the output call `fsdp_compat.shard`. Anywhere else a step is assumed to use them all.
+    FSDP1 reduces the gradients of a unit as one tensor, so that a parameter that a step does not use gets a
+    gradient of zeros, and weight decay and momentum still move it. FSDP2 leaves `None`, and where ranks use
+    different parameters of one unit (experts, modalities) it adds up gradients that do not belong together. Where
+    the file shows the classes of the model and each forward uses all their parts, or the model is frozen, nothing
+    is to do. A part with parameters that nothing reads, or a list of parts of which a forward takes the entry that
+    it is given the key of, makes the output call `fsdp_compat.shard`. Anywhere else a step is assumed to use them
+    all.
 
     `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too, and is written where the project
     requires that torch, or `--torch 2.13` is given. It also gives zeros to the parameters of a unit that a step does
@@ -85,9 +88,16 @@ def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: Fi
 
 def unread_parts(module: cst.BaseExpression, file: File) -> list[str]:
     """Why ``fully_shard`` alone would train ``module`` differently: its parts with parameters that no step uses."""
-    if file.settings.torch >= REDUCES_UNUSED:
-        return []
-    return [f"no step uses {name}, to which FSDP1 gives gradients of zeros" for name in use_of(module, file).unread]
+    used = use_of(module, file)
+    # Where torch reduces zeros, a unit that is not run gets them too, which has none under FSDP1.
+    unread = used.unread if file.settings.torch < REDUCES_UNUSED else ()
+    return [
+        *(f"no step uses {name}, to which FSDP1 gives gradients of zeros" for name in unread),
+        *(
+            f"a step uses one entry of {name}, and FSDP1 gives the rest of a unit that is run gradients of zeros"
+            for name in used.chosen
+        ),
+    ]
 
 
 def is_frozen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.file.keyed import key_of
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import model_of_parameters
@@ -17,6 +20,8 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import CLIPPING
 
+#: A limit that people write to get the norm without clipping; gradients of a run that trains stay below it.
+NEVER = 1e5
 CLIP = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_")
 
 
@@ -25,7 +30,8 @@ class NativeClip(Rule):
 
     FSDP1's gradients are plain local tensors, so every rank clipped by the norm of its own shards, each by another
     factor. FSDP2's are DTensors: all ranks clip by the global norm. That is what was meant, but the numbers differ
-    whenever clipping is active. The returned norm is a DTensor, and `.full_tensor()` makes it a number on every torch
+    whenever clipping is active, which a limit of 1e5 and more is assumed never to make it, and an infinite one never
+    does. The returned norm is a DTensor, and `.full_tensor()` makes it a number on every torch
     version.
     """
 
@@ -65,7 +71,7 @@ def train(model, loss):
         parent = file.parent(node)
         if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
             return
-        if _other_arm_is_fsdp1(node, file):
+        if _other_arm_is_fsdp1(node, file) or (_limit(node) == inf and isinstance(parent, cst.Expr)):
             return
         yield self._numbers(node, held, file)
         if model is not None and not isinstance(parent, cst.Expr) and sharded(model, file).why is Why.ABOVE:
@@ -84,6 +90,8 @@ def train(model, loss):
         message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm"
         if "fsdp1" not in file.project.flags:
             return Diagnosis(call.func, Level.REVIEW, f"if these parameters are sharded, {message}", advice)
+        if (limit := _limit(call)) >= NEVER and isinstance(file.parent(call), cst.Expr):
+            return Diagnosis(call.func, Level.REVIEW, f"assumes no gradient norm reaches {limit:g}: {message}", advice)
         if held is Certainty.YES:
             return Diagnosis(call.func, Level.MANUAL, message, advice)
         if "ddp" in file.project.flags:
@@ -91,6 +99,22 @@ def train(model, loss):
                 call, Level.REVIEW, f"assumes these parameters are those of a DDP model: {message}", advice
             )
         return Diagnosis(call.func, Level.MANUAL, f"if these parameters are sharded, {message}", advice)
+
+
+def _limit(call: cst.Call) -> float:
+    """The norm above which ``call`` clips, 0 where it is no number of the text."""
+    given = [one.value for one in call.args if key_of(one) == "max_norm"] or [one.value for one in call.args[1:2]]
+    value = given[0] if given else None
+    if isinstance(value, cst.Call) and last_name(value.func) == "float" and len(value.args) == 1:
+        value = value.args[0].value
+    if isinstance(value, cst.Attribute) and value.attr.value == "inf":
+        return inf
+    if not isinstance(value, cst.Integer | cst.Float | cst.SimpleString):
+        return 0.0
+    try:
+        return float(value.evaluated_value)
+    except ValueError:
+        return 0.0
 
 
 def _other_arm_is_fsdp1(call: cst.Call, file: File) -> bool:

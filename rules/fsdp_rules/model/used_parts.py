@@ -27,10 +27,14 @@ BRANCHES = (cst.If, cst.IfExp, cst.Try, cst.While, cst.BooleanOperation, cst.Fun
 
 @dataclass(frozen=True)
 class Use:
-    """What the classes of a model show: ``is_whole``, each step uses all of it; ``unread``, parts that none uses."""
+    """What the classes of a model show: ``is_whole``, each step uses all of it; ``unread``, parts that none uses.
+
+    ``chosen`` are lists and dictionaries of parts of which each step uses the one that it is given the key of.
+    """
 
     is_whole: bool = False
     unread: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
 
 
 def use_of(model: cst.BaseExpression, file: File) -> Use:
@@ -39,12 +43,14 @@ def use_of(model: cst.BaseExpression, file: File) -> Use:
     made = [value for value in file.objects.origins(model) if model not in file.inside(value, cst.Name)]
     is_whole = len(made) == 1 and _is_known(made[0], file, owners)
     unread: list[str] = []
+    chosen: list[str] = []
     for owner in owners:
         reads = _Reads(owner, file)
         is_whole &= reads.is_plain and reads.gives_one and all(reads.always(name, value) for name, value in reads.parts)
         if reads.is_plain:
             unread += [name for name, value in reads.parts if _has_weights(value, file) and reads.never(name)]
-    return Use(is_whole, tuple(unread))
+            chosen += [name for name, value in reads.parts if _has_entries(value) and reads.by_key(name)]
+    return Use(is_whole, tuple(unread), tuple(chosen))
 
 
 def _is_known(value: cst.CSTNode, file: File, owners: list[cst.ClassDef]) -> bool:
@@ -123,6 +129,26 @@ class _Reads:
         texts = (node.value for node in self.file.nodes(cst.SimpleString))
         return not any(node.attr.value == name for node in self.reads) and not any(name in text for text in texts)
 
+    def by_key(self, name: str) -> bool:
+        """Whether all that the file reads of ``self.name`` is the one entry that the forward is given the key of."""
+        forward = self.forward
+        if forward is None:
+            return False
+        given = {one.name.value for one in (*forward.params.params[1:], *forward.params.kwonly_params)}
+        assigned = {target.value for node in self.file.inside(forward, cst.AssignTarget) for target in _named(node)}
+        found = [node for node in self.reads if node.attr.value == name]
+        return bool(found) and all(
+            forward in self.file.ancestors(node) and self._key(node) in given - assigned for node in found
+        )
+
+    def _key(self, node: cst.Attribute) -> str:
+        """The plain name that the list ``node`` is asked for an entry by, "" where it is anything else."""
+        around = self.file.parent(node)
+        if not isinstance(around, cst.Subscript) or around.value is not node or len(around.slice) != 1:
+            return ""
+        index = around.slice[0].slice
+        return index.value.value if isinstance(index, cst.Index) and isinstance(index.value, cst.Name) else ""
+
     def always(self, name: str, value: cst.CSTNode) -> bool:
         """Whether each forward reads ``self.name``, and all entries of a list in turn."""
         forward = self.forward
@@ -152,6 +178,14 @@ class _Reads:
     def _is_walked(self, node: cst.CSTNode) -> bool:
         parent = self.file.parent(node)
         return isinstance(parent, cst.For) and not any(self.file.inside(parent.body, kind) for kind in BRANCHES)
+
+
+def _has_entries(value: cst.CSTNode) -> bool:
+    return isinstance(value, cst.Call) and last_name(value.func) in LISTS
+
+
+def _named(target: cst.AssignTarget) -> list[cst.Name]:
+    return [target.target] if isinstance(target.target, cst.Name) else []
 
 
 def _makes_dict(value: cst.BaseExpression) -> bool:

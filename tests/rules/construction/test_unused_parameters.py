@@ -121,6 +121,38 @@ def test_a_part_that_nothing_reads_takes_the_helper(more: str) -> None:
     assert level(source, (2, 13)) == "review"
 
 
+ENTRIES = {
+    "heads by a task": "nn.ModuleDict({'a': nn.Linear(2, 2), 'b': nn.Linear(2, 2)})",
+    "experts by a number": "nn.ModuleList([Block() for _ in range(3)])",
+    "plain parameters": "nn.ParameterDict({'a': nn.Parameter(torch.ones(2))})",
+}
+
+
+@pytest.mark.parametrize("made", ENTRIES.values(), ids=ENTRIES)
+@pytest.mark.parametrize("torch", [(2, 6), (2, 13)])
+def test_an_entry_that_a_step_asks_for_takes_the_helper(made: str, torch: tuple[int, int]) -> None:
+    source = net(more=f"self.other = {made}", step="block(x)", last="self.other[mask] + self.head(x)")
+    (found,) = (entry for entry in findings(source, Settings(torch=torch)) if entry.rule == "FSDP101")
+    assert "a step uses one entry of other" in found.message
+    (found,) = (entry for entry in findings(source, Settings(helpers="never")) if entry.rule == "FSDP101")
+    assert found.level.value == "manual"
+
+
+@pytest.mark.parametrize("made", ENTRIES.values(), ids=ENTRIES)
+@pytest.mark.parametrize(
+    "last",
+    [
+        "self.other['a'] + self.head(x)",
+        "sum(self.other[key](x) for key in self.other)",
+        "self.other[mask] + self.other['a']",
+        "self.call(self.other, x)",
+    ],
+)
+def test_other_entries_take_no_helper(made: str, last: str) -> None:
+    source = net(more=f"self.other = {made}", step="block(x)", last=last)
+    assert "a step uses one entry" not in " ".join(entry.message for entry in findings(source))
+
+
 @pytest.mark.parametrize(
     "more", ["self.other = nn.ReLU()", "self.other = nn.Parameter(torch.ones(2), requires_grad=False)"]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.rules.helpers import check_noop, check_rewrites, findings
 
 WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -18,6 +20,23 @@ def test_models_that_are_never_wrapped_are_left_alone() -> None:
 
 def test_an_unused_norm_changes_nothing_in_the_line() -> None:
     assert levels(WRAP + f"model = FSDP(model)\n{CLIP}(model.parameters(), 1.0)\n") == ["manual"]
+
+
+@pytest.mark.parametrize("limit", ["1e6", "100000.0", "max_norm=1_000_000"])
+def test_a_limit_that_nothing_reaches_is_an_assumption(limit: str) -> None:
+    assert levels(WRAP + f"model = FSDP(model)\n{CLIP}(model.parameters(), {limit})\n") == ["review"]
+    assert levels(WRAP + f"model = FSDP(model)\nnorm = {CLIP}(model.parameters(), {limit})\n")[:1] == ["manual"]
+
+
+@pytest.mark.parametrize("limit", ["float('inf')", "math.inf", "max_norm=torch.inf"])
+def test_an_infinite_limit_clips_nothing(limit: str) -> None:
+    assert levels(WRAP + f"import math\nmodel = FSDP(model)\n{CLIP}(model.parameters(), {limit})\n") == []
+    assert levels(WRAP + f"import math\nmodel = FSDP(model)\nreturned = {CLIP}(model.parameters(), {limit})\n")
+
+
+@pytest.mark.parametrize("limit", ["10.0", "limit", "float(limit)", "config.clip"])
+def test_any_other_limit_may_clip(limit: str) -> None:
+    assert levels(WRAP + f"model = FSDP(model)\n{CLIP}(model.parameters(), {limit})\n") == ["manual"]
 
 
 def test_a_norm_that_is_gathered_is_fsdp2_already() -> None:
