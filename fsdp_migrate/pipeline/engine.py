@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from fsdp_rules.settings import Settings
@@ -169,7 +170,12 @@ class RulesEngine:
         from fsdp_rules.values.by_position import facts_of
 
         start = sorted(path for path, data in sources.items() if self.names_fsdp1(data))
-        return facts_of(sources, start, neighbours.importing(start), project.kept.wraps())
+        facts = facts_of(sources, start, neighbours.importing(start), project.kept.wraps())
+        if "keeps_gathered" not in project.flags:
+            return facts
+        from fsdp_rules.project.endings import endings_of
+
+        return replace(facts, ends=endings_of(sources.values()))
 
     def agree(
         self,

@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import brief, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._cleared_between import kept_clearing
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_reads import parameter_reads
@@ -90,6 +91,10 @@ def train(net, batches):
             if _is_of_fsdp2(place, file):
                 continue
             if not _is_gathered(place, model, clears, file):
+                continue
+            # FSDP1 cleared nothing there, and what is gathered is not cleared either: FSDP238 says so.
+            kept = kept_clearing(place, model, file) if clears else None
+            if kept is not None and kept.kept is Certainty.YES:
                 continue
             forward = awaits_backward(place, file)
             if not clears and _needs_no_shards(place, model, forward, file):

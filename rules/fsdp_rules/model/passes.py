@@ -20,14 +20,20 @@ from fsdp_rules.project.entered import EVALUATES, Pass, is_backward
 from fsdp_rules.project.project import Certainty
 
 __all__ = [
+    "Event",
     "Pass",
     "awaits_backward",
     "backwards_after",
+    "begins_backward",
+    "end_of",
+    "excludes",
     "forwards_before",
     "is_given_loss",
+    "kind_of",
     "last_passes",
     "may_run_between",
     "pass_ends",
+    "passes_in",
 ]
 
 #: Names that only look like such functions: what is registered runs later.
@@ -61,7 +67,7 @@ def last_passes(
     the model, where a call gives it, which then makes none.
     """
     owner = file.function(place) or file.module
-    events = _events_of_given(owner, given, file) if given is not None else _events(owner, file)
+    events = _events_of_given(owner, given, file) if given is not None else passes_in(owner, file)
     around = list(file.ancestors(place))
     loops = [entry for entry in around if isinstance(entry, cst.For | cst.While)]
     if owner is not file.module:
@@ -69,14 +75,14 @@ def last_passes(
     start = _position(file.statement(place), file)
     found: set[Pass] = set()
     for loop in loops:
-        first, last = _position(loop, file), _end(loop, file)
-        inside = [entry for entry in events if first <= _end(entry[0], file) <= last]
-        if _collect([entry for entry in inside if _end(entry[0], file) <= start], place, file, found):
+        first, last = _position(loop, file), end_of(loop, file)
+        inside = [entry for entry in events if first <= end_of(entry[0], file) <= last]
+        if _collect([entry for entry in inside if end_of(entry[0], file) <= start], place, file, found):
             return frozenset(found)
         # The rest of the loop's body ran in the round before, whatever stands above the loop ran before the first.
         _collect([entry for entry in inside if _position(entry[0], file) > start], place, file, found)
         start = first
-    if not _collect([entry for entry in events if _end(entry[0], file) <= start], place, file, found):
+    if not _collect([entry for entry in events if end_of(entry[0], file) <= start], place, file, found):
         found.add(Pass.UNKNOWN)
         if not made_here and file.project.entered.after_forward(file.path, file.scope(place)):
             found.add(Pass.FORWARD)
@@ -89,51 +95,59 @@ def may_follow_forward(place: cst.CSTNode, file: File, made_here: bool = False) 
     if Pass.FORWARD in passes or Pass.UNKNOWN not in passes:
         return Pass.FORWARD in passes
     start = _position(file.statement(place), file)
-    events = _events(file.function(place) or file.module, file)
-    return any(Pass.FORWARD in event.passes and _end(event.call, file) <= start for event in events)
+    events = passes_in(file.function(place) or file.module, file)
+    return any(Pass.FORWARD in event.passes and end_of(event.call, file) <= start for event in events)
 
 
 def may_run_between(first: cst.CSTNode, second: cst.CSTNode, file: File) -> bool:
     """Whether a pass may run after ``first`` and before ``second``, both of one block."""
-    start, end = _end(first, file), _position(file.statement(second), file)
-    events = _events(file.function(second) or file.module, file)
-    return any(start < _end(event.call, file) <= end for event in events)
+    start, end = end_of(first, file), _position(file.statement(second), file)
+    events = passes_in(file.function(second) or file.module, file)
+    return any(start < end_of(event.call, file) <= end for event in events)
 
 
 def awaits_backward(place: cst.CSTNode, file: File) -> cst.Call | None:
     """The forward above ``place`` whose backward is the next pass; None where another one is, or none is seen."""
     owner, statement = file.function(place) or file.module, file.statement(place)
-    events, ends = _events(owner, file), pass_ends(owner, file)
+    events, ends = passes_in(owner, file), pass_ends(owner, file)
     above = reversed(events[: bisect_right(ends, _position(statement, file))])
-    below = iter(events[bisect_right(ends, _end(statement, file)) :])
-    before = next((event for event in above if not _excludes(event.call, place, file)), None)
-    after = next((event for event in below if not _excludes(event.call, place, file)), None)
+    below = iter(events[bisect_right(ends, end_of(statement, file)) :])
+    before = next((event for event in above if not excludes(event.call, place, file)), None)
+    after = next((event for event in below if not excludes(event.call, place, file)), None)
     if before is None or after is None or Pass.FORWARD not in before.passes:
         return None
-    return before.call if _kind(after.call, file) is Pass.BACKWARD else None
+    return before.call if begins_backward(after.call, file) else None
+
+
+def begins_backward(call: cst.Call, file: File) -> bool:
+    """Whether the first pass that ``call`` runs is a backward."""
+    if kind_of(call, file) is Pass.BACKWARD:
+        return True
+    text = dotted(call.func)
+    return text is not None and Pass.BACKWARD in file.project.entered.begins(file.path, file.scope(call), text)
 
 
 def forwards_before(place: cst.CSTNode, file: File) -> list[cst.Call]:
     """The calls of sharded models in ``place`` and above it in its function, since the last backward there."""
     found: list[cst.Call] = []
-    for call, passes, _ in _events(file.function(place) or file.module, file):
-        if call is not place and _end(call, file) <= _end(place, file) and not _excludes(call, place, file):
+    for call, passes, _ in passes_in(file.function(place) or file.module, file):
+        if call is not place and end_of(call, file) <= end_of(place, file) and not excludes(call, place, file):
             found = [] if Pass.BACKWARD in passes else [*found, call]
     return [call for call in found if sharded(call.func, file).certainty is not Certainty.NO]
 
 
 def backwards_after(place: cst.CSTNode, file: File) -> list[cst.Call]:
     """The first backward below ``place`` in its function, and those that run in its stead."""
-    events = [event for event in _events(file.function(place) or file.module, file) if Pass.BACKWARD in event.passes]
-    below = [event.call for event in events if _end(event.call, file) > _end(place, file)]
-    found = [call for call in below if not _excludes(call, place, file)]
-    return [call for call in found if call is found[0] or _excludes(call, found[0], file)]
+    events = [event for event in passes_in(file.function(place) or file.module, file) if Pass.BACKWARD in event.passes]
+    below = [event.call for event in events if end_of(event.call, file) > end_of(place, file)]
+    found = [call for call in below if not excludes(call, place, file)]
+    return [call for call in found if call is found[0] or excludes(call, found[0], file)]
 
 
 def is_given_loss(call: cst.Call, file: File) -> bool:
     """Whether ``call`` is given what a forward above it gave, or what came of that: it runs the backward itself."""
     owner = file.function(call) or file.module
-    forwards = {event.call for event in _events(owner, file) if Pass.FORWARD in event.passes}
+    forwards = {event.call for event in passes_in(owner, file) if Pass.FORWARD in event.passes}
     results: set[str] = set()
     for made in file.inside(owner, cst.Assign):
         if _position(made, file) < _position(call, file) and _is_result(made.value, forwards, results, file):
@@ -148,7 +162,7 @@ def _is_result(node: cst.CSTNode, forwards: set[cst.Call], names: set[str], file
 
 
 @once
-def _events(owner: cst.CSTNode, file: File) -> list[Event]:
+def passes_in(owner: cst.CSTNode, file: File) -> list[Event]:
     """The passes in the body of a function, or of the module, in the order in which they have happened."""
     events = [
         Event(node, *kinds)
@@ -156,13 +170,13 @@ def _events(owner: cst.CSTNode, file: File) -> list[Event]:
         if (file.function(node) or file.module) is owner and (kinds := _kinds(node, file)) is not None
     ]
     # A call has happened where its text ends: ``model(x).backward()`` ends with the backward.
-    return sorted(events, key=lambda entry: _end(entry[0], file))
+    return sorted(events, key=lambda entry: end_of(entry[0], file))
 
 
 @once
 def pass_ends(owner: cst.CSTNode, file: File) -> list[tuple[int, int]]:
     """Where the calls of those passes end, in the same order."""
-    return [_end(event.call, file) for event in _events(owner, file)]
+    return [end_of(event.call, file) for event in passes_in(owner, file)]
 
 
 def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) -> list[Event]:
@@ -171,7 +185,7 @@ def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) 
     while isinstance(call, cst.Attribute | cst.Subscript):
         call = call.value
     made = file.code(call)
-    events = [event for event in _events(owner, file) if file.code(event.call) != made]
+    events = [event for event in passes_in(owner, file) if file.code(event.call) != made]
     for node in file.inside(owner, cst.Call):
         if (file.function(node) or file.module) is not owner:
             continue
@@ -179,7 +193,7 @@ def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) 
         name = called.removeprefix(f"{text}.")
         if called == text or (name != called and EVALUATES.search(name) and not NO_PASS.search(name)):
             events.append(Event(node, frozenset({Pass.FORWARD}), False))
-    return sorted(events, key=lambda entry: _end(entry[0], file))
+    return sorted(events, key=lambda entry: end_of(entry[0], file))
 
 
 def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pass]) -> bool:
@@ -191,7 +205,7 @@ def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pas
             for entry in file.ancestors(node)
             if isinstance(entry, CONDITIONAL) and not _asks_for_units(entry, file)
         ]
-        if _excludes(node, place, file):
+        if excludes(node, place, file):
             continue
         found |= passes
         if not may_run_none and all(entry in around for entry in branches):
@@ -208,7 +222,7 @@ def _asks_for_units(branch: cst.CSTNode, file: File) -> bool:
     return is_unit or UNITS.fullmatch(test) is not None
 
 
-def _excludes(node: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:
+def excludes(node: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` and ``place`` stand in two arms of one test."""
     mine = dict(_arms(place, file))
     return any(mine.get(test, arm) is not arm for test, arm in _arms(node, file))
@@ -222,7 +236,7 @@ def _arms(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.CSTNode, cst.CSTN
 
 def _kinds(call: cst.Call, file: File) -> tuple[frozenset[Pass], bool] | None:
     """What may be the last pass after ``call``, and whether it may run none; None where it runs none."""
-    kind = _kind(call, file)
+    kind = kind_of(call, file)
     known = None if kind is None else (frozenset({kind}), False)
     text = dotted(call.func)
     if text is None or kind in (Pass.BACKWARD, Pass.RESHARD) or sharded(call.func, file).certainty is not Certainty.NO:
@@ -234,7 +248,7 @@ def _kinds(call: cst.Call, file: File) -> tuple[frozenset[Pass], bool] | None:
     return left - {Pass.UNKNOWN}, Pass.UNKNOWN in left
 
 
-def _kind(call: cst.Call, file: File) -> Pass | None:
+def kind_of(call: cst.Call, file: File) -> Pass | None:
     func = call.func
     if may_wrap(call, file) or file.resolved(func) in SHARDING:
         return Pass.RESHARD
@@ -272,6 +286,6 @@ def _position(node: cst.CSTNode, file: File) -> tuple[int, int]:
     return span.line, span.column
 
 
-def _end(node: cst.CSTNode, file: File) -> tuple[int, int]:
+def end_of(node: cst.CSTNode, file: File) -> tuple[int, int]:
     span = file.span(node)
     return span.end_line, span.end_column

@@ -21,6 +21,7 @@ ARGUMENT = "sharding_strategy"
 #: Where FSDP1's constructor takes the strategy by its position.
 POSITION = 2
 ENUM = "ShardingStrategy"
+ORIGINALS = "use_orig_params"
 #: What a value may pass through on its way; more is not followed.
 DEPTH = 12
 NOTHING = ast.Constant(None)
@@ -34,7 +35,13 @@ def stays_gathered(model: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that FSDP1 keeps ``model`` gathered after forwards, and after backwards that reduce nothing."""
     if "keeps_gathered" not in file.project.flags:
         return Certainty.NO
-    names = _strategies(model, file)
+    found = placed_wrap_of(element_text(model) or "", file.scope(model), file)
+    return stays_gathered_by(found[1], found[0], file) if found is not None else Certainty.MAYBE
+
+
+def stays_gathered_by(call: ast.Call, path: str, file: File) -> Certainty:
+    """As :func:`stays_gathered`, of the model that ``call`` in the file at ``path`` wraps."""
+    names = _given(call, path, file)
     if names is None:
         return Certainty.MAYBE
     if names.isdisjoint(ZERO2):
@@ -47,20 +54,29 @@ def may_be_whole(model: cst.BaseExpression, file: File) -> bool:
     """Whether every rank of ``model`` may have its parameters whole, as under NO_SHARD."""
     if "unsharded" not in file.project.flags:
         return False
-    names = _strategies(model, file)
+    found = placed_wrap_of(element_text(model) or "", file.scope(model), file)
+    names = _given(found[1], found[0], file) if found is not None else None
     return names is None or "NO_SHARD" in names
 
 
-def _strategies(model: cst.BaseExpression, file: File) -> set[str] | None:
-    """The strategies that ``model`` may be wrapped with; None where they are not known."""
-    found = placed_wrap_of(element_text(model) or "", file.scope(model), file)
-    if found is None:
-        return None
-    path, call = found
+def _given(call: ast.Call, path: str, file: File) -> set[str] | None:
+    """The strategies that ``call``, which wraps in the file at ``path``, may give; None where they are not known."""
     try:
         return {*_Values(path, file).of_argument(call, ARGUMENT, POSITION)}
     except UnknownValueError:
         return None
+
+
+def keeps_originals(call: ast.Call, path: str, file: File) -> Certainty:
+    """How sure it is that ``call``, which wraps in the file at ``path``, says ``use_orig_params=True``."""
+    try:
+        found = [*_Values(path, file).given(call, ORIGINALS)]
+    except UnknownValueError:
+        return Certainty.MAYBE
+    flags = [one.value if isinstance(one, ast.Constant) else None for one in found]
+    if not any(flag is not False for flag in flags):
+        return Certainty.NO
+    return Certainty.YES if all(flag is True for flag in flags) else Certainty.MAYBE
 
 
 class _Values:
@@ -78,12 +94,17 @@ class _Values:
 
     def of_argument(self, call: ast.Call, name: str, position: int, default: ast.expr = NOTHING) -> Iterator[str]:
         """The strategies that ``call`` may give the parameter ``name``."""
+        yield from self._of([*self.given(call, name, position)] or [default])
+
+    def given(self, call: ast.Call, name: str, position: int | None = None) -> Iterator[ast.expr]:
+        """What ``call`` gives the parameter ``name`` as it is written, dictionaries that it spreads looked into."""
         if any(isinstance(entry, ast.Starred) for entry in call.args):
             raise UnknownValueError
-        given = [*call.args[position : position + 1], *(one.value for one in call.keywords if one.arg == name)]
+        placed = call.args[position : position + 1] if position is not None else []
+        given = [*placed, *(one.value for one in call.keywords if one.arg == name)]
         spread = [one.value for one in call.keywords if one.arg is None]
         inside = [entry for value in spread if not given for entry in self._entries(value, name)]
-        yield from self._of([*given, *inside] or [default])
+        yield from (*given, *inside)
 
     def _of(self, values: Iterable[ast.expr]) -> Iterator[str]:
         for value in values:
@@ -114,7 +135,7 @@ class _Values:
         home, _, name = self.aliases.get(text, "").rpartition(".")
         homes = [path for path in self.file.project.sources if home and module_name(path) == home]
         takers = [node for node in self.nodes if isinstance(node, Function) and text in _parameters(node)]
-        values = self._assigned(text)
+        values = self._assigned(text) or self._of_field(text)
         if not values and not takers and not homes:
             raise UnknownValueError
         deeper = _Values(self.path, self.file, self.depth - 1)
@@ -123,6 +144,26 @@ class _Values:
             yield from _Values(path, self.file, self.depth - 1)._of_name(name)
         for function in takers:
             yield from deeper._of_parameter(function, text)
+
+    def _of_field(self, text: str) -> list[ast.expr]:
+        """What the one class with a field of that name gives it: by default, and where its objects are made."""
+        field = text.rpartition(".")[2]
+        owners = [node for node in self.nodes if isinstance(node, ast.ClassDef) and _default(node, field) is not None]
+        if field == text or len(owners) != 1:
+            return []
+        nodes = [one for source in self.file.project.sources.values() for one in walk(parsed(source))]
+        if any(
+            isinstance(one, ast.Attribute) and one.attr == field and isinstance(one.ctx, ast.Store) for one in nodes
+        ):
+            raise UnknownValueError
+        # A class that reads its fields from a command line, a file or a dictionary is not followed.
+        calls = [one for one in nodes if isinstance(one, ast.Call)]
+        made = [one for one in calls if (text_of(one.func) or "").rpartition(".")[2] == owners[0].name]
+        handed = [one for one in calls if owners[0].name in {(text_of(given) or "") for given in one.args}]
+        if not made or handed or any(one.args or any(word.arg is None for word in one.keywords) for one in made):
+            raise UnknownValueError
+        given = [word.value for one in made for word in one.keywords if word.arg == field]
+        return [value for value in (_default(owners[0], field), *given) if value is not None]
 
     def _of_parameter(self, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Iterator[str]:
         """What the calls of ``function``, known by its name, give its parameter ``name``."""
@@ -176,6 +217,11 @@ class _Values:
                 yield from (one.value for one in node.keywords if one.arg == key)
                 for other in (*node.args, *(one.value for one in node.keywords if one.arg is None)):
                     yield from self._entries(other, key)
+
+
+def _default(owner: ast.ClassDef, field: str) -> ast.expr | None:
+    fields = [one for one in owner.body if isinstance(one, ast.AnnAssign) and text_of(one.target) == field]
+    return fields[0].value if fields else None
 
 
 def _literal(node: ast.expr) -> Iterator[str]:

@@ -64,6 +64,8 @@ class Entered:
     programs: Programs = field(default_factory=Programs)
     _entries: dict[Site, bool] = field(default_factory=dict)
     _exits: dict[Site, frozenset[Pass]] = field(default_factory=dict)
+    _starts: dict[Site, frozenset[Pass]] = field(default_factory=dict)
+    _followers: dict[Site, bool] = field(default_factory=dict)
 
     def without(self, apart: frozenset[str], values: frozenset[str]) -> Entered:
         """The same of all files but those ``apart``; ``values`` are the names that the others call as values."""
@@ -84,6 +86,21 @@ class Entered:
         for site in self.called(path, scope, callee):
             found |= self._leaves(site)
         return frozenset(found)
+
+    def begins(self, path: str, scope: str, callee: str) -> frozenset[Pass]:
+        """What may be the first pass in a call of ``callee`` in ``scope``; empty where no function is known."""
+        found: set[Pass] = set()
+        for site in self.called(path, scope, callee):
+            found |= self._begins(site)
+        return frozenset(found)
+
+    def before_backward(self, path: str, scope: str) -> bool:
+        """Whether some caller of ``scope`` runs a backward after its call, and no other pass before that."""
+        site = (path, scope)
+        if site not in self._followers:
+            self._followers[site] = False
+            self._followers[site] = any(self._is_followed(caller, at, site) for caller, at in self._calls_of(site))
+        return self._followers[site]
 
     def is_given_model(self, name: str) -> Certainty:
         """How sure it is that a call of ``name`` gets a sharded model, or its parameters; NO where others get none."""
@@ -108,11 +125,7 @@ class Entered:
         name = called_as(scope)
         if not scope:
             return False
-        callers = [
-            (caller, position)
-            for caller, position in self.callers.get(name, ())
-            if site in self.called(*caller, self.steps[caller][position].callee)
-        ]
+        callers = self._calls_of(site)
         if not callers:
             return name in self.values and self._evaluates
         for caller, position in callers:
@@ -123,6 +136,37 @@ class Entered:
             if Pass.FORWARD in passes or (Pass.UNKNOWN in passes and self.after_forward(*caller)):
                 return True
         return False
+
+    def _calls_of(self, site: Site) -> list[tuple[Site, int]]:
+        """The calls that may run the function at ``site``, each as its function and its number there."""
+        return [
+            (caller, position)
+            for caller, position in self.callers.get(called_as(site[1]), ())
+            if site in self.called(*caller, self.steps[caller][position].callee)
+        ]
+
+    def _is_followed(self, caller: Site, position: int, site: Site) -> bool:
+        place = self.steps[caller][position]
+        around = {(line, column): arm for line, column, arm in place.arms}
+        for step in self.steps[caller][position + 1 :]:
+            if any(around.get((line, column), arm) != arm for line, column, arm in step.arms):
+                continue
+            if first := self._first(caller, step):
+                return first == {Pass.BACKWARD}
+        return caller != site and self.before_backward(*caller)
+
+    def _first(self, site: Site, step: Step) -> frozenset[Pass]:
+        """The first pass that ``step`` runs; empty where it runs none."""
+        passes = self._passes(site, step) - NOTHING
+        called = self.begins(*site, step.callee)
+        return called or passes
+
+    def _begins(self, site: Site) -> frozenset[Pass]:
+        if site not in self._starts:
+            self._starts[site] = frozenset()
+            found = (self._first(site, step) for step in self.steps.get(site, ()))
+            self._starts[site] = next((one for one in found if one), frozenset())
+        return self._starts[site]
 
     def _before(self, site: Site, position: int) -> frozenset[Pass]:
         """Everything that may have been the last pass before a step, loops followed around once."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.endings import UNKNOWN, Ending, endings_in
 from fsdp_rules.project.texts import element_text
 from fsdp_rules.project.walking import walk
 
@@ -42,13 +43,14 @@ class Part(enum.IntEnum):
 class ModuleClass:
     """What a class says of itself: its dotted bases, what its constructor calls, and what it reads of ``self``.
 
-    ``is_called``: it has a ``forward``, as modules have.
+    ``is_called``: it has a ``forward``, as modules have; ``ends``: the parts with whose output that may end.
     """
 
     bases: tuple[str, ...]
     calls: tuple[str, ...]
     reads: frozenset[str]
     is_called: bool = False
+    ends: tuple[Ending, ...] = UNKNOWN
 
 
 class Fitted(NamedTuple):
@@ -66,7 +68,8 @@ def classes_in(nodes: Iterable[ast.AST], aliases: Aliases) -> dict[str, ModuleCl
         if isinstance(node, ast.ClassDef) and node.bases:
             bases = tuple(full for base in node.bases if (full := aliases.dotted(base)) is not None)
             is_called = any(isinstance(one, ast.FunctionDef) and one.name == "forward" for one in node.body)
-            found[node.name] = ModuleClass(bases, tuple(_made(node, aliases)), frozenset(_read(node)), is_called)
+            made, read = tuple(_made(node, aliases)), frozenset(_read(node))
+            found[node.name] = ModuleClass(bases, made, read, is_called, endings_in(node))
     return found
 
 

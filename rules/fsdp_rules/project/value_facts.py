@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fsdp_rules.project.endings import Ending
 from fsdp_rules.project.flow import Certainty
 
 #: Lines from 1 and columns from 0, of the first character and behind the last.
@@ -27,9 +28,13 @@ NOTHING = Fact()
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """The facts of each file, by the positions of its expressions."""
+    """The facts of each file, by the positions of its expressions.
+
+    ``ends`` are the parts that the classes of all files may end with, by last names, where some rule may ask for them.
+    """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

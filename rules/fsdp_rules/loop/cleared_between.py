@@ -1,0 +1,86 @@
+"""Rule for gradients that are cleared between a forward and its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.loop._cleared_between import kept_clearing
+from fsdp_rules.loop._parameter_reads import parameter_reads
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+KEEPS = "FSDP1 adds to the old gradients of a unit that ends the model; this clears them"
+MOVE = "move this above the forward, where both clear all gradients, and compare the losses"
+NOTHING = "this clears nothing, as under FSDP1: what is registered up to the backward are gathered parameters"
+ABOVE = "to clear the gradients, move this above the forward"
+UNSURE = "if the strategy keeps units gathered, with use_orig_params=True: FSDP1 keeps gradients that this now clears"
+
+
+class ClearedBetween(Rule):
+    """zero_grad() between a forward and its backward.
+
+    With `use_orig_params=True`, and SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2, FSDP1 keeps units gathered from their forward
+    to their backward, and does not look at the gradients of the original parameters on the way. What an optimizer sets
+    to None is looked at by the root as its backward starts. A unit whose output is the output of the whole model
+    starts first, and adds the new gradient to the old one; so does a unit that has parameters of several optimizers,
+    where not all of them are cleared. FSDP2 clears all gradients wherever an optimizer does. What is registered
+    in the model on the way is gathered under both: `model.zero_grad()`, and a loop over `model.parameters()`, clear
+    nothing, so that they are left as they are. Nothing differs under the other strategies, without
+    `use_orig_params=True`, with `set_to_none=False`, and above the forward.
+    """
+
+    id = "FSDP238"
+    name = "cleared-between"
+    shim = True
+    markers = (".zero_grad(",)
+    what_to_test = "Compare the losses of the first three steps with those of the old code."
+    visits = (cst.Module,)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+def train(net, batches):
+    net.head = FSDP(net.head, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
+    model = FSDP(net, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        loss = model(batch).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def train(net, batches):
+    fully_shard(net.head, reshard_after_forward=False)
+    model = fully_shard(net, reshard_after_forward=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        loss = model(batch).sum()
+        # TODO(fsdp-migrate FSDP238): FSDP1 adds to the old gradients of a unit that ends the model; this clears them
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Every place that clears gradients of which FSDP1 keeps some."""
+        if "fsdp1" not in file.project.flags:
+            return
+        for place, part, clears in parameter_reads(file):
+            found = kept_clearing(place, part, file) if clears else None
+            if found is None:
+                continue
+            if found.kept is not Certainty.YES:
+                yield Diagnosis(place, Level.REVIEW, UNSURE, MOVE)
+            elif found.by_optimizer:
+                yield Diagnosis(place, Level.MANUAL, KEEPS, MOVE)
+            else:
+                yield Diagnosis(place, Level.INFO, NOTHING, ABOVE)

@@ -1,0 +1,41 @@
+"""Whether what a model gives may be the very tensor that one of its units has computed, by the policies of a tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.walking import walk
+
+#: Policies that name the classes of the units, by the argument that does; of any other policy nothing is known.
+BY_CLASS = {"ModuleWrapPolicy": "module_classes", "transformer_auto_wrap_policy": "transformer_layer_cls"}
+OTHER_POLICIES = ("CustomPolicy", "size_based_auto_wrap_policy", "always_wrap_policy", "lambda_auto_wrap_policy")
+
+
+def unit_classes(trees: Iterable[ast.Module]) -> frozenset[str] | None:
+    """The classes that the policies of some files name as units; None where one of the policies names none."""
+    found: set[str] = set()
+    for node in (node for tree in trees for node in walk(tree)):
+        name = (text_of(node) or "").rpartition(".")[2] if isinstance(node, ast.Name | ast.Attribute) else ""
+        is_lambda = isinstance(node, ast.keyword) and isinstance(node.value, ast.Lambda)
+        # A policy of one's own is a function that is asked whether to look inside.
+        is_own = isinstance(node, ast.arg) and node.arg == "recurse"
+        if name in OTHER_POLICIES or is_lambda or is_own:
+            return None
+        for value in _given(node):
+            listed = value.elts if isinstance(value, ast.Set | ast.List | ast.Tuple) else []
+            texts = [text for one in listed if (text := text_of(one)) is not None]
+            if not texts or len(texts) < len(listed):
+                return None
+            found |= {text.rpartition(".")[2] for text in texts}
+    return frozenset(found)
+
+
+def _given(node: ast.AST) -> list[ast.expr]:
+    """The classes that the call ``node`` of a policy, or of a partial of one, is given."""
+    if not isinstance(node, ast.Call):
+        return []
+    called = {(text_of(one) or "").rpartition(".")[2] for one in (node.func, *node.args)} & BY_CLASS.keys()
+    given = [word.value for policy in called for word in node.keywords if word.arg == BY_CLASS[policy]]
+    return given + (node.args[:1] if "ModuleWrapPolicy" in called else [])
