@@ -38,6 +38,18 @@ def grouped(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([{"params": wide, "weight_decay": 0.1}, {"params": narrow, "lr": 0.05}], lr=0.01)
 
 
+def by_width(model: nn.Module) -> list[dict[str, Any]]:
+    table: dict[float, list[nn.Parameter]] = {}
+    for param in model.parameters():
+        table.setdefault(0.1 if param.dim() > 1 else 0.0, []).append(param)
+    return [{"params": params, "weight_decay": decay} for decay, params in table.items()]
+
+
+LATE: dict[str, tuple[Callable[[nn.Module], Any], Callable[[Any], torch.optim.Optimizer]]] = {
+    "groups": (by_width, lambda groups: torch.optim.AdamW(groups, lr=0.01)),
+    "a list": (lambda model: list(model.parameters()), lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)),
+    "an own attribute": (lambda model: tuple(model.parameters()), Signs),
+}
 MAKERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
     "AdamW": grouped,
@@ -59,13 +71,18 @@ WRAPS = {"whole": whole, "by hand": by_hand}
 FACES: dict[str, Any] = {"fsdp1": FSDP1, "FSDP": fsdp_compat.FSDP, "shard": fsdp_compat.shard}
 
 
-def trained(rank: int, world_size: int, face: str, maker: str, wrap: str) -> Outcome:
+def trained(rank: int, world_size: int, face: str, maker: str, wrap: str, gathered: bool = False) -> Outcome:
     model: Any = build()
-    optimizer = MAKERS[maker](model)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    late = LATE[maker.removeprefix("late: ")] if maker.startswith("late: ") else None
+    held = MAKERS[maker](model) if late is None else late[0](model)
     losses = []
     with quiet_fsdp1():
         model = WRAPS[wrap](FACES[face], model, use_orig_params=True)
+        if gathered:
+            # A forward without backward leaves FSDP2's root whole.
+            loss_of(model, rank, 0)
+        optimizer = held if late is None else late[1](held)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
         for step in range(4):
             optimizer.zero_grad()
             loss = loss_of(model, rank, step)
@@ -85,6 +102,14 @@ def trained(rank: int, world_size: int, face: str, maker: str, wrap: str) -> Out
 )
 def test_they_train_as_under_fsdp1(pool: Pool, maker: str, wrap: str, face: str) -> None:
     theirs, ours = (pool.run(trained, ranks(2), side, maker, wrap) for side in ("fsdp1", face))
+    for first, second in zip(theirs, ours, strict=True):
+        assert_same(first, second)
+
+
+@pytest.mark.parametrize("face", ["FSDP", "shard"])
+@pytest.mark.parametrize(("maker", "gathered"), [("groups", False), ("a list", True), ("an own attribute", False)])
+def test_groups_that_were_collected_before_train(pool: Pool, maker: str, gathered: bool, face: str) -> None:
+    theirs, ours = (pool.run(trained, ranks(2), side, f"late: {maker}", "whole", gathered) for side in ("fsdp1", face))
     for first, second in zip(theirs, ours, strict=True):
         assert_same(first, second)
 

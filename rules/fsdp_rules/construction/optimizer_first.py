@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.early_groups import EarlyGroups, early_groups
 from fsdp_rules.construction._plan.early_optimizers import (
     EarlyOptimizer,
     early_optimizers,
@@ -66,6 +67,9 @@ def build(model):
                 said = self._moved(early, file) if early.moves else self._relinked(early, file)
                 # What a human has to change first is nothing to write more code around.
                 yield _by_hand(early) if said.edits and is_left(node, file) else said
+            for groups in early_groups(node, file):
+                said = self._collected(groups, node, file)
+                yield _collected_by_hand(groups) if said.edits and is_left(node, file) else said
             for given in given_optimizers(node, file):
                 yield self._given(given, node, file)
         if isinstance(node, cst.Call) and file.project.unwrapped:
@@ -112,6 +116,31 @@ def build(model):
             ),
         )
 
+    def _collected(self, groups: EarlyGroups, call: cst.Call, file: File) -> Diagnosis:
+        """The verdict about parameters that are collected before the wrap, for an optimizer that is built after it."""
+        name, model, collected = groups.name, groups.model, groups.collected
+        if groups.moves:
+            said = f"{name} is collected after {model} is sharded, since FSDP2 makes new parameters{groups.note}"
+            edits = (remove(collected), InsertAfter(groups.anchor, lambda code: code(collected)))
+            return Diagnosis(collected, Level.REVIEW if groups.note else Level.SAFE, said, edits=edits)
+        wrap, statement = file.statement(call), file.statement(groups.optimizer)
+        target = dotted(wrap.targets[0].target) if isinstance(wrap, cst.Assign) else None
+        built = dotted(statement.targets[0].target) if isinstance(statement, cst.Assign) else None
+        if target is None or built is None or not file.settings.may_help or groups.elsewhere:
+            return _collected_by_hand(groups)
+        relink, guard = file.ref("fsdp_compat.relink_optimizer"), file.ref("fsdp_compat.guard_optimizers")
+        module = wrapped_module(call) or call
+        return Diagnosis(
+            groups.optimizer,
+            Level.REVIEW,
+            f"{name} is collected before {model} is sharded, and {built} gets the new parameters{groups.note}",
+            f"if possible, collect {name} after the model is sharded",
+            edits=(
+                InsertBefore(wrap, lambda code: f"{guard}({code(module)})"),
+                InsertAfter(statement, lambda code: f"{relink}({built}, {target})"),
+            ),
+        )
+
     def _moved(self, early: EarlyOptimizer, file: File) -> Diagnosis:
         return Diagnosis(
             early.built,
@@ -133,6 +162,15 @@ def build(model):
             f"if possible, build {name} after the model is sharded",
             edits=(InsertAfter(early.anchor, lambda code: f"{relink}({name}, {model})"),),
         )
+
+
+def _collected_by_hand(groups: EarlyGroups) -> Diagnosis:
+    return Diagnosis(
+        groups.optimizer,
+        Level.MANUAL,
+        f"{groups.name} has parameters that {groups.model} no longer has once it is sharded: the steps train nothing",
+        f"collect {groups.name} after the model is sharded",
+    )
 
 
 def _by_hand(early: EarlyOptimizer) -> Diagnosis:

@@ -6,6 +6,7 @@ that builds its optimizer first worked there; here its steps would change tensor
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -23,7 +25,7 @@ from fsdp_compat.messages import shortened
 from fsdp_compat.optimizers.mixed_groups import leave_open_again, step_one_by_one_where_mixed
 from fsdp_compat.torch_.assigned_data import note_data, refuse_assigned_data
 from fsdp_compat.torch_.gathering import gathered_copies, is_left_alone
-from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run
+from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run, managed_parameters
 from fsdp_compat.torch_.versions import TRACES_UNITS
 from fsdp_compat.units import Place, parameter_at
 
@@ -63,6 +65,7 @@ def watch(
     if _shardings == 0:
         register_optimizer_step_pre_hook(_before_step)
         register_optimizer_step_post_hook(_after_step)
+        _follow_in_new_groups()
     _shardings += 1
 
 
@@ -90,6 +93,32 @@ def survivors(module: nn.Module) -> dict[torch.Tensor, str]:
     parts = set(module.modules())
     alive: list[tuple[torch.Tensor, Replacement]] = list(_replaced.items())  # type: ignore[no-untyped-call]
     return {param: found.fqn for param, found in alive if found.module() in parts and replacement_of(param) is not None}
+
+
+def _follow_in_new_groups() -> None:
+    """Let optimizers that are built later, of parameters from before the sharding, hold those of the model.
+
+    FSDP1 with ``use_orig_params=True`` keeps the parameters, so that groups may be collected before it wraps.
+    """
+    add = Optimizer.add_param_group
+
+    @functools.wraps(add)
+    def add_and_follow(self: Optimizer, param_group: dict[str, Any]) -> None:
+        add(self, param_group)
+        held = self.param_groups[-1]["params"]
+        held[:] = [_followed(param) for param in held]
+
+    Optimizer.add_param_group = add_and_follow  # type: ignore[method-assign]
+
+
+def _followed(param: torch.Tensor) -> torch.Tensor:
+    """The shards that ``param`` lives on in, or ``param`` itself."""
+    found = replacement_of(param)
+    current = found.current() if found is not None and found.lives_on else None
+    if current is None or isinstance(current, DTensor):
+        return param if current is None else current
+    managed = [one for unit in filter(_is_sharded, _sharded_modules) for one in managed_parameters(unit)]
+    return next((one.sharded for one in managed if one.unsharded is current), param)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

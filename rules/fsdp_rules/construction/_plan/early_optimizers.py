@@ -68,7 +68,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
                 continue
             later = [one for one in calls if wraps_part(one, model, file) and file.span(one) > file.span(built)]
             anchor = _anchor(call, built, file)
-            whole = model in {dotted(module) for module in _modules(call, file)}
+            whole = is_wrapped_by(call, model, file)
             found.append(
                 EarlyOptimizer(
                     built,
@@ -77,7 +77,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
                     moves=len(later) == 1
                     and whole
                     and not _is_held_by_name(parameters, model, file)
-                    and _may_move(built, anchor, file),
+                    and may_move(built, anchor, file),
                     speaks=_speaks(call, anchor, [(one, _anchor(one, built, file)) for one in later], file),
                     elsewhere=file.fsdp1(call.func) not in WRAPPERS,
                     note=untrained(call) if file.fsdp1(call.func) == FSDP else "",
@@ -197,13 +197,21 @@ def _belongs(module: cst.BaseExpression, model: str, file: File) -> bool:
     return False
 
 
+def is_wrapped_by(call: cst.Call, model: str, file: File) -> bool:
+    """Whether ``call`` wraps the whole of ``model``, and no part of it."""
+    return model in {dotted(module) for module in _modules(call, file)}
+
+
 def _anchor(call: cst.Call, built: cst.Assign, file: File) -> cst.CSTNode:
-    """The statement of ``call``, or the outermost loop around it that neither builds nor names the optimizer.
+    return anchor_of(call, built, file.code(built.targets[0].target), file)
+
+
+def anchor_of(call: cst.Call, built: cst.CSTNode, name: str, file: File) -> cst.CSTNode:
+    """The statement of ``call``, or the outermost loop around it that neither has ``built`` in it nor names ``name``.
 
     A loop that names it trains with it, or unpacks it together with its model, and behind the loop is too late.
     """
     inside = set(file.ancestors(built))
-    name = file.code(built.targets[0].target)
     loops = [
         entry
         for entry in file.ancestors(call)
@@ -259,7 +267,7 @@ def _is_held_by_name(parameters: cst.BaseExpression, model: str, file: File) -> 
     return any(name != root and model in models_read(value, file) for name, value in _assigned(parameters, file))
 
 
-def _may_move(built: cst.Assign, wrapping: cst.CSTNode, file: File) -> bool:
+def may_move(built: cst.Assign, wrapping: cst.CSTNode, file: File) -> bool:
     """Whether both stand in one block and nothing from the one to the other reads or changes what the optimizer is."""
     block = file.block(built)
     first, last = file.layout.number(built), file.layout.number(wrapping)

@@ -1,0 +1,135 @@
+"""Parameters that a program collects before it wraps the model, and builds an optimizer of afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.construction._plan.early_optimizers import (
+    WRAPPERS,
+    anchor_of,
+    is_wrapped_by,
+    may_move,
+    models_read,
+    parameters_of,
+    untrained,
+    wraps,
+    wraps_part,
+)
+from fsdp_rules.file.expressions import names_in
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.wrapping import assignments
+
+#: How many names an optimizer's parameters are followed through.
+DEEP = 5
+#: What a dictionary of parameters is asked for.
+VIEWS = frozenset({"copy", "items", "values"})
+
+
+@dataclass(frozen=True)
+class EarlyGroups:
+    """The statement ``collected`` collects parameters of ``model`` above a wrap, for ``optimizer`` below it.
+
+    ``moves``: it may stand behind ``anchor`` just as well, the statement (or loop) that wraps. ``elsewhere``: the
+    wrapping call is one of a function of the project. ``note`` says where FSDP1 trained nothing this way.
+    """
+
+    name: str
+    collected: cst.CSTNode
+    optimizer: cst.Call
+    model: str
+    anchor: cst.CSTNode
+    moves: bool
+    elsewhere: bool
+    note: str
+
+
+@once
+def early_groups(call: cst.Call, file: File) -> list[EarlyGroups]:
+    """What is collected above the wrapping ``call`` and trained by an optimizer below it."""
+    if not wraps(call, file):
+        return []
+    scope, line = file.scope(call), file.span(call).line
+    # What the call is told to ignore stays as it is.
+    given = {dotted(one) for kind in (cst.Name, cst.Attribute) for one in file.inside(call, kind)}
+    found: dict[cst.CSTNode, EarlyGroups] = {}
+    for built in file.nodes(cst.Call):
+        if file.scope(built) != scope or file.span(built).line <= line:
+            continue
+        parameters = parameters_of(built, file)
+        if parameters is None or parameters is built:
+            continue
+        for name, statement in _collected(parameters, call, file, DEEP):
+            model = _model(statement, call, file)
+            if model is None or statement in found or name in given:
+                continue
+            anchor = anchor_of(call, statement, name, file)
+            found[statement] = EarlyGroups(
+                name,
+                statement,
+                built,
+                model,
+                anchor,
+                isinstance(statement, cst.Assign)
+                and is_wrapped_by(call, model, file)
+                and may_move(statement, anchor, file),
+                file.fsdp1(call.func) not in WRAPPERS,
+                untrained(call) if file.fsdp1(call.func) == FSDP else "",
+            )
+    return list(found.values())
+
+
+def _collected(node: cst.CSTNode, call: cst.Call, file: File, depth: int) -> Iterator[tuple[str, cst.CSTNode]]:
+    """The names that ``node`` reads as they are, each with the statements above ``call`` that put something into it."""
+    line = file.span(call).line
+    if not depth:
+        return
+    for name in _read(node, file):
+        text = dotted(name) or ""
+        for statement in assignments(file):
+            value = statement.value
+            is_it = len(statement.targets) == 1 and dotted(statement.targets[0].target) == text
+            if not is_it or file.scope(statement) != file.scope(call):
+                continue
+            if value is node or file.span(value).line > file.span(name).line:
+                continue
+            if file.span(value).line < line:
+                yield text, statement
+            yield from _collected(value, call, file, depth - 1)
+        for loop in file.nodes(cst.For):
+            above = file.span(loop).line < line and loop not in file.ancestors(call)
+            if above and file.scope(loop) == file.scope(call) and _fills(loop, text, file):
+                yield text, loop
+
+
+def _read(node: cst.CSTNode, file: File) -> Iterator[cst.Name | cst.Attribute]:
+    """The names and attributes of ``node`` that stand for what they hold: no receiver, and nothing compared with."""
+    for one in (*file.inside(node, cst.Name), *file.inside(node, cst.Attribute)):
+        parent = file.parent(one)
+        if isinstance(parent, cst.Attribute) and parent.attr is one:
+            continue
+        is_receiver = isinstance(parent, cst.Attribute) and parent.attr.value not in VIEWS
+        is_compared = isinstance(parent, cst.ComparisonTarget | cst.Comparison)
+        if isinstance(one, cst.Name | cst.Attribute) and dotted(one) and not is_receiver and not is_compared:
+            yield one
+
+
+def _fills(loop: cst.For, name: str, file: File) -> bool:
+    """Whether the body of ``loop`` does something with ``name``, which it is not over."""
+    inside = any(dotted(use) == name for kind in (cst.Name, cst.Attribute) for use in file.inside(loop.body, kind))
+    return inside and all(dotted(use) != name for use in (loop.iter, *names_in(loop.iter)))
+
+
+def _model(statement: cst.CSTNode, call: cst.Call, file: File) -> str | None:
+    """The model that ``call`` wraps and whose parameters ``statement`` collects."""
+    if isinstance(statement, cst.For):
+        read = models_read(statement.iter, file)
+    elif isinstance(statement, cst.Assign):
+        read = models_read(statement.value, file)
+    else:
+        return None
+    return next((one for one in read if wraps_part(call, one, file)), None)
