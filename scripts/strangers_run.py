@@ -155,7 +155,8 @@ def ordered_sums(world: int) -> Iterator[None]:
     if world <= 2:
         yield
         return
-    scatter, reduce = dist.reduce_scatter_tensor, dist.all_reduce
+    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    scatter, reduce = getattr(dist, name), dist.all_reduce
 
     class Done:
         def wait(self, *_: object) -> bool:
@@ -164,34 +165,37 @@ def ordered_sums(world: int) -> Iterator[None]:
         def is_completed(self) -> bool:
             return True
 
-    def total(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    added = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)  # FSDP2 asks for a mean where FSDP1 divides by itself
+
+    def total(tensor: torch.Tensor, op: Any, group: Any) -> torch.Tensor:
         parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
         dist.all_gather(parts, tensor.contiguous(), group=group)
         for part in parts[1:]:
             parts[0] += part
-        return parts[0]
+        return parts[0] / len(parts) if op == dist.ReduceOp.AVG else parts[0]
 
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        if op != dist.ReduceOp.SUM or not tensor.is_floating_point() or dist.get_world_size(group) <= 2:
+        if op not in added or not tensor.is_floating_point() or dist.get_world_size(group) <= 2:
             return reduce(tensor, op, group, async_op)
-        tensor.copy_(total(tensor, group))
+        tensor.copy_(total(tensor, op, group))
         return Done() if async_op else None
 
-    def reduce_scatter_tensor(
+    def reduce_scatter(
         output: Any,
         input: Any,  # noqa: A002
         op: Any = dist.ReduceOp.SUM,
         group: Any = None,
         async_op: bool = False,
     ) -> Any:
-        if op != dist.ReduceOp.SUM or dist.get_world_size(group) <= 2:
+        if op not in added or dist.get_world_size(group) <= 2:
             return scatter(output, input, op, group, async_op)
         rank = dist.get_rank(group)
-        output.copy_(total(input, group).view(-1)[rank * output.numel() : (rank + 1) * output.numel()].view_as(output))
+        whole = total(input, op, group).view(-1)
+        output.copy_(whole[rank * output.numel() : (rank + 1) * output.numel()].view_as(output))
         return Done() if async_op else None
 
     with (
         mock.patch.object(dist, "all_reduce", all_reduce),
-        mock.patch.object(dist, "reduce_scatter_tensor", reduce_scatter_tensor),
+        mock.patch.object(dist, name, reduce_scatter),
     ):
         yield
