@@ -11,12 +11,20 @@ from torch.distributed.fsdp import FSDPModule
 # A place registers a parameter: module._parameters[name]. Unlike the parameter it survives materialisation.
 Place: TypeAlias = tuple[nn.Module, str]
 
-_WRAPPER_PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+_HIDDEN_PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPER_PREFIXES = (*_HIDDEN_PREFIXES, "_orig_mod.")
 
 
 def clean_name(name: str) -> str:
     """A parameter's name without what FSDP1, activation checkpointing and torch.compile put into it."""
     for prefix in _WRAPPER_PREFIXES:
+        name = name.replace(prefix, "")
+    return name
+
+
+def saved_name(name: str) -> str:
+    """A parameter's name as FSDP1 has it in states: with what torch.compile puts into it."""
+    for prefix in _HIDDEN_PREFIXES:
         name = name.replace(prefix, "")
     return name
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.parity.trees import rewrite_tree, train_tree, tree
 from tests.pool import Pool
 
@@ -30,6 +31,26 @@ TRAIN = """
     if __name__ == "__main__":
         main()
 """
+#: What is noted of an optimizer's state, which is loaded again.
+STATE = """
+        model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=CPU, use_orig_params=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        # A step that no compiled code takes part in.
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        state = FSDP.optim_state_dict(model, optimizer)
+        note(len(state["state"]))
+        note(sum("_orig_mod." in name for name in state["state"]))
+        note(sum("_orig_mod." in name for group in state["param_groups"] for name in group["params"]))
+        for numbered in (True, False):
+            kind = OptimStateKeyType.PARAM_ID if numbered else OptimStateKeyType.PARAM_NAME
+            other = FSDP.rekey_optim_state_dict(state, kind, model, optim=optimizer)
+            state = FSDP.rekey_optim_state_dict(other, OptimStateKeyType.PARAM_NAME, model, optim=optimizer)
+            note(sum("_orig_mod." in str(name) for name in state["state"]))
+        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+        note(sum(one["exp_avg"].sum() for one in FSDP.optim_state_dict(model, optimizer)["state"].values()))
+"""
 FORMS = {
     "the model": ("model = torch.compile(model, backend='eager')", 12),
     "the blocks": (
@@ -50,3 +71,15 @@ def test_the_keys_lose_what_the_finding_says(pool: Pool, tmp_path: Path, form: s
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
     after = train_tree(pool, done.files, tmp_path / "after")
     assert ({tuple(one) for one in before}, {tuple(one) for one in after}) == ({(12, number)}, {(12, 0)})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_shim_keeps_the_names_of_an_optimizers_state(pool: Pool, tmp_path: Path, form: str) -> None:
+    head, _, rest = TRAIN.replace("import Fully", "import OptimStateKeyType, Fully").partition("        model = FSDP(")
+    end = rest.partition("in name for name in state))\n")[2]
+    text = head.replace("COMPILE", FORMS[form][0]) + STATE.lstrip("\n") + end
+    files = tree(train=text)
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    done = rewrite_tree(files, Settings(to="shim"))
+    assert before[0][1] > 0
+    assert train_tree(pool, done.files, tmp_path / "after") == before

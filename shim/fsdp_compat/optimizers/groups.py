@@ -24,7 +24,7 @@ def exported_groups(groups: Sequence[Mapping[str, Any]], held: Held) -> list[dic
     Raises ValueError for a number or name of no parameter of the optimizer.
     """
     by_number = dict(enumerate(held.names.values()))
-    known = set(by_number.values())
+    known = held.saved_names
     exported = []
     for index, group in enumerate(groups):
         names = []
@@ -32,7 +32,7 @@ def exported_groups(groups: Sequence[Mapping[str, Any]], held: Held) -> list[dic
             name = by_number.get(key) if isinstance(key, int) else clean_name(str(key))
             if name is None or name not in known:
                 raise ValueError(f"group {index} of the optimizer's state has {key}, which is not a parameter of it")
-            names.append(name)
+            names.append(known[name])
         values = {key: value for key, value in group.items() if key != "params"}
         exported.append({**copy.deepcopy(values), "params": names})
     return exported

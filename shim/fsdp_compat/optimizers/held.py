@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
-from fsdp_compat.units import clean_name, fsdp_modules
+from fsdp_compat.units import clean_name, fsdp_modules, saved_name
 
 # What an optimizer is built from: parameters, or groups of them.
 OptimInput: TypeAlias = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
@@ -30,6 +30,11 @@ class Held:
     groups: tuple[tuple[str, ...], ...]
     raw_names: dict[str, str]
     order: tuple[torch.Tensor, ...]
+
+    @property
+    def saved_names(self) -> dict[str, str]:
+        """What each name is in a state: that of a compiled model keeps what torch.compile has put into it."""
+        return {name: saved_name(raw) for name, raw in self.raw_names.items()}
 
     def numbers(self) -> dict[str, int]:
         """The number of each name in the optimizer's state dict."""

@@ -70,7 +70,8 @@ def optim_state_dict(
             }
     if not keep:
         return {}
-    ordered = {name: {key: exported[name][key] for key in order[name]} for name in order}
+    saved = held.saved_names
+    ordered = {saved[name]: {key: exported[name][key] for key in order[name]} for name in order}
     if others:
         logger.info("optimizer state of no parameter is kept as it is: %s", shortened([str(key) for key in others]))
     result: StateDict = {"state": {**ordered, **others}}

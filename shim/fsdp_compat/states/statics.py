@@ -140,14 +140,14 @@ def rekey_optim_state_dict(
     if all(type(key) is wanted for key in states):
         return optim_state_dict
     numbers = held.numbers()
-    keys: dict[Any, Any] = dict(enumerate(numbers)) if wanted is str else numbers
+    keys: dict[Any, Any] = dict(enumerate(held.saved_names[name] for name in numbers)) if wanted is str else numbers
     cleaned = {clean_name(key) if isinstance(key, str) else key: state for key, state in states.items()}
     unknown = [key for key in cleaned if key not in keys]
     if unknown:
         raise ValueError(f"the optimizer holds no parameter {unknown[0]!r}")
     groups = exported_groups(optim_state_dict["param_groups"], held)
     if wanted is int:
-        groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in groups]
+        groups = [{**group, "params": [numbers[clean_name(name)] for name in group["params"]]} for group in groups]
     return {
         "state": {keys[key]: state for key, state in cleaned.items()},
         "param_groups": [{**group, "params": sorted(group["params"])} for group in groups],
