@@ -17,6 +17,7 @@ from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, write
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.passes import Pass, awaits_backward, is_given_loss, last_passes, may_run_between
 from fsdp_rules.model.resharding import reshard_before, reshard_loop
+from fsdp_rules.model.root_parameters import runs_without_graph
 from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_strategies import stays_gathered
@@ -144,17 +145,12 @@ def train(net, batches):
                 "after a forward, this only reaches gathered parameters",
                 ADVICE,
             )
-        # FSDP1 keeps its root gathered over such a forward, and computes with it once more before it sees the change.
         edits = (reshard_before(statement, model, file),)
         if forward is not None:
             message = f"{file.code(model)} is resharded first, and its backward gathers it a second time (FSDP1: once)"
             advice = f"to gather no more often, do this above the forward in line {file.span(forward).line}"
             return Diagnosis(place, Level.REVIEW, message, advice, edits=edits)
-        if not writes(place, model, file):
-            return Diagnosis(place, Level.SAFE, message, edits=edits)
-        message = f"{file.code(model)} is resharded first: its root reads this change at once (FSDP1: one step later)"
-        advice = "if the losses after an evaluation have to be FSDP1's, change the parameters before it"
-        return Diagnosis(place, Level.REVIEW, message, advice, edits=edits)
+        return Diagnosis(place, Level.SAFE, message, edits=edits)
 
 
 def _needs_no_shards(place: cst.CSTNode, model: cst.BaseExpression, forward: cst.Call | None, file: File) -> bool:
@@ -216,7 +212,18 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
     if guard_of(place, file.code(model), file) is Guard.OTHER:
         return False
     changes = clears or zips(place) or (isinstance(place, cst.For) and writes(place, model, file))
+    # No backward frees what ran without a graph.
+    if changes and not clears and runs_without_graph(model, file):
+        return True
     return may_be_gathered(place, held, changes, file, model if is_given(model, file) else None)
+
+
+def changes_gathered(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
+    """Whether a forward may have left gathered what ``place`` changes of ``model``."""
+    held = held_of(model, file)
+    if not _is_gathered(place, model, False, file):
+        return False
+    return runs_without_graph(model, file) or Pass.FORWARD in last_passes(place, file, made_here=held.is_made_here)
 
 
 def may_be_gathered(

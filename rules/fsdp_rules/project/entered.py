@@ -102,6 +102,19 @@ class Entered:
             self._followers[site] = any(self._is_followed(caller, at, site) for caller, at in self._calls_of(site))
         return self._followers[site]
 
+    def before_call(self, path: str, scope: str, names: frozenset[str], after: tuple[int, int]) -> bool:
+        """Whether one of ``names`` is called below ``after`` in ``scope``, or after a call of it, before a backward."""
+        own = [step for step in self.steps.get((path, scope), ()) if step.end > after]
+        ways = [((path, scope), own)]
+        ways += [(site, [*self.steps[site][at + 1 :]]) for site, at in self._calls_of((path, scope))]
+        for site, steps in ways:
+            for step in steps:
+                if self._first(site, step) == {Pass.BACKWARD}:
+                    break
+                if step.callee.rpartition(".")[2] in names:
+                    return True
+        return False
+
     def is_given_model(self, name: str) -> Certainty:
         """How sure it is that a call of ``name`` gets a sharded model, or its parameters; NO where others get none."""
         calls = [(site, self.steps[site][position]) for site, position in self.callers.get(name, ())]

@@ -51,7 +51,7 @@ def test_a_change_in_place_after_an_evaluation_is_for_the_reader() -> None:
         "def run(net, batch):\n    model = FSDP(net, use_orig_params=True)\n    model(batch)\n"
         "    for parameter in model.parameters():\n        parameter.data.mul_(0.9)\n"
     )
-    assert [found.level.value for found in findings(source) if found.rule == "FSDP220"] == ["review"]
+    assert [found.level.value for found in findings(source) if found.rule == "FSDP239"] == ["manual"]
 
 
 def test_a_model_that_was_just_made_is_not_gathered() -> None:
@@ -130,13 +130,13 @@ READS = {
     "average.lerp_(model.head.weight.data, 0.1)": "safe",
     "torch._foreach_copy_(averages, list(model.parameters()))": "safe",
     "keep(model.head.weight).add_(1)": "safe",
-    "model.head.weight.mul_(2)": "review",
-    "model.head.weight.data.view(-1).zero_()": "review",
-    "model.head.weight[0] = 0": "review",
-    "torch.nn.init.ones_(model.head.weight)": "review",
-    "next(model.parameters()).data.zero_()": "review",
-    "torch._foreach_mul_(list(model.parameters()), 0.9)": "review",
-    "torch.nn.utils.vector_to_parameters(vector, model.parameters())": "review",
+    "model.head.weight.mul_(2)": "manual",
+    "model.head.weight.data.view(-1).zero_()": "manual",
+    "model.head.weight[0] = 0": "manual",
+    "torch.nn.init.ones_(model.head.weight)": "manual",
+    "next(model.parameters()).data.zero_()": "manual",
+    "torch._foreach_mul_(list(model.parameters()), 0.9)": "manual",
+    "torch.nn.utils.vector_to_parameters(vector, model.parameters())": "manual",
 }
 
 
@@ -149,7 +149,9 @@ def test_only_what_is_called_on_a_parameter_changes_it(line: str, level: str, ow
         f"    {owner} = FSDP(net, use_orig_params=True)\n    with torch.no_grad():\n        {owner}(x)\n"
         f"        {line.replace('model.', f'{owner}.')}\n"
     )
-    assert {found.level.value for found in findings(source) if found.rule == "FSDP220"} == {level}
+    found = {found.rule: found.level.value for found in findings(source)}
+    assert found["FSDP220"] == "safe"
+    assert found.get("FSDP239", "safe") == level
 
 
 @pytest.mark.parametrize(

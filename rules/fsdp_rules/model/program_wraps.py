@@ -1,0 +1,107 @@
+"""The calls of a program that wrap models, and what is known of the models and the units that they make."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import element_text
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import expand
+from fsdp_rules.model.wrap_arguments import CONSTRUCTOR, parsed, placed_wrap_of
+from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.endings import assigned, chain_of
+from fsdp_rules.project.walking import walk
+
+#: What wraps units inside of a model, beside a policy.
+WRAPS_INSIDE = re.compile(rb"\b(enable_wrap|auto_wrap)\b|(?<!def )(?<![.\w])wrap\(")
+POLICY = "auto_wrap_policy"
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """A call in the file at ``path`` that wraps, and what it is assigned to."""
+
+    path: str
+    call: ast.Call
+    target: ast.expr | None
+    #: Whether it stands in a class that has a forward, whose attributes are parts of a model.
+    in_module: bool = False
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether it puts a part of a model in the place of that part."""
+        if self.target is None or isinstance(self.target, ast.Name):
+            return False
+        return self.in_module or not (text_of(self.target) or "").startswith("self.")
+
+
+def wraps_of(model: cst.BaseExpression | None, file: File) -> list[Wrap]:
+    """Every wrap of the program that ``model`` and its units may come from; those of all where it is not followed."""
+    wraps = [*_wraps(file)]
+    own = placed_wrap_of(element_text(model) or "", file.scope(model), file) if model is not None else None
+    if own is None:
+        return wraps
+    mine = [one for one in wraps if (one.path, one.call.lineno) == (own[0], own[1].lineno)]
+    return [*mine, *(one for one in wraps if one.is_inner and one not in mine)] if mine else wraps
+
+
+def sources_of(file: File) -> list[bytes]:
+    """The files that may run with ``file`` and speak of FSDP."""
+    return [file.project.sources[path] for path in _paths(file)]
+
+
+def has_units(wraps: list[Wrap], sources: list[bytes]) -> bool:
+    """Whether models that ``wraps`` make may have units inside."""
+    words = {word.arg for one in wraps for word in one.call.keywords}
+    inside = any(one.is_inner for one in wraps) or any(WRAPS_INSIDE.search(source) for source in sources)
+    named = None in words and any(POLICY.encode() in source for source in sources)
+    return inside or named or POLICY in words
+
+
+def _paths(file: File) -> list[str]:
+    programs = file.project.entered.programs
+    return [path for path in file.project.sources if programs.may_share(file.path, path)]
+
+
+def _wraps(file: File) -> Iterator[Wrap]:
+    """Every call of the program that wraps, or hands FSDP1's constructor on with arguments for it."""
+    for path in _paths(file):
+        source = file.project.sources[path]
+        aliases = file.project.aliases(path)
+        targets: dict[int, ast.expr] = {}
+        nodes = [*walk(parsed(source))]
+        for node in nodes:
+            for target, value in assigned(node):
+                targets[id(value)] = target
+        inside = {id(one) for node in nodes if _is_module(node) for one in walk(node)}
+        for node in nodes:
+            if isinstance(node, ast.Call) and _is_wrap(node, aliases):
+                yield Wrap(path, node, targets.get(id(node)), id(node) in inside)
+
+
+def _is_module(node: ast.AST) -> bool:
+    return isinstance(node, ast.ClassDef) and "forward" in {getattr(one, "name", "") for one in node.body}
+
+
+def _is_wrap(call: ast.Call, aliases: dict[str, str]) -> bool:
+    def is_constructor(node: ast.expr) -> bool:
+        return expand(text_of(node) or "", aliases).endswith(f".{CONSTRUCTOR}")
+
+    given = [*call.args, *(word.value for word in call.keywords)]
+    return is_constructor(call.func) or (bool(call.keywords) and any(map(is_constructor, given)))
+
+
+def built(wrap: Wrap, sources: list[bytes]) -> list[tuple[str, ...]]:
+    """The classes of the module that ``wrap`` is given, as far as one name is followed; empty ones where unknown."""
+    text = text_of(wrap.call.args[0])
+    if text is None:
+        return [chain_of(wrap.call.args[0])]
+    nodes = (node for source in sources for node in walk(parsed(source)))
+    values = [value for node in nodes for target, value in assigned(node) if text_of(target) == text]
+    made = [chain_of(one) for one in values if one is not wrap.call and text_of(one) is None]
+    return [one for one in made if one[0:1] != (CONSTRUCTOR,)] or [()]

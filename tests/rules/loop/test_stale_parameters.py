@@ -1,0 +1,134 @@
+"""Rule FSDP239: parameters changed after a forward, while FSDP1 has the old ones gathered."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from fsdp_rules.settings import Settings
+from tests.rules.helpers import check_noop, findings
+
+HEAD = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = self.act(block(x))
+        return x
+
+class Headed(Net):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(super().forward(x))
+
+"""
+LOOP = """
+def run(batches, shadow, other):
+    model = {wrap}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+{body}
+"""
+CHANGE = """
+with torch.no_grad():
+    model(batch)
+    for p, s in zip(model.parameters(), shadow):
+        p.copy_(s)
+model(batch).sum().backward()
+optimizer.step()
+"""
+
+
+def levels(source: str, settings: Settings | None = None, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, settings, **others) if found.rule == "FSDP239"]
+
+
+def loop(body: str, wrap: str = "FSDP(Net())", to: str = "native") -> list[str]:
+    text = HEAD + LOOP.format(wrap=wrap, body=textwrap.indent(textwrap.dedent(body).strip(), " " * 8))
+    return levels(text, Settings(to=to))
+
+
+def test_noop_without_fsdp() -> None:
+    check_noop("def swap(model, shadow):\n    for p, s in zip(model.parameters(), shadow):\n        p.copy_(s)\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "for p, s in zip(model.parameters(), shadow):\n        p.copy_(s)",
+        "for p in model.parameters():\n        p.data.mul_(0.5)",
+        "for name, p in model.named_parameters():\n        p.data.lerp_(shadow[name], 0.1)",
+        "for s, p in zip(shadow, model.parameters()):\n        old = p.detach().clone()\n        p.data.copy_(s)",
+    ],
+)
+def test_a_change_after_an_evaluation(change: str) -> None:
+    old = "for p, s in zip(model.parameters(), shadow):\n        p.copy_(s)"
+    assert loop(CHANGE.replace(old, change)) == ["manual"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # After a backward nothing is gathered.
+        "model(batch).sum().backward()\noptimizer.step()\nfor p in model.parameters():\n    p.data.mul_(0.5)",
+        "with torch.no_grad():\n    model(batch)\nfor s, p in zip(shadow, model.parameters()):\n    s.lerp_(p, 0.1)",
+        "for p in model.parameters():\n    p.data.mul_(0.5)\nmodel(batch).sum().backward()",
+    ],
+)
+def test_what_changes_nothing_gathered_is_silent(body: str) -> None:
+    assert loop(body) == []
+
+
+@pytest.mark.parametrize(
+    ("wrap", "expected"),
+    [
+        ("FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({Block}))", []),
+        ("FSDP(Headed(), auto_wrap_policy=ModuleWrapPolicy({Block}))", ["manual"]),
+        ("FSDP(other, auto_wrap_policy=ModuleWrapPolicy({Block}))", ["review"]),
+        ("FSDP(Net(), auto_wrap_policy=size_based_auto_wrap_policy)", ["review"]),
+    ],
+)
+def test_what_the_root_has_itself_decides(wrap: str, expected: list[str]) -> None:
+    assert loop(CHANGE, wrap) == expected
+
+
+def test_a_teacher_that_no_backward_goes_through() -> None:
+    body = """
+loss = (model(batch) - aim(other, batch)).sum()
+with torch.no_grad():
+    teacher(batch)
+loss.backward()
+optimizer.step()
+for t, p in zip(teacher.parameters(), model.parameters()):
+    t.data.mul_(0.9).add_(p.data, alpha=0.1)
+"""
+    assert loop(body, "FSDP(Net())\n    teacher = FSDP(Net())") == ["manual"]
+    with_graph = body.replace("with torch.no_grad():\n    teacher(batch)", "loss = loss + teacher(batch).sum()")
+    assert loop(with_graph, "FSDP(Net())\n    teacher = FSDP(Net())") == []
+
+
+def test_the_shim_computes_alike_and_saves_what_was_changed() -> None:
+    assert loop(CHANGE, to="shim") == ["review"]
+    saved = CHANGE.replace("model(batch).sum().backward()", "torch.save(model.state_dict(), 'x')\nmodel(batch).sum()")
+    assert loop(saved, to="shim") == ["manual"]
