@@ -29,8 +29,8 @@ class StaleParameters(Rule):
 
     After a forward FSDP1 keeps its root gathered until a backward (under SHARD_GRAD_OP all units). What is changed by
     `for p in model.parameters(): p.copy_(...)` is the shard. The next forward computes with what is gathered, and
-    `state_dict()` and `summon_full_params` give that, until a backward frees it. A teacher that no backward goes
-    through stays as it was at its first forward, in all that it computes and saves. FSDP2 is resharded before the
+    `state_dict()` and `summon_full_params` give that, until a backward frees it. A teacher that no backward
+    frees has the values of its first forward in all that it computes and saves. FSDP2 is resharded before the
     change and computes with the new values at once. fsdp_compat computes as FSDP1 does, and its states have what was
     changed.
     """
