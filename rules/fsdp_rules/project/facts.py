@@ -177,7 +177,8 @@ def _index(
         returned=returned_in(nodes, aliases),
         fitted=fitted_in(nodes, aliases),
         words=words_in(tree, path) if MAY_GIVE.search(data) else (),
-        source=data if b"fsdp" in data.lower() else b"",
+        # Names that a star import gives are those of a file that need not say FSDP.
+        source=data if aliases.starred or b"fsdp" in data.lower() else b"",
     )
 
 

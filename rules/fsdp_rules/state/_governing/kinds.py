@@ -5,18 +5,29 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.file.expressions import names_in
-from fsdp_rules.file.file import File
+from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.tree import find
 from fsdp_rules.state._governing.state_settings import Kind
 
 
 def kind_of(node: cst.BaseExpression, file: File) -> Kind:
     """The kind of state that ``node`` names."""
-    known = file.fsdp1(file.value(node)) or ""
+    value = file.value(node)
+    known = file.fsdp1(value) or _by_a_star(value, file)
     for kind in (Kind.FULL, Kind.SHARDED, Kind.LOCAL):
         if known == f"StateDictType.{kind.value}":
             return kind
     return Kind.UNKNOWN
+
+
+def _by_a_star(node: cst.BaseExpression, file: File) -> str:
+    """``node`` as it is written, where only a star import can be what gives the file its first name."""
+    text = dotted(node) or ""
+    root = text.partition(".")[0]
+    named = any(name == root for _, name in file.bindings.found) or root in file.aliases
+    named = named or any(one.name.value == root for one in file.nodes(cst.ClassDef))
+    stars = any(isinstance(one.names, cst.ImportStar) for one in file.nodes(cst.ImportFrom))
+    return text if stars and not named else ""
 
 
 def may_be_local(node: cst.BaseExpression, file: File) -> bool:
