@@ -72,7 +72,8 @@ def build(model):
                 yield _collected_by_hand(groups) if said.edits and is_left(node, file) else said
             for given in given_optimizers(node, file):
                 yield self._given(given, node, file)
-        if isinstance(node, cst.Call) and file.project.unwrapped:
+        # fsdp_compat.shard relinks the optimizers of a process, or stops the step of those that FSDP1 does not train.
+        if isinstance(node, cst.Call) and file.project.unwrapped and not file.settings.prefers_helpers:
             yield from self._stale(node, file)
 
     def _stale(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
@@ -88,7 +89,8 @@ def build(model):
                 node,
                 Level.MANUAL,
                 f"this optimizer is built before {model} is sharded elsewhere: its step would train nothing",
-                f"build it after the sharding, or call fsdp_compat.relink_optimizer(optimizer, {model}) there",
+                f"build it after the sharding, or call fsdp_compat.relink_optimizer(optimizer, {model}) there. Nothing "
+                "is to do where that is fsdp_compat.shard with use_orig_params=True, which relinks it",
             )
 
     def _given(self, given: cst.Param, call: cst.Call, file: File) -> Diagnosis:

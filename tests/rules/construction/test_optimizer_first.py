@@ -385,3 +385,21 @@ def main(model, averagers, k):
     return optimizer
 """
     assert "FSDP117" not in {found.rule for found in findings(source)}
+
+
+BUILD = "import torch\nfrom common import Net\n\ndef build():\n    model = Net()\n    {}\n    return model, optimizer\n"
+
+
+@pytest.mark.parametrize(
+    "built",
+    ["optimizer = torch.optim.SGD(model.parameters())", "optimizer = torch.optim.AdamW(list(model.parameters()))"],
+)
+def test_the_helper_relinks_what_another_file_builds(built: str) -> None:
+    others = {
+        "parallel": HEAD + "\ndef shard(net):\n    return FSDP(net, use_orig_params=True)\n",
+        "train": "from example import build\nfrom parallel import shard\n\nnet, optimizer = build()\nnet = shard(net)\n",
+    }
+    for helpers, expected in (("always", []), ("needed", ["manual"])):
+        settings = Settings(helpers=helpers)
+        said = [one for one in findings(BUILD.format(built), settings, **others) if one.rule == "FSDP117"]
+        assert [one.level.value for one in said] == expected
