@@ -397,7 +397,7 @@ BUILD = "import torch\nfrom common import Net\n\ndef build():\n    model = Net()
 def test_the_helper_relinks_what_another_file_builds(built: str) -> None:
     others = {
         "parallel": HEAD + "\ndef shard(net):\n    return FSDP(net, use_orig_params=True)\n",
-        "train": "from example import build\nfrom parallel import shard\n\nnet, optimizer = build()\nnet = shard(net)\n",
+        "train": "from example import build\nfrom parallel import shard\n\nnet, opt = build()\nnet = shard(net)\n",
     }
     for helpers, expected in (("always", []), ("needed", ["manual"])):
         settings = Settings(helpers=helpers)
