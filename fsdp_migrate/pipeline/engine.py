@@ -170,7 +170,10 @@ class RulesEngine:
         from fsdp_rules.values.by_position import facts_of
 
         start = sorted(path for path, data in sources.items() if self.names_fsdp1(data))
-        facts = facts_of(sources, start, neighbours.importing(start), project.kept.wraps())
+        # A script that runs what another file wraps names nothing of FSDP1 itself.
+        alone = neighbours.importing(start)
+        start += sorted(alone.intersection(sources).difference(start))
+        facts = facts_of(sources, start, alone, project.kept.wraps())
         if "keeps_gathered" not in project.flags:
             return facts
         from fsdp_rules.project.endings import endings_of

@@ -14,6 +14,7 @@ from fsdp_rules.loop._not_sharded_yet import is_filled_before_sharding
 from fsdp_rules.loop._plain_tensors import is_made
 from fsdp_rules.loop._sent import COLLECTIVES, is_collective, sent, sent_together
 from fsdp_rules.loop.hand_reduced import HandReducedNorms
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.parameters import sharded_gradient, sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.tensors import may_be_tensor, same_values
@@ -99,7 +100,12 @@ def train(model, batch):
             return
         yield from _own_optimizers(file)
         told = {found.node for found in HandReducedNorms().visit(file.module, file)}
-        for place in _read(file):
+        read = list(_read(file))
+        # What is computed of a gradient is plain once the gradient is, where both are of one function.
+        mended = {file.function(place) for place in read if not _is_number(place, file)}
+        for place in read:
+            if _is_number(place, file) and file.function(place) in mended:
+                continue
             if place in told or is_summoned(place, file) or is_filled_before_sharding(place, file):
                 continue
             if not is_aware(place, file):
@@ -113,7 +119,7 @@ def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:
         several = model_of_parameters(place, file) is not None or name == "_sync_module_states"
         one = f"{text} is a DTensor under FSDP2, and {name} takes a plain tensor"
         message = f"{name} takes plain tensors, and sharded parameters are DTensors under FSDP2"
-        return Diagnosis(place, Level.MANUAL, message if several else one, SENT)
+        return Diagnosis(place, Level.MANUAL, message if several else one, ADVICE if _is_number(place, file) else SENT)
     if _is_used_on(file.function(place) or file.module, file):
         message = f"{text} is a DTensor under FSDP2, this arithmetic takes a plain shard"
         return Diagnosis(place, Level.MANUAL, message, ADVICE)
@@ -155,13 +161,20 @@ def _read(file: File) -> Iterator[cst.BaseExpression]:
             yield node.value
     for call in file.nodes(cst.Call):
         if is_collective(call, file):
-            yield from (value for value, tensor in sent(call, file) if _is_of_sharded(tensor, file))
+            yield from (
+                value for value, tensor in sent(call, file) if _is_of_sharded(tensor, file) or _is_number(tensor, file)
+            )
             if (together := sent_together(call, file)) is not None:
                 yield together
 
 
 def _is_of_sharded(parameter: cst.BaseExpression, file: File) -> bool:
     return sharded_parameter(parameter, file) is not Certainty.NO
+
+
+def _is_number(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` may be a tensor that is computed of gradients, in whatever place of the project."""
+    return value_of(node, file).number is not Certainty.NO
 
 
 def _is_handed(node: cst.BaseExpression, file: File) -> bool:

@@ -21,6 +21,8 @@ class Fact(NamedTuple):
     parameter: Certainty = Certainty.NO
     parameters: Certainty = Certainty.NO
     gradient: Certainty = Certainty.NO
+    #: A tensor that is computed of gradients.
+    number: Certainty = Certainty.NO
 
 
 NOTHING = Fact()

@@ -15,6 +15,7 @@ class Kind(enum.Enum):
     PART = "a module inside of such a model"
     PARAMETER = "a parameter of one, or a tensor of its values"
     GRADIENT = "the gradient of such a parameter"
+    NUMBER = "a tensor that is computed of such gradients, as a norm"
     OPTIMIZER = "an optimizer over some"
     OTHER_WRAPPER = "a model in DistributedDataParallel or DeepSpeed"
     FUNCTION = "a function of the tree"
@@ -35,7 +36,7 @@ class Kind(enum.Enum):
 
 
 #: The kinds that rules ask for; facts of these are never cut.
-ASKED = frozenset({Kind.MODEL, Kind.PART, Kind.PARAMETER, Kind.GRADIENT})
+ASKED = frozenset({Kind.MODEL, Kind.PART, Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER})
 LASTING = ASKED | {Kind.OPTIMIZER, Kind.OTHER_WRAPPER}
 
 

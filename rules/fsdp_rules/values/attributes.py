@@ -61,7 +61,7 @@ class Attributes:
             self._of_model(owner, name, to)
         elif kind in (Kind.PART, Kind.OTHER_WRAPPER):
             self._of_part(owner, name, to)
-        elif kind in (Kind.PARAMETER, Kind.GRADIENT):
+        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER):
             store.put(to, of_parameter(owner, name, objects))
         elif kind is Kind.OPEN:
             store.put(to, owner)

@@ -17,6 +17,7 @@ _FIELDS = {
     Kind.PART: "part",
     Kind.PARAMETER: "parameter",
     Kind.GRADIENT: "gradient",
+    Kind.NUMBER: "number",
 }
 
 

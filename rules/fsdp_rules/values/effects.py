@@ -11,7 +11,7 @@ from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
 
 _DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
-_COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.CONTAINER})
+_COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.CONTAINER})
 
 
 class Effects(Iteration):
@@ -179,6 +179,23 @@ class Effects(Iteration):
     def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional:
             self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind in _COMPUTED else None)
+
+    def _number(self, given: Arguments, to: int, key: Hashable) -> None:
+        """A tensor of what is computed of gradients, where one is given, or several in a list."""
+
+        def compute(one: Obj) -> None:
+            if one.kind in (Kind.GRADIENT, Kind.NUMBER):
+                self._store.put(to, self._objects.of_model(Kind.NUMBER, one.since))
+            elif one.kind is Kind.CONTAINER:
+                self._store.watch(self._machine.items.all(one), element)
+
+        def element(one: Obj) -> None:
+            if one.kind is not Kind.CONTAINER:
+                compute(one)
+
+        for cell in (*given.positional, *(cell for _, cell in given.keywords)):
+            self._store.watch(cell, compute)
+        self._store.put(to, self._objects.open)
 
     def _compared(self, given: Arguments, to: int, key: Hashable) -> None:
         """A truth value, or a text."""

@@ -120,7 +120,7 @@ class Items:
         self._store.watch(of, enter)
 
     def _sliced(self, owner: Obj, to: int) -> None:
-        if owner.kind in (Kind.CONTAINER, Kind.PARAMETER, Kind.GRADIENT, Kind.OPEN, Kind.PART):
+        if owner.kind in (Kind.CONTAINER, Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.OPEN, Kind.PART):
             self._store.put(to, owner)
 
     def of(self, owner: Obj, key: Obj | None, to: int) -> None:
@@ -148,7 +148,7 @@ class Items:
                 given = self._store.cells()
                 self._store.put(given, key)
                 self._machine.calls.method(owner, "__getitem__", (given,), to)
-        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.PART, Kind.OPEN):
+        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART, Kind.OPEN):
             self._store.put(to, owner)
 
 

@@ -16,9 +16,12 @@ _SECTIONS = {
     Kind.PART: "model",
     Kind.PARAMETER: "tensor",
     Kind.GRADIENT: "tensor",
+    Kind.NUMBER: "tensor",
     Kind.CONTAINER: "container",
     Kind.ATTRIBUTES: "attributes",
 }
+#: Effects of the methods by which a module of the tree gives what the sharded modules in it have.
+_GIVE_PARTS = frozenset({"parameters", "named_parameters", "modules", "named_modules"})
 
 
 class Methods:
@@ -41,6 +44,9 @@ class Methods:
             self._store.put(to, self._objects.open)
         elif effect == "first":
             self._store.put(to, owner)
+        elif effect == "number":
+            is_computed = owner.kind is not Kind.PARAMETER
+            self._store.put(to, self._objects.of_model(Kind.NUMBER, owner.since) if is_computed else self._objects.open)
         elif section == "model":
             self._of_module(effect, owner, to)
         else:
@@ -58,10 +64,10 @@ class Methods:
             for field, cell in given.keywords:
                 attributes.save(owner, field, cell)
             self._store.put(to, owner)
-        elif name in ("parameters", "named_parameters"):
+        elif (effect := table("model").get(name, "")) in _GIVE_PARTS:
             held = self._store.cells()
             attributes.every(owner, held)
-            self._store.watch(held, lambda one: self._of_module(name, one, to) if one.kind is Kind.MODEL else None)
+            self._store.watch(held, lambda one: self._of_module(effect, one, to) if one.kind is Kind.MODEL else None)
         elif name in table("model") and table("model")[name] == "first":
             self._store.put(to, owner)
         else:
