@@ -65,8 +65,11 @@ VARIANTS = {
     "bf16-offload": (f"{BF16} cpu_offload=CPUOffload(offload_params=True),", ""),
     "bf16-prefetch": (f"{BF16} backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True,", ""),
 }
-IMPORTS = """\
+#: A program that names it has no units gathered ahead in forward: recomputations would gather them, too.
+RECOMPUTES = """\
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+"""
+IMPORTS = """\
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 """
@@ -85,11 +88,12 @@ def write_programs(folder: Path, variant: str, kind: str) -> None:
     if kind == "cpu":
         # There FSDP1's state would share the memory that it frees afterwards, and saving it ends the process.
         text = text.replace("offload_to_cpu=True", "offload_to_cpu=False")
+    imports = f"{RECOMPUTES if statement else ''}{IMPORTS}"
     lines = []
     for line in text.splitlines():
         marked = ((ARGUMENTS, arguments), (CHECKPOINTING, statement))
         lines += [line.replace(line.strip(), new) if new else line for mark, new in marked if mark in line] or [line]
-    text = "\n".join(lines).replace("from torch import nn\n", f"from torch import nn\n{IMPORTS}", 1) + "\n"
+    text = "\n".join(lines).replace("from torch import nn\n", f"from torch import nn\n{imports}", 1) + "\n"
     for name in IMPLEMENTATIONS:
         file = folder / name / "llama.py"
         file.parent.mkdir()

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.llama import Shape
+from benchmarks.prefetch_in_flight import measured
+
 MEASURED = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.json"))
 
 
@@ -34,3 +37,10 @@ def test_the_page_about_checkpoints_says_what_was_measured() -> None:
         assert said.format(round(min(values), 1), round(max(values), 1)) in page
     assert f"With {sizes[0]['gib']} and {sizes[1]['gib']} GiB of tensors" in page
     assert "load_average" in found
+
+
+def test_as_many_all_gathers_are_in_flight_as_under_fsdp1() -> None:
+    found = measured(Shape(3, 16, 8, 1), "cpu", 2)
+    assert found["without"]["in_flight"] == {name: [0, 0, 0] for name in ("fsdp1", "native", "shim")}
+    assert found["with"]["in_flight"] == {name: [1, 1, 0] for name in ("fsdp1", "native", "shim")}
+    assert found["with"]["ratio"] == {"native": 1.0, "shim": 1.0}
