@@ -1,0 +1,119 @@
+"""Rule for calls of a model with parameters that are given to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.file import File
+from fsdp_rules.model.program_wraps import wraps_of
+from fsdp_rules.model.sharded import sharded_value
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrap_strategies import keeps_originals
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+
+FUNCTIONS = frozenset({"torch.func.functional_call", "torch.nn.utils.stateless.functional_call"})
+#: Methods of a model that give its own tensors, and what leaves the values of a tensor as they are.
+OWN = frozenset({"named_buffers", "named_parameters", "state_dict"})
+SAME = frozenset({"detach", "requires_grad_"})
+WRITTEN = "FSDP1 writes what is given here into its shards, and computes with it from then on"
+IGNORED = "FSDP1 computes with the model's own parameters here; FSDP2 does where it is sharded, and may raise"
+ADVICE = (
+    "call the model itself where these are its own values; for others, call it inside of summon_full_params, or an "
+    "unsharded copy of the model"
+)
+
+
+class FunctionalCalls(Rule):
+    """torch.func.functional_call.
+
+    A sharded model that is called with other parameters than its own computes with its own under FSDP1: its forward
+    gathers the flat parameter over what was put in place. With `use_orig_params=True` what is of a shard's shape is
+    written into the shard first, for good. FSDP2 writes nothing, computes with its own parameters where it is sharded,
+    and raises in its first forward. Where the model is given its own parameters, and under `torch.vmap`, the two agree.
+    `torch.func.grad` and `jacrev` over a sharded model raise under FSDP1.
+    """
+
+    id = "FSDP240"
+    name = "functional-calls"
+    shim = True
+    markers = ("functional_call",)
+    what_to_test = "Compare the result of the call, and the parameters after it, with those of the old code."
+    visits = (cst.Call,)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def halved(net, batch):
+    model = FSDP(net, use_orig_params=True)
+    values = {name: value.detach() / 2 for name, value in model.named_parameters()}
+    return torch.func.functional_call(model, values, (batch,))
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def halved(net, batch):
+    model = fully_shard(net)
+    values = {name: value.detach() / 2 for name, value in model.named_parameters()}
+    # TODO(fsdp-migrate FSDP240): FSDP1 writes what is given here into its shards, and computes with it from then on
+    return torch.func.functional_call(model, values, (batch,))
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """Every call that gives a sharded model parameters that are not its own."""
+        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+            return
+        if file.resolved(node.func) not in FUNCTIONS or is_summoned(node, file):
+            return
+        given = bind(node, ("module", "parameter_and_buffer_dicts", "args", "kwargs"))
+        model = given.get("module") if given is not None else None
+        if given is None or model is None:
+            return
+        held = sharded_value(model, file)
+        if held is Certainty.NO or _is_own(given.get("parameter_and_buffer_dicts"), file.code(model), file):
+            return
+        wraps = wraps_of(model, file)
+        originals = max((keeps_originals(one.call, one.path, file) for one in wraps), default=Certainty.MAYBE)
+        start = "" if held is Certainty.YES else "if this model is sharded: "
+        if originals is Certainty.NO:
+            yield Diagnosis(node, Level.REVIEW, f"{start}{IGNORED}", ADVICE)
+        else:
+            yield Diagnosis(node, Level.MANUAL, f"{start}{WRITTEN}", ADVICE)
+
+
+def _is_own(node: cst.BaseExpression | None, model: str, file: File, depth: int = 6) -> bool:
+    """Whether ``node`` is made of what ``model`` has itself, the values left as they are."""
+    if node is None or depth == 0:
+        return False
+    if isinstance(node, cst.Name):
+        made = file.objects.origin(node)
+        return made is not node and _is_own(made, model, file, depth - 1)
+    if isinstance(node, cst.Dict):
+        parts = [element.value for element in node.elements if isinstance(element, cst.StarredDictElement)]
+        return len(parts) == len(node.elements) and all(_is_own(one, model, file, depth - 1) for one in parts)
+    if isinstance(node, cst.Tuple | cst.List):
+        return all(_is_own(one.value, model, file, depth - 1) for one in node.elements)
+    if isinstance(node, cst.DictComp):
+        target, value = node.for_in.target, node.value
+        while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
+            value = value.func.value
+        last = target.elements[-1].value if isinstance(target, cst.Tuple) else target
+        return file.code(value) == file.code(last) and _is_own(_listed(node.for_in.iter), model, file, depth - 1)
+    if not isinstance(node, cst.Call):
+        return False
+    if isinstance(node.func, cst.Name) and node.func.value == "dict" and len(node.args) == 1:
+        return _is_own(node.args[0].value, model, file, depth - 1)
+    func = node.func
+    return isinstance(func, cst.Attribute) and func.attr.value in OWN and file.code(func.value) == model
+
+
+def _listed(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What ``values.items()`` lists; any other ``node`` itself."""
+    func = node.func if isinstance(node, cst.Call) else None
+    return func.value if isinstance(func, cst.Attribute) and func.attr.value == "items" else node
