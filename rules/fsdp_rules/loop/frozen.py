@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.gathered import may_reshard_before
 from fsdp_rules.model.containing import containing
+from fsdp_rules.model.guessed import as_guessed
 from fsdp_rules.model.passes import Pass, last_passes
 from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.sharded import sharded, sharded_owner, sharded_part
@@ -83,7 +84,8 @@ def train(net, epochs):
             text = (
                 f"after an eval forward the next reshard would lose this change: {file.code(model)} is resharded first"
             )
-            yield Diagnosis(node, Level.SAFE, text, edits=(reshard_before(file.statement(place), model, file),))
+            edits = (reshard_before(file.statement(place), model, file),)
+            yield as_guessed(Diagnosis(node, Level.SAFE, text, edits=edits), model, file)
             return
         units = f"for unit in {file.code(model)}.modules(): if isinstance(unit, FSDPModule): unit.reshard()"
         yield Diagnosis(

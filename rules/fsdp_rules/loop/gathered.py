@@ -15,6 +15,7 @@ from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_reads import parameter_reads
 from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, writes, zips
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
+from fsdp_rules.model.guessed import as_guessed
 from fsdp_rules.model.passes import Pass, awaits_backward, is_given_loss, last_passes, may_run_between
 from fsdp_rules.model.resharding import reshard_before, reshard_loop
 from fsdp_rules.model.root_parameters import runs_without_graph
@@ -103,10 +104,10 @@ def train(net, batches):
             whole = clears and isinstance(place, cst.Call) and model is part
             optimizer = optimizer_of(model, place, file) if whole else None
             if optimizer is not None and isinstance(place, cst.Call):
-                yield self._by_optimizer(place, model, optimizer, file)
+                yield as_guessed(self._by_optimizer(place, model, optimizer, file), model, file)
                 continue
             if clears and forward is not None and (moved := _moved_above(place, forward, model, file)) is not None:
-                yield moved
+                yield as_guessed(moved, model, file)
                 continue
             statement = file.statement(place)
             block = file.parent(file.parent(statement) or statement)
@@ -115,7 +116,7 @@ def train(net, batches):
                 if before is not None and not clears and not may_run_between(before, place, file):
                     continue
                 resharded[block, file.code(model)] = place
-            yield self._resharded(place, model, forward, file)
+            yield as_guessed(self._resharded(place, model, forward, file), model, file)
 
     def _by_optimizer(self, call: cst.Call, model: cst.BaseExpression, optimizer: str, file: File) -> Diagnosis:
         return Diagnosis(

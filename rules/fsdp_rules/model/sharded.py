@@ -131,6 +131,17 @@ def _is_in_ddp(node: cst.BaseExpression, place: cst.CSTNode, text: str, file: Fi
     return found and is_in_ddp_mode(place, file)
 
 
+def is_guessed(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` may be a sharded model for no better reason than that an unknown object has a method so called.
+
+    Then it may be anything, and no edit that needs a module is safe.
+    """
+    text = element_text(node)
+    if text is None or not file.project.kept.others.find(file.path, file.scope(node), text).by_method:
+        return False
+    return value_of(node, file).model is Certainty.NO and fsdp1_guard(node, text, file) is Guard.NONE
+
+
 def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node``, a name or what a call gives, is a sharded model: for rules that edit nothing."""
     held = sharded(node, file).certainty

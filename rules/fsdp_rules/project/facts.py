@@ -47,6 +47,8 @@ class FileFacts:
     supers: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The name of the rest of the keywords of each function that takes one, by the function's qualified name.
     keywords: dict[str, str] = field(default_factory=dict)
+    #: The parameters of each function that are texts, numbers or paths, by the function's qualified name.
+    plain: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The names that the module itself assigns.
     assigned: frozenset[str] = field(default=frozenset())
     #: The last names of the attributes, of whatever objects, that the file assigns or defines.
@@ -155,6 +157,7 @@ def _index(
         classes=indexer.classes,
         supers=indexer.supers,
         keywords=indexer.keywords,
+        plain=indexer.plain,
         assigned=frozenset(name for scope, name in indexer.assigned if not scope),
         attributes=frozenset(
             name.rpartition(".")[2]

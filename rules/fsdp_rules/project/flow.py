@@ -35,17 +35,19 @@ class Held(NamedTuple):
 
     ``by_name``: nothing but the name of an attribute, of some object, led here. Such a guess is not built on: of it
     only what is sure follows. ``objects``: as an attribute of how many objects, of classes of the tree, it came.
+    ``by_method``: a call of an unknown object led here, by the name of its method.
     """
 
     certainty: Certainty
     origin: Place
     by_name: bool = False
     objects: int = 0
+    by_method: bool = False
 
     @property
-    def order(self) -> tuple[int, bool, int]:
+    def order(self) -> tuple[int, bool, int, bool]:
         """The better reason first."""
-        return -self.certainty, self.by_name, self.objects
+        return -self.certainty, self.by_name, self.objects, self.by_method
 
 
 def seeds(edges: Edges, kind: str, keeps: Callable[[Place], bool] = lambda place: False) -> dict[Place, Held]:
@@ -107,11 +109,11 @@ def _next(place: Place, found: Held, graph: Graph, instances: Instances) -> Iter
         return
     for target, sure in graph.edges.get(place, ()):
         if sure or not (found.by_name or (found.objects and sure is None)):
-            yield target, found if sure else maybe
+            yield target, found if sure else maybe._replace(by_method=found.by_method or sure is None)
     for target, sure in _of_field(place, graph.edges):
         # Objects are too many to be followed to whatever has a method of some name.
         if sure is not None or not found.objects:
-            yield target, found if sure else maybe
+            yield target, found if sure else maybe._replace(by_method=found.by_method or sure is None)
     # Which of a class's objects has the model is not known.
     if not found.by_name and found.objects < min(place.name.count("."), OBJECTS):
         given = maybe._replace(objects=found.objects + 1)

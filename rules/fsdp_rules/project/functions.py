@@ -253,7 +253,13 @@ def _starting(file: FileFacts, owner: str, prefix: str) -> list[Found]:
 
 
 def _parameters(found: list[tuple[FileFacts, str, Sure]], part: str) -> list[tuple[Place, Sure]]:
-    return [(one, sure) for file, qualified, sure in found for one in parameters_of(file, qualified, part)]
+    return [
+        (one, sure)
+        for file, qualified, sure in found
+        for one in parameters_of(file, qualified, part)
+        # A method that has nothing but the name of what is called, and takes a text, is another one.
+        if sure is not None or one.name not in file.plain.get(qualified, ())
+    ]
 
 
 def parameters_of(file: FileFacts, qualified: str, part: str, bound: int = 0) -> list[Place]:

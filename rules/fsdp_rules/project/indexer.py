@@ -22,6 +22,7 @@ from fsdp_rules.project.definitions import (
     switches,
 )
 from fsdp_rules.project.places import ANY, Place, any_name
+from fsdp_rules.project.plain_parameters import plain_parameters
 from fsdp_rules.project.texts import NO_MODEL, OTHER_WRAPPERS, PARAMETERS, lambda_name
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
@@ -44,6 +45,8 @@ class Indexer(Calls):
         self.functions: dict[str, tuple[str, ...]] = {}
         #: The name of the rest of the keywords of each function that takes one.
         self.keywords: dict[str, str] = {}
+        #: The parameters of each function that are no objects.
+        self.plain: dict[str, frozenset[str]] = {}
         #: The last names of the bases of each class, and the methods of them that it calls.
         self.classes: dict[str, tuple[str, ...]] = {}
         self.supers: dict[str, frozenset[str]] = {}
@@ -106,6 +109,8 @@ class Indexer(Calls):
         names = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
         rest = [arg.arg for arg in (arguments.vararg, arguments.kwarg) if arg is not None]
         self.functions[inner] = tuple(names)
+        if plain := plain_parameters(node):
+            self.plain[inner] = plain
         if switches(node):
             self.switchers.add(inner)
         self._asker(inner, node)
