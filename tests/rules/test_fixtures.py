@@ -67,6 +67,7 @@ DIFFERS = {
     "FSDP229-replaced-parts": "FSDP1's model keeps its head, and its wrapper has another",
     "FSDP238-cleared-between": "the gradients of the head, with which the model ends, are cleared each time",
     "FSDP239-stale-parameters": "a forward computes with what was changed after the one before it",
+    "FSDP241-new-names": "gradients are reduced in every second step alone",
     "FSDP226-random-values": "the numbers drawn for DTensors are others",
     "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",
 }
