@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdp_rules.ir.operations import ANY
+from fsdp_rules.project.texts import NO_MODEL
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.machine import Machine
@@ -21,6 +22,9 @@ class Attributes:
         self._all: dict[Obj, list[int]] = {}
         self._loaded: set[tuple[Obj, str, int]] = set()
         self._searched: set[tuple[Class, str, Obj | None, int]] = set()
+        self._saved: set[tuple[Obj, str]] = set()
+        #: Reads of attributes that may be among those which are written under a name that only the program knows.
+        self._waiting: list[tuple[Obj, Class, str, int]] = []
 
     def field(self, owner: Obj, name: str) -> int:
         """The cell of an attribute of one object."""
@@ -81,6 +85,7 @@ class Attributes:
         elif owner.kind not in (Kind.OPEN, Kind.CONSTANT, Kind.EXTERN):
             if owner.kind is Kind.INSTANCE and owner.data[1] is None:
                 owner = self.any_of(owner.data[0])
+            self._saved.add((owner, name))
             self._store.edge(value, self.field(owner, name))
             if owner.kind is Kind.INSTANCE and isinstance(owner.data[0], Class) and owner.data[1] is not None:
                 self._store.edge(value, self._class_field(owner.data[0], name))
@@ -106,7 +111,7 @@ class Attributes:
         if not isinstance(cls, Class):
             return
         if name != ANY:
-            self._store.edge(self.field(owner, ANY), to)
+            self._waiting.append((owner, cls, name, to))
             self._of_class(cls, name, owner, to)
         is_any = site is None
         method = owner.data[2] if is_any else ""
@@ -117,6 +122,16 @@ class Attributes:
         for one in cls.below if is_any else ():
             if not _overrides(one, cls, method):
                 self._reader(one, name, to, is_any)
+
+    def settle(self) -> None:
+        """Take what is written under names that are not known for attributes that nothing writes by their names."""
+        waiting, self._waiting = self._waiting, []
+        for owner, cls, name, to in waiting:
+            family = (cls, *cls.above)
+            owners = (owner, *(self.any_of(one) for one in family))
+            is_written = any((one, name) in self._saved for one in owners)
+            if not is_written and not any(name in one.body.bound for one in family) and not NO_MODEL.search(name):
+                self._store.edge(self.field(owner, ANY), to)
 
     def _reader(self, cls: Class, name: str, to: int, is_any: bool) -> None:
         self._store.edge(self.field(self.any_of(cls), name), to)

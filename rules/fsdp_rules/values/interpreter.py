@@ -56,4 +56,5 @@ class Interpreter:
             self.is_complete = self.store.run()
             if self.is_complete:
                 self.items.settle()
+                self.attributes.settle()
                 self.is_complete = self.store.run()
