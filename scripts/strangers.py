@@ -52,6 +52,7 @@ class Program:
     module: str = ""
     devices_per_node: int = 0
     clips: bool = False
+    noise: list[str] = field(default_factory=list)
 
     @property
     def tree(self) -> Path:
@@ -181,7 +182,7 @@ def judged(program: Program, options: argparse.Namespace) -> list[Result]:
                     unfit = edited(tree, by_hand, base / "by_hand" / "tree")
                     hand = ranks.run(program, arguments, base / "by_hand" / "tree", base / "by_hand" / setting)
                     rest = [] if hand.failed else compared(before.out, hand.out)
-                    if not hand.failed and not unfit and all(d.rounding(program.clips) for d in rest):
+                    if not hand.failed and not unfit and all(d.rounding(program.clips, program.noise) for d in rest):
                         result.verdict = "equal after manual"
                     else:
                         result.note += f"; by hand: {unfit or hand.failed or rest[0]}"
@@ -194,7 +195,7 @@ def verdict_of(
     program: Program, setting: str, mode: str, rewrite: Rewrite, failed: str, left: list[Difference]
 ) -> Result:
     """Judge one run after a rewrite."""
-    hard = [d for d in left if not d.rounding(program.clips)]
+    hard = [d for d in left if not d.rounding(program.clips, program.noise)]
     result = Result(program.name, setting, mode, "", failed, rewrite.code, rewrite.levels, rewrite.manual)
     result.differences = [str(d) for d in hard or left]
     if rewrite.code not in (0, 1):

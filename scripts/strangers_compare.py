@@ -6,13 +6,14 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 NORM = re.compile(r"norm(?!al)", re.IGNORECASE)
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
+NOISE = 1e-2
 TOLERANCE = 1e-5
 _NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|nan|inf", re.IGNORECASE)
 
@@ -26,8 +27,13 @@ class Difference:
     relative: float = math.inf
     norm: bool = False
 
-    def rounding(self, clips: bool) -> bool:
-        """Whether the rounding of a norm explains it: of a norm itself, or of what active clipping scales by it."""
+    def rounding(self, clips: bool, noise: Collection[str] = ()) -> bool:
+        """Whether the rounding of a norm explains it: of a norm itself, or of what active clipping scales by it.
+
+        ``noise`` are parts of names of parameters whose gradients are rounding alone, which Adam makes whole steps of.
+        """
+        if clips and self.relative <= NOISE and any(name in self.place for name in noise):
+            return True
         return self.relative <= TOLERANCE and (clips or self.norm)
 
     def __str__(self) -> str:
