@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.loop._frozen_whole import keeps_gradients
 from fsdp_rules.loop.gathered import may_reshard_before
 from fsdp_rules.model.containing import containing
 from fsdp_rules.model.guessed import as_guessed
@@ -34,10 +35,15 @@ class FrozenLater(Rule):
     `use_orig_params=True` has one set of parameters. The units are resharded first, which makes the change permanent
     and does nothing where they are sharded already. If no forward has run since the last backward, as right after
     wrapping, nothing is lost. Models sharded by `fsdp_compat` keep the change at any time.
+
+    With `use_orig_params=True` a model of SHARD_GRAD_OP, or a unit, that is frozen whole while a backward runs through
+    it (the discriminator, in the step of the generator) keeps its old gradients under FSDP1, which adds them to the
+    next ones. FSDP2 does not, nor does the shim.
     """
 
     id = "FSDP218"
     name = "frozen-later"
+    shim = True
     what_to_test = "Evaluate, freeze or unfreeze, and train for two steps: the second must change what the first did."
     visits = (cst.AssignTarget, cst.Call)
     before = """
@@ -75,6 +81,11 @@ def train(net, epochs):
             around = (found[0], *containing(found[0], file))
             model = next((one for one in around if sharded(one, file).certainty is not Certainty.NO), found[0])
         if model is None or not _is_later(node, found[1], file):
+            return
+        kept = keeps_gradients(node, found[0], found[1] if isinstance(found[1], cst.For) else None, file)
+        if kept is not None:
+            yield kept
+        if file.settings.to == "shim":
             return
         place = found[1] or node
         passes = last_passes(place, file)

@@ -130,6 +130,7 @@ HARMLESS = {
     "loop/gathered.py": "only parts that are an FSDPModule are resharded",
     "loop/grad_scaler.py": "DDP's gradients are the same on all ranks, and so is what either scaler finds in them",
     "loop/module_questions.py": "the question of other models is still asked",
+    "loop/_own_class.py": "the class of another wrapper has no FSDP before its name and is no FSDPModule",
     "loop/native_clip.py": "it edits below the wrap in the same function alone",
     "loop/second_derivatives.py": "what is surely sharded alone is kept gathered",
     "loop/type_checks.py": "a class is asked for",
