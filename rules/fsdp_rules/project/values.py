@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.passing_on import passed_on
 from fsdp_rules.project.places import ANY, INNER, Flow, Place, any_name, field_of, scopes
 from fsdp_rules.project.texts import (
     HOLDING,
@@ -26,7 +27,7 @@ from fsdp_rules.project.texts import (
 )
 from fsdp_rules.project.wraps import Wraps
 
-#: Methods of a model that give the model, and torch.compile, which takes it as its argument.
+#: Methods of a model that give the model.
 SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float", "half", "bfloat16", "requires_grad_"})
 
 
@@ -231,8 +232,10 @@ class Values:
             self.flow(self.seed(node)._replace(kind="kept") if stays else self.seed(node), place, sure)
         elif callee in OTHER_WRAPPERS:
             self.flow(Place("other", self.path), place, sure)
-        elif callee == "torch.compile" or name in SAME_MODEL | SAME_NUMBERS:
-            inner = node.func.value if isinstance(node.func, ast.Attribute) and callee != "torch.compile" else None
+        elif (given := passed_on(node, callee)) is not None:
+            self.value(given, place, scope, sure)
+        elif name in SAME_MODEL | SAME_NUMBERS:
+            inner = node.func.value if isinstance(node.func, ast.Attribute) else None
             inner = node.args[0] if inner is None and node.args else inner
             if inner is not None:
                 self.value(inner, place, scope, sure)

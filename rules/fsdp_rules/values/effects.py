@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from fsdp_rules.ir.operations import ANY
+from fsdp_rules.project.passing_on import PASSING_ON, Passed
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments
 from fsdp_rules.values.iteration import Iteration
@@ -19,6 +20,9 @@ class Effects(Iteration):
 
     def function(self, name: str, given: Arguments, to: int, key: Hashable) -> None:
         """What the function ``name`` outside of the tree gives."""
+        if (passed := PASSING_ON.get(name)) is not None:
+            self._passed_on(passed, given, to)
+            return
         effect = table("functions").get(name)
         if effect is None:
             self.unknown(given, to)
@@ -42,8 +46,12 @@ class Effects(Iteration):
             for owner in given.positional[:1]:
                 self._store.watch(owner, lambda one, n=name, c=cell: self._machine.attributes.save(one, n, c))  # type: ignore[misc]
 
-    def _second(self, given: Arguments, to: int, key: Hashable) -> None:
-        for cell in given.positional[1:2]:
+    def _passed_on(self, passed: Passed, given: Arguments, to: int) -> None:
+        cell = given.at(passed.position, passed.keyword)
+        if cell is None:
+            # A decorator with settings is called again, with what it decorates.
+            self._store.put(to, self._objects.open)
+        else:
             self._store.edge(cell, to)
 
     def _partial(self, given: Arguments, to: int, key: Hashable) -> None:
