@@ -44,8 +44,8 @@ class ModelState(Rule):
     first rank of the model's `process_group`; with several such groups the others get nothing. A model that is loaded
     before it is wrapped is not rewritten. Where the same call may also load a model that is not sharded, the options
     ask `torch.distributed.is_initialized()`: without a process group the load is the plain one. A load that only rank
-    0 reaches is left as it is, with a finding, and so are the state of a model that a call gives and that has no name,
-    and `model.save_pretrained(...)` without `state_dict=`, which takes the model's own state.
+    0 reaches is left as it is, with a finding. So are a state that rank 0 alone takes, the state of a model that a call
+    gives and that has no name, and `model.save_pretrained(...)` without `state_dict=`, which takes the model's own.
     FSDP1's sharded states, and all of its optimizer states, are copies; FSDP2's are the live tensors. Where the program
     may read one after a later step (it returns it, keeps it in an attribute or hands it to a thread) it is copied.
     Under FSDP1 the names in the state of a model that is compiled with `torch.compile` start with `_orig_mod.`, under

@@ -12,9 +12,13 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
 from fsdp_rules.model.origin import may_have_group
+from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_strategies import may_be_whole
+from fsdp_rules.model.wrappers import other_wrapper
+from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
+from fsdp_rules.state._governing.on_one_rank import is_on_rank_zero_alone
 from fsdp_rules.state._governing.state_settings import Config
 from fsdp_rules.state._writing.base import HELPERS, Writer, each_tensor, refuse
 from fsdp_rules.state._writing.options import Gathered, gathering, setting_text
@@ -25,6 +29,7 @@ from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, InsertAfter, In
 
 #: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
 OF_ALL = "assumes the model's process_group contains every rank (only rank 0 of all ranks gets the state)"
+ALONE = "rank 0 alone reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
 COPIED = "copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
 #: The step counters of an optimizer are no DTensors: a gathered state shares them with the optimizer.
 COUNTERS = " and value.dim() == 0"
@@ -45,6 +50,10 @@ class Taking(Writer):
         return self._taken(self.state.config or config, arguments)
 
     def _taken(self, config: Config, arguments: list[Build]) -> Diagnosis:
+        if self._lacks_ranks():
+            if self._is_surely_sharded() and other_wrapper(self.site.model, self.file) is Certainty.NO:
+                return refuse(self.state, ALONE)
+            self.notes.append("assumes every rank reaches it where the model is sharded")
         if self.outlives:
             self.remarks.append(COPIED)
         gathered = gathering(self.full, config, self.site.rank_zero_reads, self.file)
@@ -70,6 +79,19 @@ class Taking(Writer):
         call = Replace(self.state.call, lambda code: kept(self.call(get, arguments, lambda _: f"options={name}", code)))
         first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
         return self.done([InsertBefore(self.file.statement(self.state.call), first), call])
+
+    def _lacks_ranks(self) -> bool:
+        """Whether a state of shards is taken where rank 0 alone is, and nothing has gathered them."""
+        call, file = self.state.call, self.file
+        if self.block is not None or self.is_whole or is_summoned(call, file):
+            return False
+        return is_on_rank_zero_alone(call, file)
+
+    def _is_surely_sharded(self) -> bool:
+        """Whether the model is sharded for sure, or the ``module`` of what may be: no plain model has one."""
+        inner = self.file.value(self.site.model)
+        is_inner = isinstance(inner, cst.Attribute) and f".{inner.attr.value}" in INNER
+        return is_inner or not self.site.receiver.notes
 
     def _has_own_group(self, gathered: Gathered) -> bool:
         """Whether rank 0 alone gets a full state, and the project gives its models a process group."""
