@@ -24,6 +24,8 @@ REMOVING = frozenset(
     {"lstrip", "partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "split", "sub", "subn"}
 )
 TALKING = re.compile(r"print|debug|info|warn|warning|error|exception|critical|log|\w*Error|\w*Warning|\w*Exception")
+#: Keywords whose texts are shown to people: argparse's, click's, typer's, a dataclass field's metadata.
+SHOWN = frozenset({"description", "doc", "epilog", "help", "metavar", "short_help", "usage"})
 
 
 class NameSurgery(Rule):
@@ -148,7 +150,7 @@ def _argument(argument: cst.Arg, file: File) -> Level | None:
     call = file.parent(argument)
     if not isinstance(call, cst.Call):
         return Level.MANUAL
-    if _is_talk(argument, file):
+    if _is_talk(argument, file) or (argument.keyword is not None and argument.keyword.value in SHOWN):
         return None
     function = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     name = function.value if isinstance(function, cst.Name) else ""

@@ -12,6 +12,8 @@ from fsdp_rules.project.walking import walk
 
 #: What people call the number of a process, and of its place among others that hold parts of a model.
 RANK = re.compile(r"(^|_)rank(_id)?(_|$)|get_rank$|^local_rank$", re.IGNORECASE)
+#: What stands in front of the number of a device in its name.
+DEVICE = re.compile(r"(cuda|xpu|hpu|npu|mps|mlu|musa|cpu|privateuseone):")
 
 
 def own_names(given: Iterable[str], modules: Iterable[str]) -> frozenset[str]:
@@ -26,7 +28,8 @@ def given_rank(nodes: Iterable[ast.AST], names: Mapping[str, str]) -> frozenset[
     By their whole dotted names where ``names``, what the file imports, has the first part, else by their last.
     """
     nodes = list(nodes)
-    forming = frozenset(id(node) for node in nodes if any(map(_names_rank, _parts(node))))
+    devices = _devices(nodes)
+    forming = frozenset(id(node) for node in nodes if id(node) not in devices and any(map(_names_rank, _parts(node))))
     if not forming:
         return frozenset()
     given: set[str] = set()
@@ -41,6 +44,22 @@ def given_rank(nodes: Iterable[ast.AST], names: Mapping[str, str]) -> frozenset[
                 if any(_is_formed(one, texts, forming) for one in values):
                     given.add(_called(call.func, names))
     return frozenset(given)
+
+
+def _devices(nodes: Iterable[ast.AST]) -> frozenset[int]:
+    """What is in the texts among ``nodes`` that name a device, as ``f"cuda:{rank}"`` does: they are no paths."""
+    found: set[int] = set()
+    for node in nodes:
+        match node:
+            case ast.JoinedStr(values=[ast.Constant(value=str() as start), ast.FormattedValue() as index]):
+                found.update((id(node), id(index)) if DEVICE.fullmatch(start) else ())
+            case ast.BinOp(left=ast.Constant(value=str() as start), right=ast.Call() as index):
+                found.update((id(node), id(index)) if DEVICE.fullmatch(start) else ())
+            case ast.BinOp(left=ast.Constant(value=str() as form), op=ast.Mod()):
+                found.update((id(node),) if DEVICE.fullmatch(form.removesuffix("%d").removesuffix("%s")) else ())
+            case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as form), attr="format")):
+                found.update((id(node),) if DEVICE.fullmatch(form.partition("{")[0]) else ())
+    return frozenset(found)
 
 
 def _called(func: ast.expr, names: Mapping[str, str]) -> str:

@@ -25,6 +25,8 @@ def test_the_prefix_of_checkpoint_wrappers_is_alive() -> None:
         "print('no _fsdp_wrapped_module here', name)",
         "logger.info(f'{name} has no _fsdp_wrapped_module')",
         "raise ValueError(f'_flat_param is in {name}')",
+        "parser.add_argument('--strip', action='store_true', help='strip _fsdp_wrapped_module. from names')",
+        "parser = argparse.ArgumentParser(description='takes _fsdp_wrapped_module. ' 'out of names')",
     ],
 )
 def test_words_for_people_are_left_alone(use: str) -> None:

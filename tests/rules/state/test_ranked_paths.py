@@ -84,6 +84,18 @@ ONE_FOR_ALL = {
         RESUME.format(before="", path="path"),
         GIVES.format(before="print(f'{local_rank}')", path="'all.pt'"),
     ),
+    **{
+        f"a caller that names a device by {device}": (
+            RESUME.format(before="", path="path").replace("(model, path)", "(model, path, device=None)"),
+            GIVES.format(before=f"device = {device}", path="'all.pt', device"),
+        )
+        for device in (
+            "f'cuda:{local_rank}'",
+            "'cuda:%d' % local_rank",
+            "'npu:' + str(local_rank)",
+            "'xpu:{}'.format(local_rank)",
+        )
+    },
 }
 
 
