@@ -6,19 +6,24 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, is_none
+from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.model.backends import lacks_cpu_backend
+from fsdp_rules.model.guards import is_under_another_wrapper, is_under_ddp
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
 BOTH = "some models of this project keep FSDP1, which needs ShardedGradScaler, and others do not"
+#: torch's own scalers.
+PLAIN = frozenset({"torch.GradScaler", "torch.amp.GradScaler", "torch.cuda.amp.GradScaler"})
+APART = "assumes all ranks skipped the same steps: with FSDP1 this scaler saw each rank's shards, now it asks all ranks"
+COMPARE = "compare the loss scales of all ranks in the old run: where they differ, its ranks had trained apart"
 PER_MODEL = "use ShardedGradScaler for the models that keep FSDP1, and torch.amp.GradScaler for the others"
 
 
@@ -31,12 +36,15 @@ class GradScaler(Rule):
     `process_group` is removed. Positional factors become keywords, since the two classes have them in another order.
     `fsdp_compat.ShardedGradScaler` is used where gradients are offloaded beside a process group for NCCL alone that
     another file starts (one of the same file gets gloo for the CPU), and where ranks outside of the model's mesh (model
-    parallelism) have to skip a step too.
+    parallelism) have to skip a step too. torch's own scaler in a program with FSDP1 is listed: each rank
+    looked at its own shards, so that ranks skipped steps and lowered their scales apart. With FSDP2 all do so together.
     """
 
     id = "FSDP204"
     name = "sharded-grad-scaler"
+    shim = True
     spelled = ("ShardedGradScaler",)
+    markers = ("GradScaler(",)
     what_to_test = "Train in fp16 past the first skipped step and compare the loss scale with that of the old code."
     visits = (cst.Call, cst.Name, cst.Attribute)
     before = """
@@ -52,7 +60,12 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """The constructor, or the class as a value, an annotation, a base."""
-        if type(node) is cst.Call:
+        if type(node) is cst.Call and file.resolved(node.func) in PLAIN:
+            if _sees_shards(node, file):
+                yield Diagnosis(node, Level.REVIEW, APART, COMPARE)
+        elif file.settings.to == "shim":
+            return
+        elif type(node) is cst.Call:
             if file.fsdp1(node.func) == "ShardedGradScaler" and _serves_both(file):
                 yield Diagnosis(node, Level.MANUAL, BOTH, PER_MODEL, claims=(node.func,))
             elif file.fsdp1(node.func) == "ShardedGradScaler":
@@ -111,6 +124,15 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
             sentence("torch.amp.GradScaler replaces ShardedGradScaler, its subclass", *_assumptions(file)),
             edits=(Replace(node, lambda code: scaler),),
         )
+
+
+def _sees_shards(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` makes torch's own scaler where a model of FSDP1 may be trained, and not one that is off."""
+    if "fsdp1" not in file.project.flags or not file.project.touches(file.path) or "ShardedGradScaler" in file.text:
+        return False
+    named = {one.keyword.value: one.value for one in call.args if one.keyword is not None}
+    off = literal_bool(named.get("enabled")) is False
+    return not off and not is_under_ddp(call, file) and not is_under_another_wrapper(call, file)
 
 
 def _serves_both(file: File) -> bool:

@@ -147,3 +147,24 @@ def test_torchs_scaler_where_the_same_file_starts_the_group(line: str) -> None:
     )
     ignored = line + "  # fsdp-migrate: ignore[FSDP204]"
     assert "FSDP232" not in {each.rule for each in findings(f"{HEAD}{START}{ignored}\n", **others)}
+
+
+TRAIN = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef train(net, mode):\n"
+STEP = "    scaler.scale(model(1).sum()).backward()\n"
+
+
+@pytest.mark.parametrize("target", ["native", "shim"])
+@pytest.mark.parametrize(
+    ("scaler", "expected"),
+    [
+        ("torch.amp.GradScaler('cuda', init_scale=8.0)", ["review"]),
+        ("torch.cuda.amp.GradScaler(enabled=mode == 'fp16')", ["review"]),
+        ("torch.amp.GradScaler('cuda', enabled=False)", []),
+        ("torch.amp.GradScaler('cuda') if mode == 'ddp' else None", []),
+    ],
+)
+def test_a_plain_scaler_that_saw_shards_is_listed(scaler: str, expected: list[str], target: str) -> None:
+    source = f"{TRAIN}    model = FSDP(net)\n    scaler = {scaler}\n{STEP}"
+    found = findings(source, Settings(to=target))
+    assert [one.level.value for one in found if one.rule == "FSDP204"] == expected
+    assert levels(source.replace("FSDP(net)", "net")) == []
