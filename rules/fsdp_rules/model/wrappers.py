@@ -60,11 +60,17 @@ def for_others(diagnosis: Diagnosis, call: cst.Call, model: cst.BaseExpression, 
 
 def _chosen(edit: Replace, call: cst.Call, model: cst.BaseExpression, file: File) -> Edit:
     module, parent = file.ref(MODULE), file.parent(call)
+
+    def asked(code: Code) -> str:
+        # What torch.compile gives is no FSDPModule, and has the sharded model in it.
+        text = code(model)
+        return f'getattr({text}, "_orig_mod", {text})' if "compiles" in file.project.flags else text
+
     if isinstance(parent, cst.Expr):
 
         def branches(code: Code) -> str:
             new = edit.build(code).replace("\n", "\n    ")
-            return f"if isinstance({code(model)}, {module}):\n    {new}\nelse:\n    {code(call)}"
+            return f"if isinstance({asked(code)}, {module}):\n    {new}\nelse:\n    {code(call)}"
 
         return ReplaceStatement(parent, branches)
     alone = isinstance(parent, cst.Assign | cst.AnnAssign | cst.Return) or (
@@ -72,7 +78,7 @@ def _chosen(edit: Replace, call: cst.Call, model: cst.BaseExpression, file: File
     )
 
     def either(code: Code) -> str:
-        text = f"{edit.build(code)} if isinstance({code(model)}, {module}) else {code(call)}"
+        text = f"{edit.build(code)} if isinstance({asked(code)}, {module}) else {code(call)}"
         return text if alone and "\n" not in text else f"({text})"
 
     return Replace(call, either)

@@ -19,6 +19,8 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "set_device": re.compile(rb"\bset_device(_index)?\("),
     "ddp": re.compile(rb"\bDistributedDataParallel\b"),
     "ddp_wraps": re.compile(rb"\b(DistributedDataParallel|DDP)\(\s*[^)\s]"),
+    # What torch.compile gives is of a class of its own.
+    "compiles": re.compile(rb"\btorch\.compile\b|\bfrom torch import [^\n]*\bcompile\b"),
     "fairscale": re.compile(rb"\bfairscale\b"),
     "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
@@ -72,6 +74,7 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
     "meta": (b'meta"', b"meta'", b"init_empty_weights", b"deferred_init"),
     "set_device": (b"set_device",),
     "ddp": (b"distributeddataparallel",),
+    "compiles": (b"compile",),
     "ddp_wraps": (b"distributeddataparallel(", b"ddp("),
     "fairscale": (b"fairscale",),
     "module_attribute": (b"self.module",),
