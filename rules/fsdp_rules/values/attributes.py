@@ -20,6 +20,8 @@ class Attributes:
         self._fields: dict[tuple[Obj, str], int] = {}
         self._named: dict[Obj, list[str]] = {}
         self._all: dict[Obj, list[int]] = {}
+        #: What the module inside of a model has for an attribute.
+        self._inner: dict[tuple[Obj, str], int] = {}
         self._loaded: set[tuple[Obj, str, int]] = set()
         self._searched: set[tuple[Class, str, Obj | None, int]] = set()
         self._saved: set[tuple[Obj, str]] = set()
@@ -200,8 +202,11 @@ class Attributes:
         if name in WEIGHTS:
             self._store.put(to, self._objects.of_model(Kind.PARAMETER, owner.since))
             return
-        found = self._store.cells()
-        self._store.watch(self.field(owner, "(inner)"), lambda one: self._inside(one, name, found))
+        found = self._inner.get((owner, name))
+        if found is None:
+            # A model may be inside itself: ``x.head = FSDP(x.head)`` in a loop is FSDP(FSDP(...)).
+            found = self._inner[owner, name] = self._store.cells()
+            self._store.watch(self.field(owner, "(inner)"), lambda one: self._inside(one, name, found))
         self._store.watch(found, lambda one: self._part(one, owner, to))
 
     def _inside(self, inner: Obj, name: str, found: int) -> None:

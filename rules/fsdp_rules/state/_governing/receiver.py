@@ -7,7 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text, is_none
+from fsdp_rules.file.expressions import element_text, is_none, last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.sharded import sharded, sharded_owner
@@ -70,7 +70,7 @@ class Receiver:
         element = dotted(model) is None and element_text(model) is not None
         if isinstance(model, cst.Subscript) and _is_replaced(model, file):
             return False, ()
-        name = file.code(model) if element else dotted(model)
+        name = file.code(model) if element or _is_chosen_attribute(model) else dotted(model)
         if name is None or name in ("self", "cls"):
             return False, ()
         if isinstance(model, cst.Attribute) and model.attr.value == "_orig_mod":
@@ -87,6 +87,11 @@ class Receiver:
             isinstance(model, cst.Attribute) and _is_unwrapped(model.value, file)
         )
         return part, (f"assumes {name} is a part of the sharded model",) if part else ()
+
+
+def _is_chosen_attribute(model: cst.BaseExpression) -> bool:
+    """Whether ``model`` is an attribute whose name the program works out: ``getattr(trainer, name)``."""
+    return isinstance(model, cst.Call) and last_name(model.func) == "getattr" and len(model.args) in (2, 3)
 
 
 def _is_unwrapped(node: cst.BaseExpression, file: File) -> bool:
