@@ -41,7 +41,7 @@ def kept_clearing(place: cst.CSTNode, part: cst.BaseExpression, file: File) -> C
     if by_model and models and file.code(part) not in {file.code(one) for one in models}:
         return None
     if mine and models:
-        models = [one for one in models if _root(one, file) in mine]
+        models = [one for one in models if any(f"{_root(one, file)}.".startswith(f"{name}.") for name in mine)]
         if not models:
             return None
     own = [part] if by_model else models

@@ -43,10 +43,11 @@ class ClearedBetween(Rule):
     before = """
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 def train(net, batches):
-    net.head = FSDP(net.head, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
-    model = FSDP(net, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
+    policy = ModuleWrapPolicy({Head})
+    model = FSDP(net, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches:
         loss = model(batch).sum()
@@ -59,7 +60,9 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 def train(net, batches):
-    fully_shard(net.head, reshard_after_forward=False)
+    for module in reversed(list(net.modules())):
+        if isinstance(module, Head) and module is not net:
+            fully_shard(module, reshard_after_forward=False)
     model = fully_shard(net, reshard_after_forward=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches:
