@@ -161,7 +161,51 @@ def _argument(argument: cst.Arg, file: File) -> Level | None:
         return Level.INFO if file.code(call.args[2].value) == file.code(call.args[0].value) else Level.REVIEW
     if name == "hasattr":
         return Level.REVIEW
+    if file.resolved(call.func) == "re.compile" and _is_only_removed(argument, call, file):
+        return Level.INFO
     return Level.INFO if _guards_removal(call, file) else Level.MANUAL
+
+
+def _is_only_removed(argument: cst.Arg, call: cst.Call, file: File) -> bool:
+    """Whether all uses of the pattern that ``call`` compiles make of a name what they make of it without a prefix."""
+    parent = file.parent(call)
+    uses: list[cst.BaseExpression] = [call]
+    if isinstance(parent, cst.Assign | cst.AnnAssign):
+        targets = [entry.target for entry in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
+        names = [target for target in targets if isinstance(target, cst.Name)]
+        uses = [use for name in names for use in file.uses(name.value) if use is not name]
+        if len(names) < len(targets) or not uses:
+            return False
+    text = argument.value.evaluated_value if isinstance(argument.value, _TEXTS) else None
+    return isinstance(text, str) and all(_strips(use, text, file) for use in uses)
+
+
+def _strips(pattern: cst.BaseExpression, text: str, file: File) -> bool:
+    """Whether ``pattern``, made of ``text``, is substituted, and a name with a prefix becomes what one without does."""
+    method = file.parent(pattern)
+    call = file.parent(method) if isinstance(method, cst.Attribute) and method.value is pattern else None
+    if not isinstance(call, cst.Call) or not isinstance(method, cst.Attribute) or len(call.args) < 2:
+        return False
+    new = call.args[0].value.evaluated_value if isinstance(call.args[0].value, _TEXTS) else None
+    if method.attr.value not in ("sub", "subn") or not isinstance(new, str):
+        return False
+    prefix = PREFIX.search(text)
+    words = [*re.findall(r"[A-Za-z_]\w*", PREFIX.sub("", text)), "blocks.0"]
+    try:
+        return prefix is not None and all(_is_same(re.compile(text), new, prefix.group(), word) for word in words)
+    except (re.error, IndexError):
+        return False
+
+
+def _is_same(pattern: re.Pattern[str], new: str, prefix: str, word: str) -> bool:
+    for name in (f"{prefix}.{word}", f"{word}.{prefix}.weight"):
+        result = pattern.sub(new, name)
+        if result not in (name, pattern.sub(new, name.replace(f"{prefix}.", ""))):
+            return False
+    return True
+
+
+_TEXTS = (cst.SimpleString, cst.ConcatenatedString)
 
 
 def _is_talk(node: cst.CSTNode, file: File) -> bool:

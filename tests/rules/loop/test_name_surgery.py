@@ -144,3 +144,31 @@ def test_texts_in_which_a_unit_begins(use: str) -> None:
 )
 def test_texts_inside_of_a_unit_are_the_same(use: str) -> None:
     assert levels(f"{UNITS}{LOOP}{use}\n") == []
+
+
+COMPILED = "import re\n" + WRAP
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'OLD = re.compile(r"(_fsdp_wrapped_module|_orig_mod)\\.")\ndef clean(name):\n    return OLD.sub("", name)',
+        'name = re.compile(r"(?:^|(?<=\\.))_fsdp_wrapped_module\\.").sub("", name)',
+        'OLD: re.Pattern = re.compile("_fpw_module" "[.]")\nnames = [OLD.subn("", name)[0] for name in names]',
+    ],
+)
+def test_a_pattern_that_only_takes_the_prefix_out_does_no_harm(use: str) -> None:
+    assert set(levels(COMPILED + use + "\n")) == {"info"}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'OLD = re.compile(r"_fsdp_wrapped_module\\.")\ninner = [name for name in names if OLD.search(name)]',
+        'OLD = re.compile(r"_fsdp_wrapped_module\\.")\nname = OLD.sub("inner.", name)',
+        'OLD = re.compile(r"_fsdp_wrapped_module\\.(blocks)")\nname = OLD.sub(r"layers", name)',
+        'OLD = re.compile(r"_fsdp_wrapped_module\\.")\nname = OLD.sub("", name)\nlook(OLD)',
+    ],
+)
+def test_a_pattern_that_does_more_with_the_prefix_is_left_to_a_human(use: str) -> None:
+    assert set(levels(COMPILED + use + "\n")) == {"manual"}
