@@ -161,7 +161,8 @@ def _is_kept(node: cst.BaseExpression, file: File, follows: bool = True) -> bool
         names = [entry.target for entry in parent.targets if isinstance(entry.target, cst.Name)]
         uses = [use for name in names for use in file.uses(name.value) if file.scope(use) == file.scope(name)]
         return len(names) < len(parent.targets) or any(_is_kept(use, file, follows=False) for use in uses)
-    return isinstance(parent, cst.Assign | cst.DictElement | cst.Element | cst.Index | cst.Return)
+    # The parts of a comprehension itself are what it makes; what it runs over and asks is below its ``for``.
+    return isinstance(parent, cst.Assign | cst.BaseComp | cst.DictElement | cst.Element | cst.Index | cst.Return)
 
 
 _TEXTS = (cst.BinaryOperation, cst.ConcatenatedString, cst.FormattedString, cst.FormattedStringExpression)

@@ -8,6 +8,7 @@ from fsdp_rules.file.expressions import calls_plainly, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.loop._units import is_a_unit
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import INNER, Certainty
@@ -26,7 +27,7 @@ def is_inner(subject: cst.BaseExpression, file: File) -> bool:
         return _is_of_a_module(subject, file)
     if not file.code(subject).endswith(INNER) or not isinstance(subject, cst.Attribute):
         return False
-    return sharded(subject.value, file).certainty is not Certainty.NO
+    return is_a_unit(subject.value, file) or sharded(subject.value, file).certainty is not Certainty.NO
 
 
 def _is_of_a_module(node: cst.Name, file: File) -> bool:

@@ -11,6 +11,7 @@ from fsdp_rules.file.expressions import calls_plainly, elements, is_repeatable, 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.loop._units import is_a_unit
 from fsdp_rules.loop._unwrapping import endless, ends_by_unwrapping, is_passed_to_itself, unguarded_twin
 from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
@@ -24,7 +25,6 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
 PRIVATE = "_fsdp_wrapped_module"
-UNITS = f"{FSDP}.fsdp_modules"
 DDP = re.compile(r"DistributedDataParallel|\bDDP\b")
 
 
@@ -80,7 +80,7 @@ def unwrap(model):
         if guard is Guard.OTHER and asks_around(node, subject, file):
             guard = Guard.NONE
         held = sharded(receiver, file).certainty
-        seen = (_is_a_unit, _is_given_to_fsdp1, sharded_part)
+        seen = (is_a_unit, _is_given_to_fsdp1, sharded_part)
         if held is Certainty.NO and any(asked(receiver, file) for asked in seen):
             held = Certainty.MAYBE
         if guard is Guard.OTHER and node.attr.value == PRIVATE and not is_under_hasattr(node, subject, PRIVATE, file):
@@ -103,7 +103,7 @@ def unwrap(model):
                 f"remove the loop for the sharded model: {subject} itself is the model",
             )
             return
-        certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE or _is_a_unit(receiver, file)
+        certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE or is_a_unit(receiver, file)
         if guard is Guard.NONE and held is Certainty.YES:
             alone = "ddp" not in file.project.flags or _wraps_with_fsdp_alone(file)
             certain = certain or (alone and other_wrapper(receiver, file) is Certainty.NO)
@@ -264,17 +264,6 @@ def _in_stripping_loop(node: cst.Attribute, file: File) -> bool:
         in ((Guard.FSDP1, Guard.MIXED) if _names_classes(ancestor.test) else (Guard.FSDP1,))
         for ancestor in file.ancestors(node)
     )
-
-
-def _is_a_unit(receiver: cst.BaseExpression, file: File) -> bool:
-    """Whether ``receiver`` is the name that a loop over ``FSDP.fsdp_modules(...)`` binds."""
-    if not isinstance(receiver, cst.Name):
-        return False
-    for ancestor in file.ancestors(receiver):
-        clause = getattr(ancestor, "for_in", None) or (ancestor if isinstance(ancestor, cst.For) else None)
-        if isinstance(clause, cst.For | cst.CompFor) and file.code(clause.target) == receiver.value:
-            return any(file.fsdp1(call.func) == UNITS for call in file.inside(clause.iter, cst.Call))
-    return False
 
 
 def _is_given_to_fsdp1(receiver: cst.BaseExpression, file: File) -> bool:

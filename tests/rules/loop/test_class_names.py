@@ -129,6 +129,25 @@ def test_what_the_wrapper_held_had_its_own_class(body: str, written: str) -> Non
     assert levels(HEAD + RUN.format(body)) == ["safe"]
 
 
+UNITS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\ndef look(model, names):\n    {}\n"
+NAME = 'type(unit).__name__.removeprefix("FSDP")'
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("for unit in FSDP.fsdp_modules(model):\n        names.append(type(unit.module).__name__)", NAME),
+        ("return [unit.module.__class__.__name__ for unit in FSDP.fsdp_modules(model)]", "removeprefix"),
+        ("for i, unit in enumerate(FSDP.fsdp_modules(model)):\n        names[i] = type(unit.module).__name__", NAME),
+        ("units = FSDP.fsdp_modules(model)\n    return {type(unit.module).__name__: unit for unit in units}", NAME),
+    ],
+)
+def test_what_each_unit_of_a_loop_held_had_its_own_class(body: str, written: str) -> None:
+    result = rewrite(UNITS.format(body), wrapping=WRAP)
+    assert isinstance(result, Changed) and written in result.source.decode()
+    assert "unit.module" not in result.source.decode()
+
+
 @pytest.mark.parametrize(
     ("body", "written"),
     [
