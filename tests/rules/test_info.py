@@ -40,7 +40,7 @@ REASONS = {
     "hosts/training_arguments.py": ["another file is named, which has findings of its own"],
     "loop/cleared_between.py": ["a call that clears nothing, as under FSDP1"],
     "loop/forward_methods.py": ["under summon_full_params parameters are whole, as under FSDP1"],
-    "loop/name_surgery.py": [OLD] * 8,
+    "loop/name_surgery.py": [OLD] * 9,
     "loop/no_sync.py": ["a DDP model keeps its no_sync"],
     "model/asked_for.py": ["the default takes the place of a context in which nothing is differentiated"],
     "state/_writing/verdict.py": ["the call stays, and the manual finding of its block names it"],

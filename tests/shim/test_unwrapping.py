@@ -227,7 +227,7 @@ class Holder(nn.Module):
 def child_called_module(rank: int, world_size: int) -> None:
     inner: Callable[[], nn.Module] = lambda: nn.Sequential(Holder(), nn.Linear(3, 3))  # noqa: E731
     for build_one, policy in ((Holder, None), (inner, fsdp_compat.ModuleWrapPolicy({Holder}))):
-        with pytest.warns(UserWarning, match="FSDPHolder has a child called module, and .module is that child"):
+        with pytest.warns(UserWarning, match="^Holder has a child called module, and .module is that child"):
             model = FSDP(build_one(), auto_wrap_policy=policy, device_id=DEVICE)
         holder = model if policy is None else model[0]
         assert holder.module is holder._modules["module"]
