@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import libcst as cst
 
 from fsdp_rules.file.expressions import element_text
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import expand
 from fsdp_rules.model.wrap_arguments import CONSTRUCTOR, parsed, placed_wrap_of
 from fsdp_rules.project.aliases import text_of
@@ -42,12 +45,12 @@ class Wrap:
 
 def wraps_of(model: cst.BaseExpression | None, file: File) -> list[Wrap]:
     """Every wrap of the program that ``model`` and its units may come from; those of all where it is not followed."""
-    wraps = [*_wraps(file)]
+    wraps, by_place, inner = _wraps(file.module, file)
     own = placed_wrap_of(element_text(model) or "", file.scope(model), file) if model is not None else None
     if own is None:
         return wraps
-    mine = [one for one in wraps if (one.path, one.call.lineno) == (own[0], own[1].lineno)]
-    return [*mine, *(one for one in wraps if one.is_inner and one not in mine)] if mine else wraps
+    mine = by_place.get((own[0], own[1].lineno), [])
+    return [*mine, *(one for one in inner if one not in mine)] if mine else wraps
 
 
 def sources_of(file: File) -> list[bytes]:
@@ -68,7 +71,17 @@ def _paths(file: File) -> list[str]:
     return [path for path in file.project.sources if programs.may_share(file.path, path)]
 
 
-def _wraps(file: File) -> Iterator[Wrap]:
+@once
+def _wraps(module: cst.CSTNode, file: File) -> tuple[list[Wrap], dict[tuple[str, int], list[Wrap]], list[Wrap]]:
+    """Every wrap of the program, those of each file and line, and those of parts."""
+    wraps = [*_wraps_in(file)]
+    by_place: dict[tuple[str, int], list[Wrap]] = defaultdict(list)
+    for one in wraps:
+        by_place[one.path, one.call.lineno].append(one)
+    return wraps, by_place, [one for one in wraps if one.is_inner]
+
+
+def _wraps_in(file: File) -> Iterator[Wrap]:
     """Every call of the program that wraps, or hands FSDP1's constructor on with arguments for it."""
     for path in _paths(file):
         source = file.project.sources[path]
@@ -101,7 +114,16 @@ def built(wrap: Wrap, sources: list[bytes]) -> list[tuple[str, ...]]:
     text = text_of(wrap.call.args[0])
     if text is None:
         return [chain_of(wrap.call.args[0])]
-    nodes = (node for source in sources for node in walk(parsed(source)))
-    values = [value for node in nodes for target, value in assigned(node) if text_of(target) == text]
+    values = [value for source in sources for value in _values(source).get(text, ())]
     made = [chain_of(one) for one in values if one is not wrap.call and text_of(one) is None]
     return [one for one in made if one[0:1] != (CONSTRUCTOR,)] or [()]
+
+
+@lru_cache(maxsize=32)
+def _values(source: bytes) -> dict[str, list[ast.expr]]:
+    """What a file assigns to each dotted name."""
+    found: dict[str, list[ast.expr]] = defaultdict(list)
+    for node in walk(parsed(source)):
+        for target, value in assigned(node):
+            found[text_of(target) or ""].append(value)
+    return found
