@@ -17,6 +17,7 @@ from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
 from fsdp_migrate.commands.status import status
 from fsdp_migrate.commands.stopping import clear_up_when_stopped
+from fsdp_migrate.commands.trace import trace
 from fsdp_migrate.commands.verify import verify
 
 OK, FAILURE, INTERRUPTED = 0, 2, 130
@@ -30,6 +31,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate rules                   list the rules about FSDP1
   fsdp-migrate rules FSDP102           explain one rule, with an example
   fsdp-migrate status                  show how far a project is
+  fsdp-migrate trace -- torchrun ...   record what a run shows to rewrite
   fsdp-migrate verify -- torchrun ...  prove that your run trains the same
   fsdp-migrate preflight -- torchrun   look at the model before the first step
   fsdp-migrate checkpoint inspect DIR  show what it contains and how it loads
@@ -49,6 +51,7 @@ cli.add_command(preflight)
 cli.add_command(rewrite)
 cli.add_command(rules)
 cli.add_command(status)
+cli.add_command(trace)
 cli.add_command(verify)
 
 

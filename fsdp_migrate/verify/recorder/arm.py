@@ -9,11 +9,13 @@ from collections.abc import Iterator
 
 import torch
 
+from .observing.observer import Observer
 from .orders import Orders, from_environment
 from .session import Session
 from .stack_file import listen
 
 _session: Session | None = None
+_observer: Observer | None = None
 
 
 @contextlib.contextmanager
@@ -33,10 +35,21 @@ def helpers_loaded() -> None:
         _session.helpers_loaded()
 
 
+def fsdp1_loaded() -> None:
+    """The program has imported FSDP1's class."""
+    if _observer is not None:
+        _observer.fsdp1_loaded()
+
+
 def arm() -> None:
     """Seed if asked to, and listen. Until an optimizer steps nothing is written."""
-    global _session
+    global _session, _observer
     orders = from_environment()
+    listen(orders)
+    if orders.observe:
+        _observer = Observer(orders)
+        _observer.listen()
+        return
     if orders.seed is not None:
         random.seed(orders.seed)
         torch.manual_seed(orders.seed)
@@ -44,4 +57,3 @@ def arm() -> None:
             sys.modules["numpy"].random.seed(orders.seed)
     _session = Session(orders)
     _session.listen()
-    listen(orders)

@@ -20,6 +20,7 @@ class Orders:
     ``preflight``: look at the model before the first optimizer step, and stop there.
     ``keeps``: keep what goes into each module in the first step. ``feed``: the folder of a run that kept it, whose
     modules' inputs this run's get in place of their own. Both need ``deep``.
+    ``observe``: in place of all this, look at the code below this folder, and write which of it holds what.
     """
 
     out: str
@@ -33,6 +34,7 @@ class Orders:
     preflight: bool = False
     keeps: bool = False
     feed: str | None = None
+    observe: str = ""
 
     def environment(self) -> dict[str, str]:
         """The variable, as :func:`from_environment` reads it."""

@@ -13,6 +13,12 @@ from types import ModuleType
 
 _HERE = Path(__file__).resolve().parent
 _RECORDER = "fsdp_migrate_recorder"
+#: Functions of the recorder that are called when a module has been imported.
+_TOLD = {
+    "torch": "arm",
+    "fsdp_compat": "helpers_loaded",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "fsdp1_loaded",
+}
 
 
 class _After(importlib.abc.MetaPathFinder):
@@ -79,7 +85,7 @@ def _chain() -> None:
 
 
 if os.environ.get("FSDP_MIGRATE_RECORD"):
-    sys.meta_path[:0] = [_After("torch", "arm"), _After("fsdp_compat", "helpers_loaded")]
+    sys.meta_path[:0] = [_After(name, function) for name, function in _TOLD.items()]
     if os.environ.get("FSDP_MIGRATE_HELPERS"):
         sys.meta_path.append(_HelpersLast(os.environ["FSDP_MIGRATE_HELPERS"]))
     _recorder("opened").watch()

@@ -1,0 +1,67 @@
+"""The command ``trace``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fsdp_migrate.commands.options import complete_files, writable
+
+_HELP = """Run a few steps of your training under FSDP1, and record what its code does with sharded models.
+
+COMMAND is how you start the training, torchrun included. It runs as it is, with a recorder in each rank that only the
+environment brings in: nothing of the program changes. The record says for each expression of your code whether it was a
+sharded model, where models are wrapped with which arguments and units, and which lines ran. It has no values of
+tensors, no environment, and of the command line only names of options.
+
+\b
+  fsdp-migrate trace -- torchrun --nproc-per-node 2 train.py
+  fsdp-migrate rewrite --trace trace.json .
+
+\b
+Exit code:
+  0  recorded
+  1  recorded, but the program failed, or did not end in time
+  2  nothing was recorded
+"""
+
+
+@click.command(help=_HELP, short_help="Record what a run under FSDP1 shows.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Optimizer steps to look at.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="trace.json",
+    show_default=True,
+    shell_complete=complete_files,
+    help="Write the record to this file.",
+)
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop a program that takes longer.")
+def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | None) -> int:
+    from fsdp_migrate.report.summary import printable
+    from fsdp_migrate.trace.record import dumped
+    from fsdp_migrate.trace.recorded import traced
+    from fsdp_migrate.trace.seen_in_words import lines
+    from fsdp_migrate.tree import writing
+    from fsdp_migrate.verify.report.runs_progress import shown
+    from fsdp_migrate.verify.runs.launch import CannotRun
+
+    target = writable(output, "--output")
+    with shown() as progress:
+        try:
+            found = traced(command, Path.cwd(), steps, timeout, progress)
+        except CannotRun as error:
+            raise click.ClickException(str(error)) from error
+    try:
+        writing.answer(target, dumped(found.trace).encode())
+    except OSError as error:
+        raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
+    for line in lines(found.trace):
+        click.echo(printable(line))
+    click.echo(printable(f"written to {target}"))
+    if found.problem:
+        click.echo("\n".join(printable(line) for line in found.problem.splitlines()), err=True)
+    return int(bool(found.problem))
