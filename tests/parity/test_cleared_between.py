@@ -1,4 +1,4 @@
-"""Gradients cleared between a forward and its backward: where nothing is said the losses are FSDP1's, else others."""
+"""Gradients cleared between a forward and its backward: the losses are FSDP1's, or a finding says that they are not."""
 
 from __future__ import annotations
 
@@ -81,13 +81,51 @@ CASES = {
 
 @pytest.mark.parametrize("kind", ["native", "shim"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_difference_is_told(pool: Pool, tmp_path: Path, name: str, kind: str) -> None:
+def test_the_losses_are_fsdp1s(pool: Pool, tmp_path: Path, name: str, kind: str) -> None:
     end, strategy, policy, originals, step, keeps = CASES[name]
     lines = {"end": end, "strategy": strategy, "policy": policy, "originals": originals}
     text = TRAIN.format(step=step.replace("; ", "\n        "), **lines)
     files = tree(train=text)
     done = rewrite_tree(files, Settings(to=kind))
-    assert [found.rule for found in done.findings if found.level.value == "manual"] == ["FSDP238"] * keeps
+    assert [found for found in done.findings if found.level.value == "manual"] == []
+    carried = [found for found in done.findings if "between a forward and its backward" in found.message]
+    assert [found.rule for found in carried] == ["FSDP101"] * (keeps and kind == "native")
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
     after = train_tree(pool, done.files, tmp_path / "after")
-    assert bool(list(differ("losses", before, after))) is keeps
+    assert list(differ("losses", before, after)) == []
+
+
+def test_what_another_file_wraps_differs_and_is_told(pool: Pool, tmp_path: Path) -> None:
+    options = {"strategy": "SHARD_GRAD_OP", "policy": BLOCKS, "originals": True}
+    text = TRAIN.format(
+        step=BY_OPTIMIZER.replace("; ", "\n        "), end="return self.last(x * self.scale)", **options
+    )
+    head, _, main = text.partition("def back")
+    wrap = main[main.index("    model = FSDP(") : main.index("    optimizer =")]
+    build = f"def build():\n{wrap}    return model\n"
+    files = tree(
+        build=head + build,
+        train="from build import build\n" + head + "def back" + main.replace(wrap, "    model = build()\n"),
+    )
+    done = rewrite_tree(files, Settings())
+    assert [found.rule for found in done.findings if found.level.value == "manual"] == ["FSDP238"]
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    after = train_tree(pool, done.files, tmp_path / "after")
+    assert list(differ("losses", before, after))
+
+
+PARTLY = """loss = model(data()).square().mean()
+        if step % 2:
+            model(data())
+        for parameter in optimizer.param_groups[0]["params"][::2]:
+            parameter.grad = None
+        loss.backward()"""
+
+
+@pytest.mark.parametrize("strategy", ["SHARD_GRAD_OP", "FULL_SHARD", "NO_SHARD"])
+def test_the_helpers_keep_a_unit_whose_gradients_are_partly_cleared(pool: Pool, tmp_path: Path, strategy: str) -> None:
+    options = {"strategy": strategy, "policy": BLOCKS, "originals": True}
+    files = tree(train=TRAIN.format(step=PARTLY, end="return x * self.scale", **options))
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    after = train_tree(pool, rewrite_tree(files, Settings(to="shim")).files, tmp_path / "after")
+    assert list(differ("losses", before, after)) == []

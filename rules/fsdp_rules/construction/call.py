@@ -33,6 +33,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.backends import reduces_no_cpu_tensors
+from fsdp_rules.model.kept_clearing import has_kept_clearing
 from fsdp_rules.project.batchnorm import may_have_batchnorm
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, Taken
@@ -42,6 +43,7 @@ from fsdp_rules.verdict.sentence import sentence
 
 RUN_IN_ORDER = "assumes each forward runs all units, in the order in which the model has them (forward_prefetch)"
 NOT_ON_META = "assumes this model is not on the meta device, where its first forward would fail"
+KEPT = "FSDP1 may keep gradients that are cleared between a forward and its backward"
 #: Arguments on which the meaning of others depends.
 FIRST = ("process_group", "device_mesh")
 #: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
@@ -182,6 +184,7 @@ def build(model):
         if file.settings.prefers_helpers:
             plan.helper.append("--helpers always asks for it")
         plan.helper += unread_parts(module, file) if module is not None else []
+        plan.helper += [KEPT] * has_kept_clearing(call, file)
         plan.edits += functions(plan, file)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None and too_long(plan, native, file):

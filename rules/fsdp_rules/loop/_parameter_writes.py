@@ -8,9 +8,9 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name, names_in
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._parameter_reads import changes_in_place
 from fsdp_rules.model.containing import containing
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
+from fsdp_rules.model.parameter_reads import changes_in_place
 from fsdp_rules.model.sharded import Sharded, sharded
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.optimizers import OPTIMIZER

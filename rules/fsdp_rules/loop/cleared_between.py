@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._cleared_between import kept_clearing
-from fsdp_rules.loop._parameter_reads import parameter_reads
+from fsdp_rules.model.kept_clearing import kept_clearings
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -28,7 +27,9 @@ class ClearedBetween(Rule):
     to their backward, and does not look at the gradients of the original parameters on the way. What an optimizer sets
     to None is looked at by the root as its backward starts. A unit whose output is the output of the whole model
     starts first, and adds the new gradient to the old one; so does a unit that has parameters of several optimizers,
-    where not all of them are cleared. FSDP2 clears all gradients wherever an optimizer does. What is registered
+    where not all of them are cleared. FSDP2 clears all gradients wherever an optimizer does. `fsdp_compat.shard` keeps
+    what FSDP1 keeps, and is what the output calls where the same file wraps the model; code migrated with `--to shim`
+    does as FSDP1, too. Where another file wraps it, this is left to do. What is registered
     in the model on the way is gathered under both: `model.zero_grad()`, and a loop over `model.parameters()`, clear
     nothing, so that they are left as they are. Nothing differs under the other strategies, without
     `use_orig_params=True`, with `set_to_none=False`, and above the forward.
@@ -36,18 +37,19 @@ class ClearedBetween(Rule):
 
     id = "FSDP238"
     name = "cleared-between"
-    shim = True
     markers = (".zero_grad(",)
     what_to_test = "Compare the losses of the first three steps with those of the old code."
     visits = (cst.Module,)
     before = """
+import functools
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+wrap = functools.partial(FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
 
 def train(net, batches):
-    policy = ModuleWrapPolicy({Head})
-    model = FSDP(net, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
+    net.head = wrap(net.head)
+    model = wrap(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches:
         loss = model(batch).sum()
@@ -60,9 +62,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 def train(net, batches):
-    for module in reversed(list(net.modules())):
-        if isinstance(module, Head) and module is not net:
-            fully_shard(module, reshard_after_forward=False)
+    fully_shard(net.head, reshard_after_forward=False)
     model = fully_shard(net, reshard_after_forward=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches:
@@ -77,13 +77,8 @@ def train(net, batches):
         """Every place that clears gradients of which FSDP1 keeps some."""
         if "fsdp1" not in file.project.flags:
             return
-        for place, part, clears in parameter_reads(file):
-            found = kept_clearing(place, part, file) if clears else None
-            if found is None:
-                continue
-            if found.kept is not Certainty.YES:
-                yield Diagnosis(place, Level.REVIEW, UNSURE, MOVE)
-            elif found.by_optimizer:
-                yield Diagnosis(place, Level.MANUAL, KEEPS, MOVE)
-            else:
-                yield Diagnosis(place, Level.INFO, NOTHING, ABOVE)
+        for found in kept_clearings(file.module, file):
+            if not found.by_optimizer and found.kept is Certainty.YES:
+                yield Diagnosis(found.place, Level.INFO, NOTHING, ABOVE)
+            elif not found.carried_in(file):
+                yield Diagnosis(found.place, Level.MANUAL, KEEPS if found.kept is Certainty.YES else UNSURE, MOVE)

@@ -9,13 +9,13 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import brief, is_repeatable
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._cleared_between import kept_clearing
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
-from fsdp_rules.loop._parameter_reads import parameter_reads
 from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, writes, zips
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.guessed import as_guessed
+from fsdp_rules.model.kept_clearing import kept_clearing
+from fsdp_rules.model.parameter_reads import parameter_reads
 from fsdp_rules.model.passes import Pass, awaits_backward, is_given_loss, last_passes, may_run_between
 from fsdp_rules.model.resharding import reshard_before, reshard_loop
 from fsdp_rules.model.root_parameters import runs_without_graph
@@ -94,9 +94,8 @@ def train(net, batches):
                 continue
             if not _is_gathered(place, model, clears, file):
                 continue
-            # FSDP1 cleared nothing there, and what is gathered is not cleared either: FSDP238 says so.
-            kept = kept_clearing(place, model, file) if clears else None
-            if kept is not None and kept.kept is Certainty.YES:
+            # Where FSDP1 clears nothing, what is gathered is not cleared either: FSDP238 says so.
+            if clears and kept_clearing(place, model, file) is not None:
                 continue
             forward = awaits_backward(place, file)
             if not clears and _needs_no_shards(place, model, forward, file):

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._parameter_reads import changes_in_place, parameter_reads
 from fsdp_rules.loop._parameter_writes import whole_of, writes
 from fsdp_rules.loop.gathered import changes_gathered
+from fsdp_rules.model.parameter_reads import changes_in_place, parameter_reads
 from fsdp_rules.model.passes import end_of
 from fsdp_rules.model.root_parameters import stay_gathered
 from fsdp_rules.project.project import Certainty

@@ -24,10 +24,12 @@ class Kept:
     """``sure``: how sure it is that some unit keeps its gradient where the model's registered parameters are asked.
 
     ``by_optimizer``: whether one may keep it where an optimizer clears all of them: a unit whose output is the model's.
+    ``wraps`` are those that the model may come from.
     """
 
     sure: Certainty
     by_optimizer: bool
+    wraps: tuple[Wrap, ...] = ()
 
 
 def kept_gradients(model: cst.BaseExpression | None, file: File) -> Kept:
@@ -46,7 +48,7 @@ def kept_gradients(model: cst.BaseExpression | None, file: File) -> Kept:
         sure = min(Certainty.MAYBE, max(originals, default=Certainty.MAYBE))
     if not wraps and not any(b"use_orig_params" in source for source in sources):
         sure = Certainty.NO
-    return Kept(sure, sure is not Certainty.NO and _may_end_in_unit(wraps, sources, file))
+    return Kept(sure, sure is not Certainty.NO and _may_end_in_unit(wraps, sources, file), tuple(wraps))
 
 
 def _sure(wrap: Wrap, file: File) -> Certainty:

@@ -34,6 +34,8 @@ class Wrap:
     target: ast.expr | None
     #: Whether it stands in a class that has a forward, whose attributes are parts of a model.
     in_module: bool = False
+    #: Whether the call is FSDP1's constructor, and not a function that is given it.
+    is_constructor: bool = False
 
     @property
     def is_inner(self) -> bool:
@@ -94,7 +96,8 @@ def _wraps_in(file: File) -> Iterator[Wrap]:
         inside = {id(one) for node in nodes if _is_module(node) for one in walk(node)}
         for node in nodes:
             if isinstance(node, ast.Call) and _is_wrap(node, aliases):
-                yield Wrap(path, node, targets.get(id(node)), id(node) in inside)
+                constructs = _is_constructor(node.func, aliases)
+                yield Wrap(path, node, targets.get(id(node)), id(node) in inside, constructs)
 
 
 def _is_module(node: ast.AST) -> bool:
@@ -102,11 +105,13 @@ def _is_module(node: ast.AST) -> bool:
 
 
 def _is_wrap(call: ast.Call, aliases: dict[str, str]) -> bool:
-    def is_constructor(node: ast.expr) -> bool:
-        return expand(text_of(node) or "", aliases).endswith(f".{CONSTRUCTOR}")
-
     given = [*call.args, *(word.value for word in call.keywords)]
-    return is_constructor(call.func) or (bool(call.keywords) and any(map(is_constructor, given)))
+    handed_on = bool(call.keywords) and any(_is_constructor(one, aliases) for one in given)
+    return handed_on or _is_constructor(call.func, aliases)
+
+
+def _is_constructor(node: ast.expr, aliases: dict[str, str]) -> bool:
+    return expand(text_of(node) or "", aliases).endswith(f".{CONSTRUCTOR}")
 
 
 def built(wrap: Wrap, sources: list[bytes]) -> list[tuple[str, ...]]:

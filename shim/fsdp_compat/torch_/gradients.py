@@ -107,6 +107,11 @@ def _show(param: Any) -> None:
     sharded.grad = shown
 
 
+def reduced_gradient(param: Any) -> torch.Tensor | None:
+    """The ``.grad`` of one of FSDP2's parameters, None where it only shows what is not reduced yet."""
+    return None if hasattr(param, _SHOWN) else param.sharded_param.grad
+
+
 def _take_back(param: Any) -> None:
     """Leave in ``.grad`` what it held before something was shown there, or what a user has put there instead."""
     if not hasattr(param, _SHOWN):

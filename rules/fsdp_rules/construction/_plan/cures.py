@@ -17,6 +17,7 @@ CURES = (
     ("one group or two", "make the mesh with init_device_mesh, and pass it as device_mesh"),
     ("ignored parameters", "pass them as ignored_params to each fully_shard call (torch 2.7)"),
     ("from torch 2.7 on", "require torch 2.7"),
+    ("between a forward and its backward", "clear them above the forward, and compare the losses"),
     ("no step uses", "remove that part, or require torch 2.13"),
     ("run time", "write the value as a literal where the call is, or choose between literals there"),
 )

@@ -10,7 +10,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import asked, attribute_of, last_name, names_in
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.loop._alike import ASKED, is_alike
+from fsdp_rules.model.alike import ASKED, is_alike
 from fsdp_rules.model.parameters import NAMES
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.wrapping import PASSING, model_of_parameters

@@ -9,10 +9,12 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import element_text, last_name, literal_bool
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._parameter_reads import parameter_reads
+from fsdp_rules.file.once import once
 from fsdp_rules.model.between import awaited_forwards, forwards_of
 from fsdp_rules.model.kept_gradients import kept_gradients
+from fsdp_rules.model.parameter_reads import parameter_reads
 from fsdp_rules.model.passes import end_of, kind_of, passes_in
+from fsdp_rules.model.program_wraps import Wrap
 from fsdp_rules.model.sharded import sharded_part
 from fsdp_rules.model.wrapping import loops_around
 from fsdp_rules.project.entered import Pass
@@ -21,11 +23,39 @@ from fsdp_rules.project.project import Certainty
 
 
 class Clearing(NamedTuple):
-    """Where gradients are cleared, how sure it is that FSDP1 keeps some, and whether an optimizer clears them."""
+    """Where gradients are cleared, how sure it is that FSDP1 keeps some, and whether an optimizer clears them.
+
+    ``wraps`` are those that the model may come from, empty where they are not known.
+    """
 
     place: cst.CSTNode
     kept: Certainty
     by_optimizer: bool
+    wraps: tuple[Wrap, ...]
+
+    def carried_in(self, file: File) -> list[Wrap]:
+        """The wraps in ``file`` that can keep what FSDP1 keeps, empty where one may be elsewhere."""
+        constructors = [one for one in self.wraps if one.path == file.path and one.is_constructor]
+        return constructors if len(constructors) == len(self.wraps) else []
+
+
+@once
+def kept_clearings(module: cst.Module, file: File) -> list[Clearing]:
+    """Every place in the file where gradients are cleared of which FSDP1 keeps some, or may."""
+    if "keeps_gathered" not in file.project.flags:
+        return []
+    found = (kept_clearing(place, part, file) for place, part, clears in parameter_reads(file) if clears)
+    return [one for one in found if one is not None]
+
+
+def has_kept_clearing(wrap: cst.Call, file: File) -> bool:
+    """Whether gradients of which FSDP1 keeps some are cleared in ``file``, and ``wrap`` is to carry that over."""
+    line = file.span(wrap).line
+    return any(
+        line in {one.call.lineno for one in found.carried_in(file)}
+        for found in kept_clearings(file.module, file)
+        if found.by_optimizer or found.kept is not Certainty.YES
+    )
 
 
 def kept_clearing(place: cst.CSTNode, part: cst.BaseExpression, file: File) -> Clearing | None:
@@ -48,7 +78,8 @@ def kept_clearing(place: cst.CSTNode, part: cst.BaseExpression, file: File) -> C
     found = [kept_gradients(one, file) for one in own] or [kept_gradients(None, file)]
     partly = not by_model and any(_is_shared(one, place, file) for one in models)
     sure = max((one.sure for one in found if by_model or one.by_optimizer or partly), default=Certainty.NO)
-    return None if sure is Certainty.NO else Clearing(place, sure, not by_model)
+    wraps = dict.fromkeys(wrap for one in found for wrap in one.wraps)
+    return None if sure is Certainty.NO else Clearing(place, sure, not by_model, tuple(wraps))
 
 
 def _fills(call: cst.Call) -> bool:
