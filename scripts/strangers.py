@@ -37,6 +37,7 @@ from strangers_compare import Difference, compared  # noqa: E402
 
 LEVELS = ("safe", "review", "manual", "info")
 MODES = ("native", "shim")
+HALVES = ("open", "held", "fresh", "fresh_held", "autumn", "autumn_held")
 
 
 @dataclass
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each program, setting and mode; 1 if any rewrite was silent."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these programs alone")
-    parser.add_argument("--half", choices=("open", "held", "fresh", "fresh_held", "autumn", "autumn_held", "all"), default="all")
+    parser.add_argument("--half", choices=(*HALVES, "all"), default="all")
     parser.add_argument("--before-only", action="store_true", help="train twice under FSDP1, and compare these two")
     parser.add_argument("--mode", choices=MODES, help="this mode alone")
     parser.add_argument("--keep", type=Path, help="keep the copies, the rewrites and the outputs in this folder")
