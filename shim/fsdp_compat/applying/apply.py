@@ -22,6 +22,7 @@ from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
 from fsdp_compat.planning.ownership import Tie
 from fsdp_compat.planning.plan import Plan, Unit
 from fsdp_compat.planning.records import UnitRecord, record_of, set_record
+from fsdp_compat.step.autocast import cast_for_each_use
 from fsdp_compat.step.buffers import cast_buffers_when_computing
 from fsdp_compat.step.eval_precision import follow_mode
 from fsdp_compat.step.exec_order import check_forward_order
@@ -149,6 +150,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     register_sharded(unit.module, gathered_while_training=keeps)
     keep_cleared_gradients(unit.module, gathered_while_training=keeps)
     refuse_exchanged_parameters(unit.module)
+    cast_for_each_use(unit.module)
     precision = unit.precision
     set_record(
         unit.module,

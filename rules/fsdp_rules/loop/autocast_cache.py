@@ -1,0 +1,145 @@
+"""Rule for torch.autocast around a sharded model, whose casts of weights FSDP1 never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.file import File
+from fsdp_rules.file.reads import is_read_whole
+from fsdp_rules.model.guards import is_under_another_wrapper, is_under_ddp
+from fsdp_rules.model.passes import Pass, end_of, passes_in
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.rule import Rule
+from fsdp_rules.verdict.sentence import sentence
+from fsdp_rules.verdict.what_to_test import LOSSES
+
+#: The functions, each with the position of its argument cache_enabled.
+POSITIONS = {
+    "torch.autocast": 3,
+    "torch.amp.autocast": 3,
+    "torch.amp.autocast_mode.autocast": 3,
+    "torch.cuda.amp.autocast": 2,
+    "torch.cuda.amp.autocast_mode.autocast": 2,
+    "torch.cpu.amp.autocast": 2,
+    "torch.cpu.amp.autocast_mode.autocast": 2,
+}
+ENABLED = "enabled"
+CACHE = "cache_enabled"
+OFF = f"{CACHE}=False"
+CACHED = f"{OFF} lets torch.autocast cast FSDP2's weights for each use, as it did FSDP1's"
+ASSUMED = "assumes a sharded model runs under it"
+HANDED_ON = "torch.autocast keeps its casts of FSDP2's weights up to the end of a region (FSDP1: for one use)"
+GIVE = f"give it {OFF} where it is called around a sharded model"
+
+
+class AutocastCache(Rule):
+    """torch.autocast around a sharded model.
+
+    `torch.autocast` keeps the low-precision copy of a leaf parameter up to the end of its outermost region. FSDP1
+    computes with views of a flat parameter, which it casts for each use. FSDP2's gathered parameters are leaves: the
+    next forward in a region computes with the casts from before an optimizer step, and where a weight is used twice
+    before a backward, its gradients are added in low precision. `cache_enabled=False` casts for each use again, and
+    frees each copy as FSDP1 does. `fsdp_compat.shard`, and code migrated with `--to shim`, turn the cache off while a
+    sharded model runs. autocast as a value, which another function calls, is left to do.
+    """
+
+    id = "FSDP242"
+    name = "autocast-cache"
+    markers = ("autocast",)
+    what_to_test = LOSSES
+    visits = (cst.Call, cst.Name, cst.Attribute)
+    before = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, batches):
+    model = FSDP(net)
+    for chosen, rejected in batches:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = (model(rejected) - model(chosen)).mean()
+        loss.backward()
+"""
+    after = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def train(net, batches):
+    model = fully_shard(net)
+    for chosen, rejected in batches:
+        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+            loss = (model(rejected) - model(chosen)).mean()
+        loss.backward()
+"""
+
+    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+        """A region, what makes one later, or the class as a value."""
+        if "fsdp1" not in file.project.flags or not file.project.touches(file.path):
+            return
+        if isinstance(node, cst.Call):
+            position = _position(node, file)
+            if position is not None:
+                yield from _region(node, position, file)
+        elif file.resolved(node) in POSITIONS and isinstance(node, cst.BaseExpression) and _is_value(node, file):
+            yield Diagnosis(node, Level.MANUAL, HANDED_ON, GIVE)
+
+
+def _position(call: cst.Call, file: File) -> int | None:
+    """Where ``call``, of autocast or of a partial of it, takes whether the cache is on; None for other calls."""
+    if file.resolved(call.func) == "functools.partial" and call.args:
+        position = POSITIONS.get(file.resolved(call.args[0].value) or "")
+        return None if position is None else position + 1
+    return POSITIONS.get(file.resolved(call.func) or "")
+
+
+def _region(call: cst.Call, position: int, file: File) -> Iterable[Diagnosis]:
+    named = {one.keyword.value: one for one in call.args if one.keyword is not None}
+    placed = [one for one in call.args if one.keyword is None and not one.star]
+    given = named.get(CACHE, placed[position] if len(placed) > position else None)
+    is_off = literal_bool(named[ENABLED].value) is False if ENABLED in named else False
+    if is_off or (given is not None and literal_bool(given.value) is False):
+        return
+    if is_under_ddp(call, file) or is_under_another_wrapper(call, file):
+        return
+    runs = _runs_sharded(call, file)
+    yield Diagnosis(
+        call,
+        Level.SAFE if runs else Level.REVIEW,
+        CACHED if runs else sentence(CACHED, ASSUMED),
+        edits=(Replace(call, lambda code: code(_uncached(call, given))),),
+    )
+
+
+def _uncached(call: cst.Call, given: cst.Arg | None) -> cst.Call:
+    """``call`` with the cache off; ``given`` is its argument for that."""
+    off = cst.Name("False")
+    if given is not None:
+        return call.with_changes(args=[one.with_changes(value=off) if one is given else one for one in call.args])
+    bare = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
+    return call.with_changes(args=[*call.args, cst.Arg(off, keyword=cst.Name(CACHE), equal=bare)])
+
+
+def _runs_sharded(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` opens a region in which a sharded model is seen to run."""
+    region = next((one for one in file.ancestors(call) if isinstance(one, cst.With | cst.FunctionDef)), None)
+    if not isinstance(region, cst.With) or not any(
+        call in (one.item, *file.inside(one, cst.Call)) for one in region.items
+    ):
+        return False
+    first, last = end_of(call, file), end_of(region, file)
+    events = passes_in(file.function(call) or file.module, file)
+    return any(Pass.FORWARD in one.passes and first < end_of(one.call, file) <= last for one in events)
+
+
+def _is_value(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the class ``node`` is handed on, so that something else may call it."""
+    parent = file.parent(node)
+    if isinstance(parent, cst.Call) and parent.func is node:
+        return False
+    around = file.parent(parent) if isinstance(parent, cst.Arg) else None
+    if isinstance(around, cst.Call) and (_position(around, file) is not None or file.code(around.func) == "isinstance"):
+        return False
+    return is_read_whole(node, file.layout) and not isinstance(parent, cst.Annotation | cst.ComparisonTarget)

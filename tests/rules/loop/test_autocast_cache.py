@@ -1,0 +1,73 @@
+"""Rule FSDP242: torch.autocast around a sharded model."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import check_noop, findings, rewrite
+
+HEAD = """
+import functools
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, batch):
+    model = FSDP(net)
+"""
+
+
+def levels(source: str, **others: str) -> list[str]:
+    return [found.level.value for found in findings(source, **others) if found.rule == "FSDP242"]
+
+
+def output(source: str) -> str:
+    done = rewrite(source)
+    assert isinstance(done, Changed)
+    return done.source.decode()
+
+
+def test_noop_without_fsdp() -> None:
+    check_noop("import torch\n\ndef run(model, x):\n    with torch.autocast('cuda'):\n        return model(x)\n")
+
+
+@pytest.mark.parametrize(
+    ("region", "written"),
+    [
+        ('torch.autocast("cuda")', 'torch.autocast("cuda", cache_enabled=False)'),
+        ("torch.cuda.amp.autocast()", "torch.cuda.amp.autocast(cache_enabled=False)"),
+        ('torch.amp.autocast("cuda", None, True, True)', 'torch.amp.autocast("cuda", None, True, False)'),
+        ("torch.cuda.amp.autocast(cache_enabled=True)", "torch.cuda.amp.autocast(cache_enabled=False)"),
+    ],
+)
+def test_the_cache_is_turned_off(region: str, written: str) -> None:
+    source = f"{HEAD}    with {region}:\n        return model(batch)\n"
+    assert levels(source) == ["safe"]
+    assert f"with {written}:" in output(source)
+
+
+@pytest.mark.parametrize(
+    "region", ['torch.autocast("cuda", enabled=False)', 'torch.autocast("cuda", cache_enabled=False)']
+)
+def test_what_caches_nothing_stays(region: str) -> None:
+    assert levels(f"{HEAD}    with {region}:\n        return model(batch)\n") == []
+
+
+def test_a_region_that_is_entered_elsewhere_is_review() -> None:
+    body = '    half = torch.autocast("cuda")\n    with half:\n        return model(batch)\n'
+    assert levels(HEAD + body) == ["review"]
+    assert levels(HEAD + body.replace('torch.autocast("cuda")', 'functools.partial(torch.autocast, "cuda")')) == [
+        "review"
+    ]
+
+
+def test_a_value_is_manual() -> None:
+    assert levels(f"{HEAD}    return evaluate(model, torch.autocast)\n") == ["manual"]
+    assert levels(f"{HEAD}    return isinstance(batch, torch.autocast)\n") == []
+
+
+def test_a_file_that_is_given_the_model() -> None:
+    engine = "import torch\n\ndef step(model, batch):\n    with torch.autocast('cuda'):\n        return model(batch)\n"
+    caller = HEAD.replace("import torch\n", "import torch\nfrom example import step\n", 1) + "    step(model, batch)\n"
+    assert levels(engine, main=caller) == ["safe"]
+    assert levels(engine, main=caller.replace("FSDP(net)", "net").replace("step(", "print(")) == []
