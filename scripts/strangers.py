@@ -1,6 +1,6 @@
 """Trains programs that know nothing of this project before and after a rewrite, and compares all that they leave.
 
-    python scripts/strangers.py [NAME …] [--half NAME|all] [--before-only] [--output strangers.json]
+    python scripts/strangers.py [NAME …] [--half NAME|all] [--before-only] [--trace] [--output strangers.json]
 
 Each folder of fixtures/strangers is one program, with a program.toml beside it. A program writes into the folder that
 STRANGER_OUT names: metrics, checkpoints, logs. Before and after are compared file by file, tensor by tensor, bit for
@@ -93,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="these programs alone")
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all")
     parser.add_argument("--before-only", action="store_true", help="train twice under FSDP1, and compare these two")
+    parser.add_argument("--trace", action="store_true", help="rewrite by what the first setting showed of itself")
     parser.add_argument("--mode", choices=MODES, help="this mode alone")
     parser.add_argument("--keep", type=Path, help="keep the copies, the rewrites and the outputs in this folder")
     parser.add_argument("--output", type=Path, default=ROOT / "out" / "strangers.json")
@@ -159,7 +160,8 @@ def judged(program: Program, options: argparse.Namespace) -> list[Result]:
         trees = {}
         for mode in [] if options.before_only else [options.mode] if options.mode else MODES:
             tree = copied(program.tree, base / mode / "tree")
-            trees[mode] = (tree, rewritten(tree, mode))
+            record = traced(program, original, base) if options.trace and mode == "native" else None
+            trees[mode] = (tree, rewritten(tree, mode, record))
         by_hand = program.tree / "after_by_hand" / "edits.toml"
         for setting, arguments in program.settings.items():
             began = time.monotonic()
@@ -229,10 +231,24 @@ def edited(tree: Path, edits: Path, place: Path) -> str:
     return ""
 
 
-def rewritten(tree: Path, mode: str) -> Rewrite:
+def traced(program: Program, tree: Path, base: Path) -> Path | None:
+    """The record of the first setting of a program; None where it does not train."""
+    from fsdp_migrate.trace.record import dumped, merged
+
+    seen = base / "observed"
+    run = ranks.run(program, next(iter(program.settings.values())), tree, base / "traced", seen)
+    if run.failed:
+        print(f"      {program.name} fails while it is traced: {run.failed}", flush=True)
+        return None
+    record = base / "trace.json"
+    record.write_text(dumped(merged([json.loads(file.read_text()) for file in sorted(seen.glob("observed-*.json"))])))
+    return record
+
+
+def rewritten(tree: Path, mode: str, record: Path | None = None) -> Rewrite:
     """Call the command on a copy, as a user would."""
     report = tree.parent / "report.json"
-    options = ["--to", mode, "--torch", ranks.release(), "--report", report]
+    options = ["--to", mode, "--torch", ranks.release(), "--report", report, *(["--trace", record] if record else [])]
     command = [Path(sys.executable).parent / "fsdp-migrate", "rewrite", *options, tree]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tree)
     (tree.parent / "said.txt").write_text(done.stdout + done.stderr)

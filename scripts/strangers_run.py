@@ -71,8 +71,8 @@ def forked(job: Callable[[], object]) -> int:
         os._exit(code)
 
 
-def run(program: Any, arguments: list[str], tree: Path, place: Path) -> Run:
-    """Train on all ranks; what failed is empty if nothing did."""
+def run(program: Any, arguments: list[str], tree: Path, place: Path, observed: Path | None = None) -> Run:
+    """Train on all ranks; what failed is empty if nothing did. ``observed``: a folder for what the ranks show."""
     out = place / "out"
     out.mkdir(parents=True)
     with socket.socket() as s:
@@ -80,7 +80,7 @@ def run(program: Any, arguments: list[str], tree: Path, place: Path) -> Run:
         port = s.getsockname()[1]
     began = time.monotonic()
     pids = {
-        forked(lambda r=r: _rank(r, program, arguments, tree, out, port, place / f"rank{r}.log")): r
+        forked(lambda r=r: _rank(r, program, arguments, tree, out, port, place / f"rank{r}.log", observed)): r
         for r in range(program.ranks)
     }
     failed = ""
@@ -109,7 +109,9 @@ def _last(log: Path) -> str:
     return (errors or lines or ["no output"])[-1][:300]
 
 
-def _rank(rank: int, program: Any, arguments: list[str], tree: Path, out: Path, port: int, log: Path) -> None:
+def _rank(
+    rank: int, program: Any, arguments: list[str], tree: Path, out: Path, port: int, log: Path, observed: Path | None
+) -> None:
     handle = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -121,7 +123,7 @@ def _rank(rank: int, program: Any, arguments: list[str], tree: Path, out: Path, 
     import torch
 
     torch.set_num_threads(1)
-    with _lifted(), _devices(program.devices_per_node), ordered_sums(program.ranks):
+    with _lifted(), _devices(program.devices_per_node), ordered_sums(program.ranks), _observed(observed, tree):
         if program.module:
             sys.path[0] = str(tree)
             sys.argv = [program.module, *arguments]
@@ -133,6 +135,22 @@ def _rank(rank: int, program: Any, arguments: list[str], tree: Path, out: Path, 
             runpy.run_path(str(script), run_name="__main__")
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _observed(out: Path | None, tree: Path) -> Iterator[None]:
+    if out is None:
+        yield
+        return
+    from fsdp_migrate.verify.recorder.observing.observer import Observer
+    from fsdp_migrate.verify.recorder.orders import Orders
+
+    observer = Observer(Orders(str(out), steps=10**9, observe=str(tree)))
+    observer.listen()
+    try:
+        yield
+    finally:
+        observer.close()
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from fsdp_rules.verdict.result import Changed, Failed
 class CheckRequest:
     """What the user asked for. ``settings`` are those of a rewrite; ``baseline`` is a file of known findings.
 
-    ``stdin`` is a text that is read in place of the one path, which names it.
+    ``stdin`` is a text that is read in place of the one path, which names it; ``observe`` is that of a rewrite.
     """
 
     paths: tuple[str, ...]
@@ -44,6 +44,7 @@ class CheckRequest:
     selection: Selection = ALL_FILES
     stdin: bytes | None = None
     digests: bool = False
+    observe: run.Observe | None = None
 
 
 def check(
@@ -127,8 +128,9 @@ def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, prog
     # Which rules are asked for is decided afterwards: what one rule says may depend on what another one did.
     settings = dataclasses.replace(request.settings, select=(), ignore=(), traps=True)
     asked = run.Request(
-        paths, settings, diff=True, jobs=request.jobs, selection=request.selection.all_rules(), stdin=request.stdin
-    )
+        paths, settings, diff=True, jobs=request.jobs, selection=request.selection.all_rules(), stdin=request.stdin,
+        observe=request.observe,
+    )  # fmt: skip
     return run.rewrite(asked, engine, progress)
 
 

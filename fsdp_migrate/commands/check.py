@@ -15,6 +15,7 @@ from fsdp_migrate.commands.options import (
     QUIET,
     STATS,
     STDIN_FILENAME,
+    TRACE,
     VERBOSE,
     Named,
     complete_files,
@@ -28,6 +29,7 @@ from fsdp_migrate.tree.settings import LEVELS
 
 if TYPE_CHECKING:
     from fsdp_migrate.check.checked import CheckResult
+    from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.torch_release import TorchRelease
 
 _HELP = """Fail if PATH... still has FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
@@ -112,6 +114,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option("--digests", is_flag=True, help="Read the tensors of checkpoints too, and compare their CRC-32.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
+@TRACE
 @STDIN_FILENAME
 @JOBS
 @QUIET
@@ -131,6 +134,7 @@ def check(
     to: str | None,
     helpers: str | None,
     torch: TorchRelease | None,
+    trace: Evidence | None,
     stdin_filename: str | None,
     jobs: int | None,
     verbosity: str | None,
@@ -165,6 +169,7 @@ def check(
             defaults.files,
             stdin,
             digests,
+            trace,
         )
         with shown() as progress:
             result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)

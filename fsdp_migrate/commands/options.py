@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from fsdp_migrate.tree.settings import HELPERS
 
 if TYPE_CHECKING:
+    from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.settings import ProjectSettings
     from fsdp_migrate.tree.torch_release import TorchRelease
     from fsdp_rules.settings import Settings
@@ -48,6 +49,26 @@ VERBOSE = click.option(
 
 STATS = click.option(
     "--stats", "verbosity", flag_value="stats", help="Print the number of findings of each rule alone."
+)
+
+
+def _evidence(context: click.Context, option: click.Parameter, value: str | None) -> Evidence | None:
+    from fsdp_migrate.trace.evidence import Evidence
+    from fsdp_migrate.trace.record import BadTrace, load
+
+    try:
+        return None if value is None else Evidence(load(Path(value)))
+    except BadTrace as error:
+        raise click.BadParameter(str(error)) from error
+
+
+TRACE = click.option(
+    "--trace",
+    metavar="FILE",
+    callback=_evidence,
+    type=Named(),
+    shell_complete=complete_files,
+    help="What a run showed, as fsdp-migrate trace has recorded it: it decides where the code alone does not.",
 )
 
 

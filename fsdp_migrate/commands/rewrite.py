@@ -17,6 +17,7 @@ from fsdp_migrate.commands.options import (
     QUIET,
     STATS,
     STDIN_FILENAME,
+    TRACE,
     VERBOSE,
     complete_files,
     rule_options,
@@ -28,6 +29,7 @@ from fsdp_migrate.commands.options import (
 
 if TYPE_CHECKING:
     from fsdp_migrate.pipeline.outcome import RunResult
+    from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.torch_release import TorchRelease
 
 _REPORTS = (".html", ".json", ".md")
@@ -83,6 +85,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     multiple=True,
     help="Write a report, .html, .json or .md; may be repeated.",
 )
+@TRACE
 @STDIN_FILENAME
 @JOBS
 @click.option("-i", "--interactive", is_flag=True, help="Ask about every hunk, with its findings; quit and continue.")
@@ -100,6 +103,7 @@ def rewrite(
     helpers: str | None,
     torch: TorchRelease | None,
     report: tuple[str, ...],
+    trace: Evidence | None,
     stdin_filename: str | None,
     jobs: int | None,
     interactive: bool,
@@ -127,8 +131,9 @@ def rewrite(
         if verbosity == "verbose":
             say_settings(wanted, release, defaults)
         request = run.Request(
-            paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin
-        )
+            paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin,
+            observe=trace,
+        )  # fmt: skip
         if interactive:
             from fsdp_migrate.commands.interactive import rewrite_asking
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import JOBS, Named, complete_files, writable
+from fsdp_migrate.commands.options import JOBS, TRACE, Named, complete_files, writable
 
 if TYPE_CHECKING:
     from fsdp_migrate.check.ledger import FileState
+    from fsdp_migrate.trace.evidence import Evidence
 
 _HELP = """Show how far PATH... is on its way to FSDP2, by folder or by owner.
 
@@ -53,8 +54,17 @@ Exit code:
     shell_complete=complete_files,
     help="Write to this file instead of standard output.",
 )
+@TRACE
 @JOBS
-def status(paths: tuple[str, ...], by: str, since: str | None, form: str, output: str | None, jobs: int | None) -> int:
+def status(
+    paths: tuple[str, ...],
+    by: str,
+    since: str | None,
+    form: str,
+    output: str | None,
+    trace: Evidence | None,
+    jobs: int | None,
+) -> int:
     from fsdp_migrate.check.ledger import row, rows
     from fsdp_migrate.report.ledger_table import Ledger, render
     from fsdp_migrate.report.summary import printable
@@ -75,7 +85,7 @@ def status(paths: tuple[str, ...], by: str, since: str | None, form: str, output
     def group(path: str) -> str:
         return owners(path) if owners is not None else _folder(path, [_under(base, Path(name)) for name in paths])
 
-    now, errors = _states(paths, base, jobs)
+    now, errors = _states(paths, base, jobs, trace)
     before: list[FileState] = []
     if since is not None:
         if root is None:
@@ -105,7 +115,7 @@ def status(paths: tuple[str, ...], by: str, since: str | None, form: str, output
 
 
 def _states(
-    paths: list[str] | tuple[str, ...], base: Path, jobs: int | None
+    paths: list[str] | tuple[str, ...], base: Path, jobs: int | None, trace: Evidence | None = None
 ) -> tuple[list[FileState], list[tuple[str, str]]]:
     """The state of every file under ``paths``, by its path from ``base``, and what could not be read."""
     from dataclasses import replace
@@ -124,7 +134,9 @@ def _states(
     try:
         defaults = settings.load_first(map(Path, paths))
         wanted, _ = rule_settings((), (), None, None, None, Path(paths[0]), defaults)
-        request = gate.CheckRequest(tuple(paths), wanted, jobs=jobs or defaults.jobs, selection=defaults.files)
+        request = gate.CheckRequest(
+            tuple(paths), wanted, jobs=jobs or defaults.jobs, selection=defaults.files, observe=trace
+        )
         with shown() as progress:
             result = gate.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)
     except (NoSuchPath, UnknownRule, settings.SettingsError) as error:

@@ -39,6 +39,7 @@ class RunResult:
     The lines of findings are those of the files as they are on disk when the run is over: after a rewrite in place,
     those of the new file. ``outcomes`` holds the files with an FSDP marker in their bytes and the files that failed,
     sorted by path; ``scanned`` counts every file that was found; ``torch`` is the least release that was written for.
+    ``changed_since`` are the files that are not those of the trace that was given, None where none was.
     """
 
     paths: tuple[str, ...]
@@ -47,6 +48,7 @@ class RunResult:
     outcomes: tuple[FileOutcome, ...]
     refused: tuple[str, ...] = ()
     torch: TorchRelease = FIRST
+    changed_since: tuple[str, ...] | None = None
 
     @property
     def findings(self) -> list[Finding]:

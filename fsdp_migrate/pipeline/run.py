@@ -17,6 +17,7 @@ from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow, follow_wraps
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
+from fsdp_migrate.pipeline.read_file import PENDING, ReadFile, as_fsdp1, back_on_shim
 from fsdp_migrate.pipeline.releases import Done
 from fsdp_migrate.pipeline.rewriting import rewritten
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
@@ -27,9 +28,10 @@ from fsdp_migrate.tree.regular import read_regular
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.result import Changed, Failed, Result, Skipped, Unchanged
+from fsdp_rules.verdict.result import Changed, Failed, Skipped, Unchanged
 
 if TYPE_CHECKING:
+    from fsdp_rules.project.observed import Observed
     from fsdp_rules.project.project import Project
 
 Value = TypeVar("Value")
@@ -46,6 +48,10 @@ class Progress(Protocol):
         """One step of the current phase is done."""
 
 
+#: What a traced run showed of sources.
+Observe = Callable[[Mapping[str, tuple[Path, bytes]]], "Observed"]
+
+
 @dataclass(frozen=True)
 class Request:
     """What the user asked for. ``jobs`` None means as many processes as there are processors.
@@ -53,6 +59,7 @@ class Request:
     ``torch`` is the release that the settings have, with its reason. ``of`` is what the code runs on: ``fsdp1``, or
     ``shim`` where it goes on from ``fsdp_compat``. ``stdin`` is a text that is read in place of the one path, which
     names it; then nothing is written. ``overlay`` has what is read in place of some files, by their real path.
+    ``observe`` gives what a traced run showed of sources, which are given by path: where each lies, and its bytes.
     """
 
     paths: tuple[str, ...]
@@ -65,6 +72,7 @@ class Request:
     selection: Selection = ALL_FILES
     stdin: bytes | None = None
     overlay: Mapping[Path, bytes] = field(default_factory=dict)
+    observe: Observe | None = None
 
 
 #: Is given the files that would change, and returns what each comes to, by its path.
@@ -78,17 +86,6 @@ class Interrupted(KeyboardInterrupt):
         super().__init__()
         self.written = written
         self.total = total
-
-
-PENDING: Result = Unchanged()
-
-
-@dataclass
-class _File:
-    source: Source
-    candidate: Candidate
-    result: Result
-    data: bytes
 
 
 def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose | None = None) -> RunResult:
@@ -107,16 +104,16 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
         read = partial(_overlaid, {source.path: text for source in sources})
     files, rest = _read(sources, read, engine, progress)
     if request.of == "shim":
-        _as_fsdp1(files, engine)
+        as_fsdp1(files, engine)
     python = [file for file in files if not file.source.is_config]
     reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
     files += reached
     texts = [(file.source.shown, file.candidate.data) for file in python if not file.candidate.is_notebook]
     keys = project.own if project is not None and engine.is_migrating(project) else {}
     for source, data in naming([one for one in rest if one.is_config], keys, read):
-        files.append(_File(source, Candidate(source.shown, data, False), PENDING, data))
+        files.append(ReadFile(source, Candidate(source.shown, data, False), PENDING, data))
     if request.of == "shim":
-        _back_on_shim(files, engine)
+        back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
     native = project is not None and engine.shards_natively(project)
     progress.start("Configuration", sum(file.source.is_config for file in files))
@@ -138,14 +135,15 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
                 changed = _choose(changed, choose)
             _write(changed, progress)
     outcomes = tuple(map(_outcome, files)) if request.diff or refused else follow_wraps([*map(_outcome, files)])
-    return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch)
+    since = None if request.observe is None else project.observed.changed if project is not None else ()
+    return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch, since)
 
 
-def _outcome(file: _File) -> FileOutcome:
+def _outcome(file: ReadFile) -> FileOutcome:
     return FileOutcome(file.source.shown, file.source.path, file.data, file.result)
 
 
-def _choose(changed: Sequence[_File], choose: Choose) -> list[_File]:
+def _choose(changed: Sequence[ReadFile], choose: Choose) -> list[ReadFile]:
     """The files that still change."""
     wanted = choose([*map(_outcome, changed)])
     for file in changed:
@@ -155,10 +153,10 @@ def _choose(changed: Sequence[_File], choose: Choose) -> list[_File]:
 
 def _read(
     sources: Sequence[Source], read: Callable[[Path], bytes], engine: Engine, progress: Progress
-) -> tuple[list[_File], list[Source]]:
+) -> tuple[list[ReadFile], list[Source]]:
     """The files with a marker and those that could not be read, and all others."""
     progress.start("Reading", len(sources))
-    files: list[_File] = []
+    files: list[ReadFile] = []
     rest: list[Source] = []
     for source in sources:
         has_marker = partial(configs.has_marker, name=source.path.as_posix()) if source.is_config else engine.has_marker
@@ -169,36 +167,14 @@ def _read(
         except MemoryError:
             data, result = b"", Failed("could not read: too large for the memory of this machine")
         if result is not PENDING or has_marker(data):
-            files.append(_File(source, Candidate(source.shown, data, source.is_notebook), result, data))
+            files.append(ReadFile(source, Candidate(source.shown, data, source.is_notebook), result, data))
         else:
             rest.append(source)
         progress.step()
     return files, rest
 
 
-def _as_fsdp1(files: Sequence[_File], engine: Engine) -> None:
-    """Let the sources among ``files`` be read as the FSDP1 code that they stand for."""
-    for file in files:
-        candidate = file.candidate
-        if not file.source.is_config and not candidate.is_notebook:
-            file.candidate = replace(candidate, data=engine.as_fsdp1(candidate.data))
-
-
-def _back_on_shim(files: Sequence[_File], engine: Engine) -> None:
-    """Give what was left of FSDP1 in results its shim again; lines are then those of the files as they are."""
-    for file in files:
-        read, result = file.candidate.data, file.result
-        if file.data == read:
-            continue
-        if isinstance(result, Changed):
-            after = engine.back_on_shim(result.source, file.candidate.path)
-            findings = follow(result.findings, read, file.data)
-            file.result = Changed(after, findings) if after != file.data else Unchanged(findings)
-        elif isinstance(result, Unchanged):
-            file.result = Unchanged(follow(result.findings, read, file.data))
-
-
-def _leave_what_is_outside(files: Sequence[_File], paths: Sequence[str]) -> None:
+def _leave_what_is_outside(files: Sequence[ReadFile], paths: Sequence[str]) -> None:
     """Skip what would be rewritten through a link that leads out of ``paths``; a path that is named is asked for."""
     roots = [real(Path(path)) for path in paths]
     for file in files:
@@ -213,19 +189,19 @@ def _settings_of(request: Request, native: bool, older_verl: bool, path: str) ->
 
 
 def _analyse(
-    files: Sequence[_File],
+    files: Sequence[ReadFile],
     rest: Sequence[Source],
     request: Request,
     engine: Engine,
     progress: Progress,
     read: Callable[[Path], bytes],
-) -> tuple[list[_File], Project | None]:
+) -> tuple[list[ReadFile], Project | None]:
     """Give every readable file its result; also the files among ``rest`` that a model reaches, and the project."""
     readable = {file.source.shown: file for file in files if not isinstance(file.result, Failed)}
     index = Index(engine, lambda candidates: _map(Indexer(engine), candidates, request, progress, "Indexing"), read)
     project = index.build([file.candidate for file in readable.values()], rest)
     found = ((source, index.candidates[source.shown]) for source in index.found)
-    reached = [_File(source, candidate, PENDING, candidate.data) for source, candidate in found]
+    reached = [ReadFile(source, candidate, PENDING, candidate.data) for source, candidate in found]
     indexed = {**readable, **{file.source.shown: file for file in reached}}
     for path, why in index.results.items():
         if why is not None:
@@ -235,6 +211,9 @@ def _analyse(
             # Only a guess led to it, so that it does not fail a run that it may have nothing to do with.
             file.result = Skipped(f"a wrapped model may reach it, but it {file.result.error}")
     if project is not None:
+        if request.observe is not None:
+            texts = {path: (file.source.path, file.data) for path, file in indexed.items()}
+            project = replace(project, observed=request.observe(texts))
         parsed = [indexed[path] for path, why in index.results.items() if why is None]
         agreement = Agreement(engine, request.settings, request.selection, read)
         others = [file.candidate for path, file in indexed.items() if index.results.get(path, PENDING) is not None]
@@ -274,7 +253,7 @@ def _overlaid(overlay: Mapping[Path, bytes], path: Path) -> bytes:
     return overlay[path] if path in overlay else read_regular(path)
 
 
-def _follow(changed: Sequence[_File]) -> None:
+def _follow(changed: Sequence[ReadFile]) -> None:
     """Give findings the lines of the results, as if those were written."""
     for file in changed:
         if isinstance(file.result, Changed):
@@ -282,7 +261,7 @@ def _follow(changed: Sequence[_File]) -> None:
             file.result = Changed(after, follow(file.result.findings, file.data, after))
 
 
-def _write(changed: Sequence[_File], progress: Progress) -> None:
+def _write(changed: Sequence[ReadFile], progress: Progress) -> None:
     progress.start("Writing", len(changed))
     for index, file in enumerate(changed):
         try:

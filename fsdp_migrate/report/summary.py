@@ -41,8 +41,11 @@ def by_level(findings: list[Finding]) -> dict[str, int]:
 
 def as_json(finding: Finding) -> dict[str, object]:
     """A finding for programs: lines and columns count from 1, and the column of its end is the one after it."""
+    known = dataclasses.asdict(finding)
+    if finding.ran is None:
+        del known["ran"]
     return {
-        **dataclasses.asdict(finding),
+        **known,
         "column": finding.column + 1,
         "end_column": finding.end_column + 1,
     }

@@ -98,7 +98,7 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> Trace:
         files=files,
         reads=_added(known, "reads"),
         statics=_added(known, "statics"),
-        wraps=tuple(most.get("wraps", ())),
+        wraps=_wraps(known, most),
         optimizers=tuple(most.get("optimizers", ())),
     )
 
@@ -117,6 +117,24 @@ def _file(found: Sequence[tuple[int, Mapping[str, Any]]]) -> TracedFile:
         Value((at[0], at[1], at[2], at[3]), dict(seen), tuple(sorted(ranks[at]))) for at, seen in sorted(kinds.items())
     )
     return TracedFile(found[0][1]["sha256"], {line: dict(lines[line]) for line in sorted(lines)}, values)
+
+
+def _wraps(documents: Sequence[Mapping[str, Any]], most: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The wraps of one rank, with what any rank had besides, and had not seen to be used."""
+    found = [dict(wrap) for wrap in most.get("wraps", ())]
+    for one in documents:
+        if len(one["wraps"]) != len(found):
+            continue
+        for wrap, other in zip(found, one["wraps"], strict=True):
+            wrap["batch norm"] = wrap["batch norm"] or other["batch norm"]
+            wrap["meta"] = wrap["meta"] or other["meta"]
+            wrap["steps"] = min(wrap["steps"], other["steps"])
+            wrap["unused"] = {n: max(wrap["unused"].get(n, 0), other["unused"].get(n, 0)) for n in _both(wrap, other)}
+    return tuple(found)
+
+
+def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return sorted({*one["unused"], *other["unused"]})
 
 
 def _added(documents: Iterable[Mapping[str, Any]], name: str) -> tuple[tuple[Any, ...], ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.report import stats
 from fsdp_migrate.report.half_migrated import warning
+from fsdp_migrate.report.rewrite.run_coverage import by_trace
 from fsdp_migrate.report.shorten import shortened
 from fsdp_migrate.report.summary import assumed_torch, done_to, paragraph, printable
 from fsdp_rules.verdict.finding import Finding, Level
@@ -23,6 +24,7 @@ def lines(result: RunResult, verbosity: str = "") -> Iterator[str]:
     yield from map(printable, filter(None, ("" if verbosity == "quiet" else assumed_torch(result), warning(result))))
     if verbosity in ("quiet", "stats"):
         yield from stats.lines(result.findings) if verbosity == "stats" else ()
+        yield from map(printable, by_trace(result))
         yield paragraph(result)
         return
     verbose = verbosity == "verbose"
@@ -38,6 +40,7 @@ def lines(result: RunResult, verbosity: str = "") -> Iterator[str]:
         yield from (f"{printable(more.path)}: {more.sentence}" for more in rest)
     for path, reason in result.skipped:
         yield f"{printable(path)}: skipped: {printable(reason)}"
+    yield from map(printable, by_trace(result))
     yield paragraph(result)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.construction._plan.arguments import gather
+from fsdp_rules.construction._plan.beyond_dtensors import beyond
 from fsdp_rules.construction._plan.bound_calls import Bound
 from fsdp_rules.construction._plan.cures import cure
 from fsdp_rules.construction._plan.each_unit import beyond_native
@@ -19,13 +19,14 @@ from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.rank_seeds import SAME_SEED, SEEDED, differ_by_rank
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
+from fsdp_rules.construction._plan.run_structure import Shown, is_shown, shown_by_run
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
 from fsdp_rules.construction._plan.unusable import unusable
 from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
 from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
-from fsdp_rules.construction.unseen_optimizers import about_unseen_optimizers, may_have_unseen
+from fsdp_rules.construction.unseen_optimizers import UNSEEN, about_unseen_optimizers, may_have_unseen
 from fsdp_rules.construction.unused_parameters import about_unused_parameters, unread_parts
 from fsdp_rules.file.expressions import literal_bool
 from fsdp_rules.file.file import File
@@ -34,8 +35,9 @@ from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.backends import reduces_no_cpu_tensors
 from fsdp_rules.model.kept_clearing import has_kept_clearing
-from fsdp_rules.project.batchnorm import may_have_batchnorm
+from fsdp_rules.model.unwrapped_models import has_batch_norm, may_be_on_meta
 from fsdp_rules.project.configured import Contract
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, Taken
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Role, Rule
@@ -44,19 +46,15 @@ from fsdp_rules.verdict.sentence import sentence
 RUN_IN_ORDER = "assumes each forward runs all units, in the order in which the model has them (forward_prefetch)"
 NOT_ON_META = "assumes this model is not on the meta device, where its first forward would fail"
 KEPT = "FSDP1 may keep gradients that are cleared between a forward and its backward"
+#: What a traced run shows of models in place of an assumption.
+SHOWN: Shown = {
+    NO_BATCHNORM: ("this model has no BatchNorm", lambda shown: not shown.batch_norm),
+    BUFFERS_CAST: ("this model has no buffers of floating point", lambda shown: not shown.buffers),
+    NOT_ON_META: ("this model is not on the meta device", lambda shown: not shown.on_meta),
+    UNSEEN: ("no optimizer held its parameters before", lambda shown: not shown.early),
+}
 #: Arguments on which the meaning of others depends.
 FIRST = ("process_group", "device_mesh")
-#: Words of what FSDP1's plain parameters allow and DTensors do not, in the file that wraps: what is assumed, advice.
-BEYOND = {
-    re.compile(r"\bfrom apex\.optimizers import\b|\bapex\.optimizers\.Fused"): (
-        "assumes this model is not trained with apex optimizers, whose kernels cannot read DTensors",
-        "use torch.optim.AdamW(..., fused=True), or foreach=True",
-    ),
-    re.compile(r"\b(Linear4bit|Params4bit|load_in_4bit|bnb_4bit_\w+)\b"): (
-        "assumes this model has no 4-bit bitsandbytes weights: fully_shard silently drops their quantization state",
-        "keep models with such weights on FSDP1",
-    ),
-}
 
 
 class ConstructorCall(Rule):
@@ -137,11 +135,11 @@ def build(model):
         if spread is not None and contract is not None:
             plan_spread(call, spread, contract, plan, file)
             plan.assumptions += _assumed(contract, file)
-            if "mp_policy" in contract.keys and may_have_batchnorm(file.project, file.path, file.scope(call)):
+            if "mp_policy" in contract.keys and has_batch_norm(call, file) is Certainty.YES:
                 plan.helper.append("the model may have BatchNorm, which FSDP1 keeps in full precision")
-            elif "mp_policy" in contract.keys and "batchnorm" in file.project.flags:
+            elif "mp_policy" in contract.keys and has_batch_norm(call, file) is Certainty.MAYBE:
                 plan.assumptions.append(NO_BATCHNORM)
-        if file.project.may_be_on_meta(file.path, file.scope(call)):
+        if may_be_on_meta(call, file):
             plan.on_meta = True
             if contract is not None:
                 plan.helper.append("the model may be on the meta device, and its arguments come from another function")
@@ -174,7 +172,7 @@ def build(model):
         if blocked:
             yield from (_claiming(verdict, call.func) for verdict in blocked)
             return
-        for message, advice in _beyond(file.module, file):
+        for message, advice in beyond(file.module, file):
             yield Diagnosis(call, Level.REVIEW, message, advice)
         if differ_by_rank(call, plan, file):
             yield Diagnosis(call, Level.REVIEW, SEEDED, SAME_SEED)
@@ -194,13 +192,16 @@ def build(model):
         # Without use_orig_params an optimizer from before trained nothing under FSDP1, either.
         flag = gathered.arguments.get("use_orig_params", cst.Name("False"))
         kept = spread is not None or bool(gathered.reasons) or literal_bool(file.value(flag)) is not False
-        if native is not None and kept and may_have_unseen(call, plan.module, file):
-            plan.guarded = True
+        unseen = native is not None and kept and may_have_unseen(call, plan.module, file)
+        plan.guarded = unseen and not is_shown(call, UNSEEN, SHOWN, file)
+        if plan.guarded:
             marking = render_native(plan, file)
             native = marking or native
             # What was not guarded may be part of an expression, where no statement can stand around it.
             guard.append(about_unseen_optimizers(call, plan.module, file, marks=marking is not None))
         if native is not None:
+            yield from shown_by_run(call, [*plan.assumptions, *([UNSEEN] if unseen else [])], SHOWN, file)
+            plan.assumptions = [one for one in plan.assumptions if not is_shown(call, one, SHOWN, file)]
             level = Level.REVIEW if plan.assumptions else Level.SAFE
             ordered = [RUN_IN_ORDER] if plan.prefetches and plan.selector is not None else []
             level = Level.REVIEW if ordered else level
@@ -277,12 +278,6 @@ def _assumed(contract: Contract, file: File) -> Iterator[str]:
 
 def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
     return replace(verdict, rule=verdict.rule or rule.id)
-
-
-@once
-def _beyond(module: cst.Module, file: File) -> list[tuple[str, str]]:
-    """What is assumed of the file of ``module``, and advised, by what its text names."""
-    return [said for words, said in BEYOND.items() if words.search(file.text)]
 
 
 def _passed(verdict: Diagnosis, name: str, assumptions: list[str]) -> Diagnosis:

@@ -15,8 +15,9 @@ from fsdp_rules.construction._plan.policy_text import policy_text
 from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
-from fsdp_rules.project.batchnorm import may_have_batchnorm
+from fsdp_rules.model.unwrapped_models import has_batch_norm
 from fsdp_rules.project.configured import Contract
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
@@ -135,12 +136,12 @@ def build(model):
         if (
             leaf is None
             or not (is_repeatable(value) or leaf.node is value)
-            or may_have_batchnorm(file.project, file.path, file.scope(plan.call))
+            or has_batch_norm(plan.call, file) is Certainty.YES
         ):
             return None
         if any(not _reads_dtype(use, file) for use in readers(found, file)):
             return None
-        if "batchnorm" in file.project.flags:
+        if has_batch_norm(plan.call, file) is Certainty.MAYBE:
             plan.assumptions.append(NO_BATCHNORM)
         return contract
 
@@ -152,7 +153,7 @@ def build(model):
         plan: ShardPlan,
         file: File,
     ) -> str | None:
-        if may_have_batchnorm(file.project, file.path, file.scope(plan.call)):
+        if has_batch_norm(plan.call, file) is Certainty.YES:
             return "the model may have BatchNorm, which FSDP1 keeps in full precision"
         casts = set()
         for fields in every:
@@ -164,7 +165,7 @@ def build(model):
             casts.add((precision.flag("cast_forward_inputs", False), precision.flag("cast_root_forward_inputs", True)))
         if len(casts) > 1 or any(None in pair for pair in casts):
             return "which inputs are cast is only known at run time"
-        if "batchnorm" in file.project.flags:
+        if has_batch_norm(plan.call, file) is Certainty.MAYBE:
             plan.assumptions.append(NO_BATCHNORM)
         if found.nodes == (value,) or not every:
             return None

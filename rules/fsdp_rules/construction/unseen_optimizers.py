@@ -5,10 +5,12 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.construction._plan.around import marked
+from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.local_functions import refuses_early
 from fsdp_rules.construction._plan.own_names import REFUSES_EARLY, own_name
 from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.run_evidence import seen_wrap
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertAfter, InsertBefore
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -76,6 +78,8 @@ def train(model, batches, config):
 
 def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
     """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it."""
+    if (shown := seen_wrap(call, file)) is not None and shown.early:
+        return not early_optimizers(call, file)
     if isinstance(module, cst.Call) or _is_fresh(module, call, file):
         return False
     place = file.span(call)

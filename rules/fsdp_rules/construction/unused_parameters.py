@@ -6,11 +6,12 @@ import re
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.around import REDUCES_UNUSED
+from fsdp_rules.construction._plan.around import REDUCES_UNUSED, uses_all
 from fsdp_rules.construction._plan.call_place import called_on, place_of
 from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
+from fsdp_rules.model.run_evidence import seen_wrap
 from fsdp_rules.model.used_parts import use_of
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -19,6 +20,7 @@ from fsdp_rules.verdict.rule import Rule
 REDUCED = "set_reduce_scatter_unused_params gives unused parameters zero gradients, as FSDP1 did"
 REDUCED_IF_RUN = f"{REDUCED}, assumes each step runs every unit: a skipped one now gets zeros, not None"
 SKIPPED = "check whether a step can skip a unit (experts, layer drop, several heads); if so, use fsdp_compat.shard"
+BY_RUN = "where a step may skip a part (layer drop, experts, several heads), use fsdp_compat.shard"
 FROZEN = "this model gets no gradients, so that unused parameters make no difference"
 USED = "each step uses all parameters of this model, so that no gradients of zeros are missing"
 ASSUMED = "assumes each step uses all trained parameters: FSDP1 gave unused ones zero gradients, FSDP2 gives none"
@@ -69,6 +71,10 @@ def build(model):
 
 def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: File) -> Diagnosis:
     """What to say about a constructor that becomes ``fully_shard`` of ``module``."""
+    shown = seen_wrap(call, file)
+    if shown is not None and uses_all(call, file):
+        message = f"each of {shown.steps} traced steps uses all trained parameters of this model on every rank"
+        return Diagnosis(call, Level.INFO, message, BY_RUN, rule=UnusedParameters.id)
     can_reduce = file.settings.torch >= REDUCES_UNUSED
     is_named = bool(place_of(call, file) or called_on(call, file))
     used = use_of(module, file)
@@ -83,6 +89,9 @@ def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: Fi
     else:
         older = OLDER if is_named else OLDER_IN_EXPRESSION
         level, message, advice = Level.REVIEW, ASSUMED, IN_EXPRESSION if can_reduce else older
+    if shown is not None and shown.unused and level is Level.REVIEW:
+        more = f" and {len(shown.unused) - 3} more" if len(shown.unused) > 3 else ""
+        advice = f"a traced step gave no gradient to {', '.join(shown.unused[:3])}{more}; {advice}"
     return Diagnosis(call, level, message, advice, rule=UnusedParameters.id)
 
 

@@ -11,6 +11,7 @@ import libcst as cst
 
 from fsdp_rules.engine.apply import apply_edits
 from fsdp_rules.engine.builtin_names import misunderstood
+from fsdp_rules.engine.by_run import contradicted, settled
 from fsdp_rules.engine.contested import uncontested
 from fsdp_rules.engine.fitting import LONGEST, fitted
 from fsdp_rules.engine.imports import tidy_imports
@@ -134,6 +135,16 @@ def rewrite_source(
 
 def diagnosed(file: File) -> Said:
     """What the rules say about ``file``, asked again: what an earlier answer wanted to import is forgotten."""
+    shown = file.observed
+    if shown is None:
+        return _asked(file)
+    file.observed = shown.affirming
+    without = _asked(file)
+    file.observed = shown
+    return settled(_asked(file) + contradicted(file), without, file)
+
+
+def _asked(file: File) -> Said:
     file.answers.clear()
     file.references.want_nothing()
     return uncontested(file, with_standing_todos(file, _diagnose(file)))
@@ -253,7 +264,7 @@ def _is_silenced(rule: Rule, node: cst.CSTNode, file: File) -> bool:
 
 
 def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
-    span = file.span(diagnosis.node)
+    span, start = file.span(diagnosis.node), file.span(file.statement(diagnosis.node)).line
     return Finding(
         rule=rule.id,
         name=rule.name,
@@ -265,6 +276,7 @@ def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
         level=diagnosis.level,
         message=diagnosis.message,
         advice=diagnosis.advice,
-        statement=file.span(file.statement(diagnosis.node)).line,
+        statement=start,
         wrapped=wrapped_in(diagnosis.node, file) if rule.names_the_wrap else "",
+        ran=None if file.observed is None else not file.observed.lines.keys().isdisjoint((span.line, start)),
     )

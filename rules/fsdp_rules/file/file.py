@@ -35,6 +35,8 @@ class File:
         # What other programs say by bare names says nothing here.
         self.project = project = seen_from(project, path)
         self.settings = settings
+        #: What a traced run showed of this file; the engine also asks the rules without what it denies.
+        self.observed = project.observed.files.get(path)
         self.text = source
         self.tree = tree
         self.module = cst.parse_module(source)

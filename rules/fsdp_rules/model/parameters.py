@@ -7,8 +7,10 @@ import libcst as cst
 from fsdp_rules.file.expressions import attribute_of, element_text, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.run_evidence import run_says
 from fsdp_rules.model.sharded import sharded, sharded_part, sharded_source
 from fsdp_rules.model.wrapping import PASSING, model_of_parameter, model_of_parameters
+from fsdp_rules.project.observed import GRADIENT, PARAMETER, PARAMETERS
 from fsdp_rules.project.project import Certainty
 
 #: What modules of torch call their parameters.
@@ -23,6 +25,8 @@ def sharded_parameter(node: cst.BaseExpression, file: File) -> Certainty:
     Where no loop of the function says whose parameter it is, the project says where it comes from. Of an attribute only
     the names that modules of torch use count.
     """
+    if (by_run := run_says(node, file, PARAMETER)) is not None:
+        return by_run
     return max(_parameter(node, file), flowing_parameter(node, file))
 
 
@@ -51,6 +55,8 @@ def sharded_parameters(node: cst.BaseExpression, file: File) -> Certainty:
 
     ``node`` is a call of ``parameters()``, what passes it on, a display, or a name, a field or an element for such.
     """
+    if (by_run := run_says(node, file, PARAMETERS)) is Certainty.YES:
+        return by_run
     held = value_of(node, file).parameters
     model = model_of_parameters(node, file) if held is not Certainty.NO else None
     if model is not None and sharded(model, file).is_decided:
@@ -79,6 +85,8 @@ def owner_of_named(node: cst.BaseExpression, file: File) -> cst.BaseExpression |
 
 def sharded_gradient(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node`` is the gradient of a sharded model's parameter: ``p.grad``, or a name for one."""
+    if (by_run := run_says(node, file, GRADIENT)) is not None:
+        return by_run
     if isinstance(node, cst.Attribute) and node.attr.value == "grad":
         return sharded_parameter(node.value, file)
     flows = min(value_of(node, file).gradient, Certainty.MAYBE)

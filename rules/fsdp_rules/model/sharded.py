@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -17,7 +17,9 @@ from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
+from fsdp_rules.model.run_evidence import run_says, seen
 from fsdp_rules.model.wrapping import is_comprehended, sharding_statements, wrapping_call, wrapping_statements
+from fsdp_rules.project.observed import MODEL, PART
 from fsdp_rules.project.project import INNER, Certainty
 
 
@@ -30,6 +32,8 @@ class Why(enum.Enum):
     ASKED = "a test around it says that it is an FSDP1 model"
     MADE = "its function has just made it, and nothing has wrapped it since"
     TESTED = "a test around it says that it is another object"
+    RAN = "the traced run shows a sharded model here"
+    RAN_OTHER = "the traced run shows another object here"
     UNKNOWN = "nothing is known of it"
 
 
@@ -51,12 +55,12 @@ class Sharded:
     @property
     def is_decided(self) -> bool:
         """Whether the place itself says that this is no sharded model, whatever it is elsewhere."""
-        return self.why in (Why.LATER, Why.MADE, Why.TESTED)
+        return self.why in (Why.LATER, Why.MADE, Why.TESTED, Why.RAN_OTHER)
 
     @property
     def is_excluded(self) -> bool:
         """Whether it is no sharded model, even for a rule that goes by the name of a method alone."""
-        return self.foreign or self.why is Why.LATER
+        return self.foreign or self.why in (Why.LATER, Why.RAN_OTHER)
 
 
 def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> Sharded:
@@ -65,12 +69,33 @@ def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None)
     A statement given as ``at`` has run. What stands above the wrap in the function that wraps is not sharded yet,
     unless a loop around both leads back to it, or a caller hands in a model that is.
     """
-    return _here(node, file) if at is None else _judged(node, file, at)
+    if at is None:
+        return _here(node, file)
+    found = sharded_by_code(node, file, at)
+    return _by_run(found, node, file) if file.statement(at) is file.statement(node) else found
 
 
 @once
 def _here(node: cst.BaseExpression, file: File) -> Sharded:
-    return _judged(node, file, None)
+    return _by_run(sharded_by_code(node, file), node, file)
+
+
+def _by_run(found: Sharded, node: cst.BaseExpression, file: File) -> Sharded:
+    """``found``, or what a traced run shows of ``node``, which is stronger."""
+    match run_says(node, file, MODEL):
+        case None:
+            return found
+        case Certainty.YES:
+            return replace(found, certainty=Certainty.YES, why=Why.RAN, foreign=False)
+        case Certainty.NO:
+            return replace(found, certainty=Certainty.NO, why=Why.RAN_OTHER)
+        case _:
+            return replace(found, certainty=Certainty.MAYBE, why=Why.RAN, foreign=False)
+
+
+def sharded_by_code(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> Sharded:
+    """As :func:`sharded`, for what the code alone says."""
+    return _judged(node, file, at)
 
 
 def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sharded:
@@ -137,15 +162,19 @@ def is_guessed(node: cst.BaseExpression, file: File) -> bool:
     Then it may be anything, and no edit that needs a module is safe.
     """
     text = element_text(node)
-    if text is None or not file.project.kept.others.find(file.path, file.scope(node), text).by_method:
+    if text is None or seen(node, file) is not None:
+        return False
+    if not file.project.kept.others.find(file.path, file.scope(node), text).by_method:
         return False
     return value_of(node, file).model is Certainty.NO and fsdp1_guard(node, text, file) is Guard.NONE
 
 
 def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node``, a name or what a call gives, is a sharded model: for rules that edit nothing."""
-    held = sharded(node, file).certainty
-    return Certainty.MAYBE if held is Certainty.NO and is_given_by_call(node, file) else held
+    found = sharded(node, file)
+    if found.certainty is Certainty.NO and not found.is_decided and is_given_by_call(node, file):
+        return Certainty.MAYBE
+    return found.certainty
 
 
 def sharded_source(node: cst.BaseExpression, file: File) -> Certainty:
@@ -163,6 +192,8 @@ def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None =
 
 def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node`` is a sharded model, or a part of one."""
+    if (by_run := run_says(node, file, PART)) is not None:
+        return by_run
     held, decided = Certainty.NO, False
     for one in (node, *containing(node, file)):
         answer = sharded(one, file)

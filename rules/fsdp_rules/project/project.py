@@ -25,6 +25,7 @@ from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.kept import Kept
 from fsdp_rules.project.leaving import exits
 from fsdp_rules.project.lookup import Lookup
+from fsdp_rules.project.observed import Observed
 from fsdp_rules.project.optimizer_origins import Optimizers
 from fsdp_rules.project.origins import Nesting, Site, importing, model_makers, model_origins, ways_to_wraps
 from fsdp_rules.project.own_keys import OwnKey
@@ -60,9 +61,9 @@ class Project:
     functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``own`` keys of
     arguments that go, ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too, ``released``
     imports of FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values``
-    what expressions may be, ``told`` what files say by bare names, ``tree_flags`` the flags of all programs, where
-    ``flags`` are those of the files that are ``apart`` from none: :func:`~fsdp_rules.project.seen.seen_from` leaves
-    the others out."""
+    what expressions may be, ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the
+    flags of all programs, where ``flags`` are those of the files that are ``apart`` from none:
+    :func:`~fsdp_rules.project.seen.seen_from` leaves the others out."""
 
     flags: frozenset[str]
     names: Exports
@@ -102,6 +103,7 @@ class Project:
     released: frozenset[str] = frozenset()
     words: Words = field(default_factory=Words)
     values: ValueFacts = field(default_factory=ValueFacts)
+    observed: Observed = field(default_factory=Observed)
     told: tuple[Told, ...] = ()
     tree_flags: frozenset[str] = frozenset()
     apart: frozenset[str] = frozenset()

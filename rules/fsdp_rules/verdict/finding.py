@@ -25,6 +25,7 @@ class Finding:
 
     ``statement`` is the first line of the statement around the place, 0 where there is none. ``wrapped`` says where
     the model that the finding is about is wrapped: ``line 12`` of the same file, or ``net.py:12``.
+    ``ran``: whether its line ran in a traced run, None where there is no trace of its file.
     """
 
     rule: str
@@ -39,6 +40,7 @@ class Finding:
     advice: str = ""
     statement: int = 0
     wrapped: str = ""
+    ran: bool | None = None
 
     @property
     def text(self) -> str:

@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 
 #: The module that defines FSDP1's class.
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
+#: What it runs around forward and backward; it is imported first.
+RUNTIME = "torch.distributed.fsdp._runtime_utils"
 
 
 class Listener(Protocol):
@@ -37,6 +39,9 @@ class Listener(Protocol):
     def on_compile(self) -> None:
         """Something is going to be compiled."""
 
+    def on_gradient(self, handle: Any) -> None:
+        """The parameters of this handle of FSDP1 have this rank's gradient of one backward."""
+
 
 class Hooks:
     """The replaced functions, and the way back."""
@@ -59,6 +64,7 @@ class Hooks:
         """FSDP1's class is there."""
         cls = sys.modules[FSDP1].FullyShardedDataParallel
         self._put(cls, "__init__", self._init)
+        self._put(sys.modules[RUNTIME], "_post_backward_hook", self._gradient)
         for name, raw in list(vars(cls).items()):
             if isinstance(raw, staticmethod | classmethod) and not name.startswith("_"):
                 self._put(cls, name, functools.partial(self._static, name))
@@ -131,6 +137,16 @@ class Hooks:
                 listener.after_wrap(model, {n: v for n, v in given.items() if n not in ("self", "module")}, before)
 
         return __init__
+
+    def _gradient(self, original: Any) -> Any:
+        tell = self._listener.on_gradient
+
+        @functools.wraps(original)
+        def hook(state: Any, handle: Any, *args: Any) -> Any:
+            tell(handle)
+            return original(state, handle, *args)
+
+        return hook
 
     def _optimizer(self, original: Any) -> Any:
         tell = self._listener.on_optimizer

@@ -30,6 +30,7 @@ from .hooks import Hooks
 from .kinds import Kinds
 from .looks import Looks
 from .places import Places
+from .used import Used
 
 FORMAT = "fsdp-migrate trace of a rank"
 _SECONDS = 1.0
@@ -42,6 +43,7 @@ class Observer:
         self._orders = orders
         self._places = Places(orders.observe)
         self._kinds = Kinds()
+        self._used = Used()
         self._hooks = Hooks(self)
         self._looks = Looks(self._places, self._kinds, self._on_failure)
         self._reads: Counter[tuple[Any, ...]] = Counter()
@@ -117,6 +119,7 @@ class Observer:
                 "frozen": sum(not one.requires_grad for one in parameters),
                 "parameters": len(parameters),
                 "tied": _tied(module),
+                "buffers": sorted({_short(one.dtype) for one in module.buffers() if one.is_floating_point()}),
                 "optimizers before": early,
             }
         except Exception:
@@ -127,6 +130,7 @@ class Observer:
     def after_wrap(self, model: nn.Module, arguments: dict[str, Any], before: Any) -> None:
         """See :class:`Hooks`."""
         self._kinds.on_wrap(model)
+        self._used.on_wrap(len(self._wraps), model)
         # At its end the program may have left the group of all ranks.
         self._versions = _versions()
         where = self._places.where(3)
@@ -155,6 +159,11 @@ class Observer:
         )
 
     @guarded
+    def on_gradient(self, handle: Any) -> None:
+        """See :class:`Hooks`."""
+        self._used.on_gradient(handle)
+
+    @guarded
     def on_compile(self) -> None:
         """See :class:`Hooks`."""
         self._hooks.no_reads()
@@ -176,6 +185,7 @@ class Observer:
         if self._depths[id(optimizer)] > 0:
             return
         self._steps_done += 1
+        self._used.on_step(optimizer)
         self._looks.renew()
         number = max(1, len({id(one) for ref in self._built if (one := ref()) is not None}))
         if self._orders.stop and self._steps_done >= self._orders.steps * number:
@@ -234,7 +244,7 @@ class Observer:
             "files": {source.path: self._file(source) for source in self._places.sources},
             "reads": [[*key, number] for key, number in list(self._reads.items())],
             "statics": [[*key, number] for key, number in list(self._statics.items())],
-            "wraps": list(self._wraps),
+            "wraps": [{**wrap, **self._used.of(number)} for number, wrap in enumerate(list(self._wraps))],
             "optimizers": list(self._optimizers),
         }
 

@@ -11,14 +11,26 @@ from fsdp_rules.construction._plan.policy_text import at_margin
 from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
+from fsdp_rules.model.run_evidence import seen_wrap
 
 #: The first torch whose FSDP2 reduces zeros for unused parameters, as FSDP1 does.
 REDUCES_UNUSED = (2, 13)
 
 
-def unused_lines(root: str, file: File) -> list[str]:
+def reduces_unused(call: cst.Call, file: File) -> bool:
+    """Whether the output makes torch reduce zeros for parameters that a step of the model does not use."""
+    return file.settings.torch >= REDUCES_UNUSED and not uses_all(call, file)
+
+
+def uses_all(call: cst.Call, file: File) -> bool:
+    """Whether a traced run shows that each step uses all trained parameters of the models that ``call`` wraps."""
+    shown = seen_wrap(call, file)
+    return shown is not None and shown.steps > 0 and not shown.unused
+
+
+def unused_lines(call: cst.Call, root: str, file: File) -> list[str]:
     """What gives parameters that a step does not use FSDP1's zeros, where torch can."""
-    if file.settings.torch < REDUCES_UNUSED:
+    if not reduces_unused(call, file):
         return []
     return [f"{root}.set_reduce_scatter_unused_params(True)"]
 

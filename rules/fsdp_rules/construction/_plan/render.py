@@ -5,7 +5,6 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.construction._plan.around import (
-    REDUCES_UNUSED,
     all_tensors,
     buffer_lines,
     device_lines,
@@ -13,6 +12,7 @@ from fsdp_rules.construction._plan.around import (
     ignored_lines,
     marked,
     prefetch_lines,
+    reduces_unused,
     sync_lines,
     unused_lines,
 )
@@ -52,7 +52,7 @@ def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
     renderer = _Renderer(plan, file)
     place = place_of(plan.call, file)
     edits: list[Edit] = [*renderer.meshes.strategy_edits()]
-    adds = file.settings.torch >= REDUCES_UNUSED
+    adds = reduces_unused(plan.call, file)
     if place is None and not renderer.needs_statements and not (adds and called_on(plan.call, file)):
         return [Replace(plan.call, renderer.expression), *edits]
     if place is None:
@@ -131,7 +131,7 @@ class _Renderer:
         lines += marked(self.module, root, True, self.file) if self.plan.guarded else []
         call = self._sharding(lines, root, mesh, code)
         buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code, self._never_units)
-        buffers += [*unused_lines(root, self.file), *prefetch_lines(self.plan, root, self.file)]
+        buffers += [*unused_lines(self.plan.call, root, self.file), *prefetch_lines(self.plan, root, self.file)]
         buffers += marked(self.module, root, False, self.file) if self.plan.guarded else []
         if call is None:
             lines, call, buffers = [*lines, *buffers], root, []

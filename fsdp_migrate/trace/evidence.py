@@ -1,0 +1,64 @@
+"""A trace as the rules read it: what it shows of the sources that are those of the run, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fsdp_migrate.trace.record import Trace, TracedFile
+from fsdp_rules.project.observed import FileSeen, Observed, Seen, SeenWrap
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Gives what ``trace`` showed of sources, by their paths; each is where it lies, and its bytes."""
+
+    trace: Trace
+
+    def __call__(self, sources: Mapping[str, tuple[Path, bytes]]) -> Observed:
+        """Facts of the files whose hash is that of the run; a file that has changed since is named."""
+        files, changed = {}, []
+        for shown, (real, data) in sources.items():
+            known = [path for path in self.trace.files if _is_at(real, path)]
+            if not known:
+                continue
+            path = max(known, key=len)
+            file = self.trace.files[path]
+            if file.sha256 == hashlib.sha256(data).hexdigest():
+                files[shown] = _seen(path, file, self.trace)
+            else:
+                changed.append(shown)
+        return Observed(files, tuple(sorted(changed)))
+
+
+def _is_at(real: Path, path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return real.parts[-len(parts) :] == parts
+
+
+def _seen(path: str, file: TracedFile, trace: Trace) -> FileSeen:
+    values = {}
+    for value in file.values:
+        ran = file.lines.get(value.position[0], {})
+        values[value.position] = Seen(value.kinds, trace.is_whole and set(ran) == set(value.ranks))
+    wraps: dict[tuple[int, int], SeenWrap] = {}
+    early: dict[tuple[int, int], str] = {}
+    for wrap in trace.wraps:
+        place = wrap["at"]
+        before = [trace.optimizers[number] for number in wrap["optimizers before"]]
+        where = tuple(f"{one['at'][0]}:{one['at'][1]}" for one in before if one["at"])
+        if place and place[0] == path and trace.is_whole:
+            at = (place[1], place[2])
+            unused = tuple(wrap["unused"])
+            made = SeenWrap(bool(wrap["batch norm"]), wrap["meta"], bool(wrap["buffers"]), where, wrap["steps"], unused)
+            wraps[at] = wraps[at].beside(made) if at in wraps else made
+        for one in before:
+            if one["at"] and one["at"][0] == path:
+                early[one["at"][1], one["at"][2]] = f"{place[0]}:{place[1]}" if place else "another place"
+    own = [one for one in trace.optimizers if one["at"] and one["at"][0] == path]
+    built = {(one["at"][1], one["at"][2]) for one in own}
+    not_late = {(one["at"][1], one["at"][2]) for one in own if one["kind"] != "optimizer over sharded"}
+    lines = {line: sum(by.values()) for line, by in file.lines.items()}
+    return FileSeen(values, lines, wraps, frozenset(built - not_late), early)

@@ -1,0 +1,34 @@
+"""What a traced run says of an expression, where there is a trace and the line ran."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.project.flow import Certainty
+from fsdp_rules.project.observed import Seen, SeenWrap
+
+
+def seen(node: cst.CSTNode, file: File) -> Seen | None:
+    """How often ``node``, an expression of the file as it was read, was what."""
+    if file.observed is None or not file.layout.has(node):
+        return None
+    span = file.span(node)
+    return file.observed.values.get((span.line, span.column, span.end_line, span.end_column))
+
+
+def run_says(node: cst.CSTNode, file: File, kinds: frozenset[str]) -> Certainty | None:
+    """Whether ``node`` was one of ``kinds`` in the run; None where the run does not say so, or is not asked."""
+    found = seen(node, file)
+    held = None if found is None else found.held(kinds)
+    if held is Certainty.NO and file.observed is not None and not file.observed.denies:
+        return None
+    return held
+
+
+def seen_wrap(call: cst.Call, file: File) -> SeenWrap | None:
+    """The models that ``call`` wrapped in the run."""
+    if file.observed is None or not file.layout.has(call):
+        return None
+    span = file.span(call)
+    return file.observed.wraps.get((span.line, span.column))
