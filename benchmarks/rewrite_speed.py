@@ -10,7 +10,7 @@ Makes a tree of Python files in a temporary directory, of which a few train with
 - ``start``: ``fsdp-migrate --version``;
 - ``library``: ``import libcst`` in a new process, which every rewrite needs and the version does not;
 - ``rewrite``: ``fsdp-migrate rewrite --diff --jobs 1`` of the whole tree;
-- ``check``: ``fsdp-migrate check --jobs 1`` of the same tree without the FSDP files;
+- ``check``: ``fsdp-migrate check --no-cache --jobs 1`` of the same tree without the FSDP files;
 - ``wraps_600``, ``wraps_3000``: ``fsdp-migrate rewrite --diff`` of one file with so many wrapping calls;
 - ``peer``: ``python -m libcst.tool codemod rename.RenameCommand`` of a directory with the FSDP files alone: libcst's
   own command line at a smaller task, one import renamed, at its best, since it parses every file that it is given.
@@ -171,7 +171,7 @@ def measure(root: Path, files: int, fsdp: int, repeat: int, checkout: Path | Non
         start.append(in_child([*command, "--version"], root, (0,)))
         library.append(in_child(["-c", "import libcst"], root, (0,)))
         rewrite.append(in_child([*command, "rewrite", "--diff", "--jobs", "1", "tree"], root, (0, 1)))
-        check.append(in_child([*command, "check", "--jobs", "1", "plain"], root, (0,)))
+        check.append(in_child([*command, "check", "--no-cache", "--jobs", "1", "plain"], root, (0,)))
         if checkout is not None:
             before.append(in_child([*command, "rewrite", "--diff", "--jobs", "1", "tree"], root, (0, 1), checkout))
         for calls in WRAPS:

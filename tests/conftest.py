@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +31,18 @@ def pytest_configure() -> None:
 
         if not torch.cuda.is_available():
             pytest.exit("no GPU was found, so there is nothing to run the tests on", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def _cache_folders() -> Iterator[Iterator[str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield (f"{folder}/{number}" for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(_cache_folders: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a cache of its own, which is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", next(_cache_folders))
 
 
 @pytest.fixture(scope="session")

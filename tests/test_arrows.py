@@ -30,6 +30,7 @@ ALLOWED = {
         "packaging",
         "pathspec",
         "picklescan",
+        "platformdirs",
         "pip_requirements_parser",
         "pygls",
         "pygments",

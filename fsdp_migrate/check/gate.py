@@ -15,13 +15,14 @@ from fsdp_migrate.check.comments import todos, unknown_names
 from fsdp_migrate.check.fingerprints import fingerprints
 from fsdp_migrate.checkpoints.entries import BadCheckpoint
 from fsdp_migrate.checkpoints.read.find import Found
-from fsdp_migrate.pipeline import run
+from fsdp_migrate.pipeline import cached
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.hunks import Hunk, hunks
 from fsdp_migrate.pipeline.lines import source_line
 from fsdp_migrate.pipeline.outcome import RunResult
-from fsdp_migrate.pipeline.run import Progress
+from fsdp_migrate.pipeline.request import Observe, Progress, Request
 from fsdp_migrate.pipeline.work import contained
+from fsdp_migrate.tree.cache import Cache
 from fsdp_migrate.tree.files import SUFFIXES, is_config
 from fsdp_migrate.tree.selection import ALL_FILES, Selection
 from fsdp_rules.settings import Settings
@@ -34,6 +35,7 @@ class CheckRequest:
     """What the user asked for. ``settings`` are those of a rewrite; ``baseline`` is a file of known findings.
 
     ``stdin`` is a text that is read in place of the one path, which names it; ``observe`` is that of a rewrite.
+    ``cache`` has what earlier runs came to.
     """
 
     paths: tuple[str, ...]
@@ -44,7 +46,8 @@ class CheckRequest:
     selection: Selection = ALL_FILES
     stdin: bytes | None = None
     digests: bool = False
-    observe: run.Observe | None = None
+    observe: Observe | None = None
+    cache: Cache | None = None
 
 
 def check(
@@ -127,11 +130,16 @@ def _sources(request: CheckRequest, paths: tuple[str, ...], engine: Engine, prog
         return RunResult((), True, 0, ())
     # Which rules are asked for is decided afterwards: what one rule says may depend on what another one did.
     settings = dataclasses.replace(request.settings, select=(), ignore=(), traps=True)
-    asked = run.Request(
-        paths, settings, diff=True, jobs=request.jobs, selection=request.selection.all_rules(), stdin=request.stdin,
+    asked = Request(
+        paths,
+        settings,
+        diff=True,
+        jobs=request.jobs,
+        selection=request.selection.all_rules(),
+        stdin=request.stdin,
         observe=request.observe,
-    )  # fmt: skip
-    return run.rewrite(asked, engine, progress)
+    )
+    return cached.rewrite(asked, engine, progress, request.cache)
 
 
 def _checkpoints(

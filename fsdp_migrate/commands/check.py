@@ -70,6 +70,8 @@ Exit code:
   1  findings
   2  it could not run, or a path could not be checked
 
+What a run says of the sources is kept in your cache folder, and said again while none of them, and no option, has
+changed; --no-cache works it out again.
 Without PATH, the current directory is checked. Defaults for --select, --ignore, --to, --helpers, --torch, --jobs,
 --min-level and --baseline can be set in pyproject.toml under [tool.fsdp-migrate], and there alone exclude,
 extend-exclude, include and per-file-ignores.
@@ -115,6 +117,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
 @TRACE
+@click.option("--no-cache", is_flag=True, help="Work everything out again, and keep nothing for the next run.")
 @STDIN_FILENAME
 @JOBS
 @QUIET
@@ -135,6 +138,7 @@ def check(
     helpers: str | None,
     torch: TorchRelease | None,
     trace: Evidence | None,
+    no_cache: bool,
     stdin_filename: str | None,
     jobs: int | None,
     verbosity: str | None,
@@ -146,6 +150,7 @@ def check(
     from fsdp_migrate.report.progress import shown
     from fsdp_migrate.report.rulebook import UnknownRule, pages
     from fsdp_migrate.tree import settings
+    from fsdp_migrate.tree.cache import user_cache
     from fsdp_migrate.tree.files import NoSuchPath
     from fsdp_rules.verdict.finding import Level
 
@@ -170,6 +175,7 @@ def check(
             stdin,
             digests,
             trace,
+            None if no_cache else user_cache(),
         )
         with shown() as progress:
             result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)

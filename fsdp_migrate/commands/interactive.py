@@ -12,13 +12,14 @@ from fsdp_migrate.pipeline import run
 from fsdp_migrate.pipeline.engine import RulesEngine
 from fsdp_migrate.pipeline.hunks import Choice
 from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_migrate.pipeline.request import Request
 from fsdp_migrate.report.progress import NoProgress
 from fsdp_migrate.report.rewrite.asking import Asker, Quit, finished
 from fsdp_migrate.report.summary import count
 from fsdp_migrate.tree.answers import Answers
 
 
-def rewrite_asking(request: run.Request, engine: RulesEngine) -> RunResult | None:
+def rewrite_asking(request: Request, engine: RulesEngine) -> RunResult | None:
     """The result of a run whose hunks the user has chosen; None where the user has stopped before the end."""
     answers = Answers(Path(click.get_app_dir("fsdp-migrate")), Path.cwd(), request.paths)
     kept = _choices(answers.read())

@@ -6,7 +6,6 @@ import datetime
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -112,6 +111,7 @@ def rewrite(
 ) -> int:
     from fsdp_migrate.pipeline import outcome, run
     from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.pipeline.request import Request
     from fsdp_migrate.report.progress import shown
     from fsdp_migrate.report.rulebook import UnknownRule
     from fsdp_migrate.tree import settings
@@ -130,7 +130,7 @@ def rewrite(
         wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults)
         if verbosity == "verbose":
             say_settings(wanted, release, defaults)
-        request = run.Request(
+        request = Request(
             paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin,
             observe=trace,
         )  # fmt: skip
@@ -243,6 +243,8 @@ def _write_reports(result: RunResult, files: Sequence[Path]) -> None:
 
 def _about(result: RunResult) -> list[tuple[str, str]]:
     """What a page says of the run it comes from."""
+    from importlib.metadata import version
+
     from fsdp_migrate.tree import git
 
     first = Path(result.paths[0]).resolve()

@@ -14,6 +14,7 @@ from fsdp_migrate.check.comments import todos
 from fsdp_migrate.lsp.caching import CachingEngine
 from fsdp_migrate.pipeline import run
 from fsdp_migrate.pipeline.hunks import Hunk, hunks
+from fsdp_migrate.pipeline.request import Request
 from fsdp_migrate.report.progress import NoProgress
 from fsdp_migrate.report.rulebook import check_names, pages
 from fsdp_migrate.tree import settings
@@ -61,7 +62,7 @@ def look(root: Path, texts: Mapping[Path, str], engine: CachingEngine) -> dict[P
     encodings = {path: _encoding(text) for path, text in texts.items()}
     overlay = {path: text.encode(encodings[path], errors="replace") for path, text in texts.items()}
     paths = (str(root), *(str(path) for path in texts if not path.is_relative_to(root)))
-    request = run.Request(paths, wanted, diff=True, jobs=1, torch=release, selection=defaults.files, overlay=overlay)
+    request = Request(paths, wanted, diff=True, jobs=1, torch=release, selection=defaults.files, overlay=overlay)
     engine.look_at(texts)
     try:
         result = run.rewrite(request, engine, NoProgress())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.agreement import Agreement
@@ -19,60 +19,21 @@ from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
 from fsdp_migrate.pipeline.read_file import PENDING, ReadFile, as_fsdp1, back_on_shim
 from fsdp_migrate.pipeline.releases import Done
+from fsdp_migrate.pipeline.request import Progress, Request
 from fsdp_migrate.pipeline.rewriting import rewritten
 from fsdp_migrate.pipeline.work import Candidate, Indexer, Rewriter
 from fsdp_migrate.tree import git as gitstate
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.files import Source, discover, real
 from fsdp_migrate.tree.regular import read_regular
-from fsdp_migrate.tree.selection import ALL_FILES, Selection
-from fsdp_migrate.tree.torch_release import FIRST, TorchRelease
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Failed, Skipped, Unchanged
 
 if TYPE_CHECKING:
-    from fsdp_rules.project.observed import Observed
     from fsdp_rules.project.project import Project
 
 Value = TypeVar("Value")
 OBJECTS_OF_A_FILE = 100_000
-
-
-class Progress(Protocol):
-    """Is told how far the run is."""
-
-    def start(self, phase: str, total: int) -> None:
-        """A phase begins that has ``total`` steps."""
-
-    def step(self) -> None:
-        """One step of the current phase is done."""
-
-
-#: What a traced run showed of sources.
-Observe = Callable[[Mapping[str, tuple[Path, bytes]]], "Observed"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for. ``jobs`` None means as many processes as there are processors.
-
-    ``torch`` is the release that the settings have, with its reason. ``of`` is what the code runs on: ``fsdp1``, or
-    ``shim`` where it goes on from ``fsdp_compat``. ``stdin`` is a text that is read in place of the one path, which
-    names it; then nothing is written. ``overlay`` has what is read in place of some files, by their real path.
-    ``observe`` gives what a traced run showed of sources, which are given by path: where each lies, and its bytes.
-    """
-
-    paths: tuple[str, ...]
-    settings: Settings
-    diff: bool = False
-    jobs: int | None = None
-    allow_dirty: bool = False
-    torch: TorchRelease = FIRST
-    of: str = "fsdp1"
-    selection: Selection = ALL_FILES
-    stdin: bytes | None = None
-    overlay: Mapping[Path, bytes] = field(default_factory=dict)
-    observe: Observe | None = None
 
 
 #: Is given the files that would change, and returns what each comes to, by its path.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from fsdp_migrate.pipeline.run import Progress
+    from fsdp_migrate.pipeline.request import Progress
 
 _SECONDS_BETWEEN_DRAWS = 0.1
 

@@ -7,15 +7,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from fsdp_migrate.tree.formats import lock_files, pip_lines, project_files
-from fsdp_migrate.tree.formats.requirement_entry import Entry, Include
+from fsdp_migrate.tree.formats.entry import Entry, Include
 from fsdp_migrate.tree.regular import read_regular
 from fsdp_migrate.tree.requirement_files import Kind, kind_of
 from fsdp_migrate.tree.upwards import upwards
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 #: Releases around which something changes, up to the newest that is known: a requirement without a bound installs it.
 RELEASES = {
@@ -149,6 +151,8 @@ def _entries(text: str, name: str) -> Iterable[Entry | Include]:
 
 
 def _reader(name: str) -> Callable[[str], Iterator[Entry | Include] | Iterator[Entry]]:
+    from fsdp_migrate.tree.formats import lock_files, pip_lines, project_files
+
     by_name = {
         "pyproject.toml": project_files.project_table,
         "Pipfile": project_files.project_table,

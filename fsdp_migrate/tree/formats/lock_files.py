@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from fsdp_migrate.tree.formats.requirement_entry import Entry, pinned
+from fsdp_migrate.tree.formats.entry import Entry
+from fsdp_migrate.tree.formats.requirement_entry import pinned
 from fsdp_migrate.tree.toml import toml
 
 

@@ -6,16 +6,8 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from fsdp_migrate.tree.formats.requirement_entry import (
-    ANY,
-    Entry,
-    Include,
-    applies,
-    conda,
-    of_url,
-    requirement,
-    specifier,
-)
+from fsdp_migrate.tree.formats.entry import Entry, Include
+from fsdp_migrate.tree.formats.requirement_entry import ANY, applies, conda, of_url, requirement, specifier
 
 _COMMANDS = re.compile(r"&&|\|\||[;|]")
 _IMAGE = re.compile(r"^FROM\s+(?:--\S+\s+)*\S*pytorch/pytorch:(?P<version>\d+(?:\.\d+)+)", re.MULTILINE | re.IGNORECASE)

@@ -7,8 +7,9 @@ import configparser
 from collections.abc import Iterator
 from typing import Any
 
+from fsdp_migrate.tree.formats.entry import Entry, Include
 from fsdp_migrate.tree.formats.pip_lines import pip_lines
-from fsdp_migrate.tree.formats.requirement_entry import Entry, Include, conda, requirement, strings, table_entry
+from fsdp_migrate.tree.formats.requirement_entry import conda, requirement, strings, table_entry
 from fsdp_migrate.tree.toml import toml
 
 #: Tables of which a file holds what is needed to build the project, not to run it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from packaging.markers import Marker, UndefinedEnvironmentName
@@ -13,24 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One requirement: ``pattern`` finds it in the text of its file, from ``line`` on (counted from 1)."""
-
-    name: str
-    allowed: SpecifierSet
-    pattern: str
-    line: int = 1
-
-
-@dataclass(frozen=True)
-class Include:
-    """Another file whose requirements count as well; one that ``constrains`` only narrows those of this file."""
-
-    path: str
-    constrains: bool = False
-
+from fsdp_migrate.tree.formats.entry import Entry
 
 #: Every release.
 ANY = SpecifierSet()

@@ -94,6 +94,7 @@ def rewrite(tree: Path, to: str) -> Rewritten:
     """Rewrite a copy in place. Raises :class:`CannotRun` where there is nothing to rewrite."""
     from fsdp_migrate.pipeline import run
     from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.pipeline.request import Request
     from fsdp_migrate.report.progress import NoProgress
     from fsdp_migrate.tree import settings
     from fsdp_migrate.tree.torch_release import least_torch, newest_releases
@@ -113,7 +114,7 @@ def rewrite(tree: Path, to: str) -> Rewritten:
         **newest_releases(tree),
     )
     result = run.rewrite(
-        run.Request((str(tree),), wanted, False, None, True, selection=defaults.files), RulesEngine(), NoProgress()
+        Request((str(tree),), wanted, False, None, True, selection=defaults.files), RulesEngine(), NoProgress()
     )
     for path, reason in result.errors:
         raise CannotRun(f"{path} could not be rewritten: {reason}")
