@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz flipped-bits differential test-gpu verify-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
+.PHONY: demo test fuzz flipped-bits resume-matrix differential test-gpu verify-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
 	@echo "make test        run the tests"
 	@echo "make fuzz MINUTES=10  throw generated and broken sources and checkpoints at the command"
 	@echo "make flipped-bits  turn 1,000 single bits of tensors in checkpoints over, and see that each is noticed"
+	@echo "make resume-matrix  train programs that resume from every kind of FSDP1's checkpoints, and write docs/resume.md"
 	@echo "make differential PROGRAMS=500  train generated programs before and after a rewrite, and compare bit for bit"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
 	@echo "make verify-programs  verify the fixture projects and every program of the parity matrix"
@@ -46,6 +47,9 @@ fuzz: $(STAMP)
 
 flipped-bits: $(STAMP)
 	$(BIN)/python scripts/flipped_bits.py
+
+resume-matrix: $(STAMP)
+	$(BIN)/python scripts/resume_matrix.py
 
 differential: $(STAMP)
 	$(BIN)/python scripts/differential.py --programs $(or $(PROGRAMS),500)

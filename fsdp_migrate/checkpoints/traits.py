@@ -75,14 +75,15 @@ def ties(entries: Entries) -> list[tuple[Key, ...]]:
     return [tuple(keys) for keys in groups.values() if len(keys) > 1]
 
 
-def shared_moments(entries: Entries) -> list[Key]:
-    """The parameters of optimizers of which several states are one tensor, so that all but one are lost."""
-    found: dict[Key, None] = {}
+def shared_moments(entries: Entries) -> dict[Key, tuple[str, ...]]:
+    """The parameters of optimizers of which several states are one tensor, so that all but one are lost, with those."""
+    found: dict[Key, tuple[str, ...]] = {}
     for optimizer in optimizers(entries):
         for keys in owners(entries, optimizer.prefix).values():
-            of = [key[:-1] for key in keys]
-            found.update(dict.fromkeys(one for one in of if of.count(one) > 1))
-    return list(found)
+            for parameter in dict.fromkeys(key[:-1] for key in keys):
+                states = tuple(str(key[-1]) for key in keys if key[:-1] == parameter)
+                found |= {parameter: states} if len(states) > 1 else {}
+    return found
 
 
 def sharing(entries: Entries, prefix: Key) -> set[Key]:

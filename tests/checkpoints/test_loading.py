@@ -151,12 +151,15 @@ def _at(value: Any, key: tuple[Any, ...]) -> Any:
     return value
 
 
-def test_states_that_are_one_tensor(tmp_path: Path) -> None:
-    """As FSDP1 saves both moments on the CPU, where a copy to the CPU is none."""
+@pytest.mark.parametrize("names", [("exp_avg", "exp_avg_sq"), ("square_avg", "momentum_buffer", "grad_avg")])
+def test_states_that_are_one_tensor(names: tuple[str, ...], tmp_path: Path) -> None:
+    """As FSDP1 saves them on the CPU, where a copy to the CPU is none."""
     moment = torch.ones(2, 2)
-    states = {"w": {"exp_avg": moment, "exp_avg_sq": moment, "step": torch.tensor(1.0)}}
+    states = {"w": {**dict.fromkeys(names, moment), "step": torch.tensor(1.0)}}
     group = {"params": ["w"], "lr": 0.1}
     torch.save({"state": states, "param_groups": [group]}, tmp_path / "optimizer.pt")
     (found,) = open_all(tmp_path / "optimizer.pt")
     assert "shared-moments" in [trap.name for trap in traps(found)]
     assert "FSDP408" not in [finding.rule for finding in judge(found)]
+    (said,) = (finding for finding in judge(found) if finding.rule == "FSDP407")
+    assert f"({', '.join(names)}) are one tensor" in said.message

@@ -118,13 +118,15 @@ def _leaving_out(state: State, left_out: Sequence[str]) -> State:
 def _refuse_lost_moments(checkpoint: Checkpoint, state: State) -> None:
     """Refuse states that are one tensor (FSDP407): once they are written apart nothing shows that some are lost."""
     for optimizer in traits.optimizers(state.entries):
-        lost = [key for key in traits.shared_moments(state.entries) if key[: len(optimizer.prefix)] == optimizer.prefix]
+        shared = traits.shared_moments(state.entries).items()
+        lost = [(key, states) for key, states in shared if key[: len(optimizer.prefix)] == optimizer.prefix]
         if lost:
             name = spelled(optimizer.prefix)
             model = f"--leave-out {shlex.quote(name)} converts the model" if name else "there is nothing to convert"
             raise CannotConvert(
-                f"{checkpoint.path}: states of {len(lost)} parameters ({spelled(lost[0])} first) are one tensor, as "
-                "FSDP1 saves exp_avg and exp_avg_sq on the CPU, and all but one are lost (FSDP407): "
+                f"{checkpoint.path}: states of {len(lost)} parameters ({spelled(lost[0][0])} first: "
+                f"{', '.join(lost[0][1])}) are one tensor, as "
+                "FSDP1 saves them on the CPU, and all but one are lost (FSDP407): "
                 f"{model}, and the optimizer starts again"
             )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.entries import TensorEntry, spelled, tensors
+from fsdp_migrate.checkpoints.entries import Key, TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.judge.checkpoint_rules import NAMES
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
 from fsdp_migrate.checkpoints.read.find import Kind
@@ -65,7 +65,7 @@ def _all(checkpoint: Checkpoint) -> Iterator[_Said]:
     if by_id:
         yield _by_id(checkpoint)
     if lost := traits.shared_moments(checkpoint.entries):
-        yield _lost_moments(checkpoint, len(lost))
+        yield _lost_moments(checkpoint, lost)
     elif not (flat or by_id or _holds_sharded_tensors(checkpoint)):
         yield from _shared_counters(checkpoint)
     if checkpoint.found.kind is Kind.DCP and not (flat or by_id or checkpoint.problems):
@@ -147,12 +147,13 @@ def _sharded(checkpoint: Checkpoint) -> _Said:
     )
 
 
-def _lost_moments(checkpoint: Checkpoint, count: int) -> _Said:
+def _lost_moments(checkpoint: Checkpoint, lost: Mapping[Key, tuple[str, ...]]) -> _Said:
+    count, states = len(lost), ", ".join(next(iter(lost.values())))
     return _Said(
         "FSDP407",
         Level.MANUAL,
-        f"states of {count} parameter{'s' * (count > 1)} (exp_avg, exp_avg_sq) are one tensor, as FSDP1 saves them on "
-        "the CPU: all but one are lost",
+        f"states of {count} parameter{'s' * (count > 1)} ({states}) are one tensor, as FSDP1 saves them on the CPU: "
+        "all but one are lost",
         "load the model alone and start the optimizer again, or use a checkpoint saved with offload_to_cpu=False",
         checkpoint.path,
     )

@@ -112,8 +112,8 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
     if traits.shared_moments(checkpoint.entries):
         yield Trap(
             "shared-moments",
-            "two states of one parameter are the same tensor, as FSDP1 saves exp_avg and exp_avg_sq on the CPU: one of "
-            "them is lost, so start the optimizer again",
+            "two states of one parameter are the same tensor, as FSDP1 saves them on the CPU: one of them is lost, so "
+            "start the optimizer again",
         )
     if checkpoint.metadata is not None and checkpoint.metadata.by_rank:
         yield Trap(

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.state._writing.dcp_imports import DCP
 from fsdp_rules.state.raw_optimizer import is_raw_state
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -22,13 +23,18 @@ LOADS = tuple(
 )
 
 
+_GATHERED = tuple(f"{FSDP}.{name}" for name in ("optim_state_dict", "sharded_optim_state_dict"))
+
+
 class LoadTarget(Rule):
     """Empty target of torch.distributed.checkpoint.load.
 
     `load` reads only the keys of its target. The `state_dict()` of a fresh optimizer has no state yet, so a target made
     of it has no keys for it: the load succeeds, learning rates are read, and Adam silently starts from zero. An empty
     dictionary reads nothing at all. Both happen under FSDP1 as well. `get_optimizer_state_dict(model, optimizer)` makes
-    a target with all keys, and `set_optimizer_state_dict` loads it into the optimizer.
+    a target with all keys, and `set_optimizer_state_dict` loads it into the optimizer. `FSDP.optim_state_dict` of a
+    fresh optimizer is empty too, under FSDP1 and `fsdp_compat`. What a rewrite writes in its place has the keys, so
+    that a resumed run continues where FSDP1's had silently started the optimizer again.
     """
 
     id = "FSDP313"
@@ -89,6 +95,27 @@ def resume(net, path):
                     "load into get_optimizer_state_dict(model, optimizer), then set_optimizer_state_dict(model, "
                     "optimizer, optim_state_dict=...)",
                 )
+            elif isinstance(state, cst.Call) and file.fsdp1(state.func) in _GATHERED:
+                yield _gathered(state, file)
+
+
+def _gathered(state: cst.Call, file: File) -> Diagnosis:
+    """FSDP1's own functions return no state of a fresh optimizer; FSDP2's fill it in."""
+    text = file.code(state.func)
+    if file.settings.to == "shim":
+        return Diagnosis(
+            state,
+            Level.MANUAL,
+            f"{text} of a fresh optimizer is empty, as under FSDP1: its state is not loaded",
+            "load load_sharded_optimizer_state_dict(model.state_dict(), key, reader) of "
+            "torch.distributed.checkpoint.optimizer",
+        )
+    return Diagnosis(
+        state,
+        Level.REVIEW,
+        f"{text} of a fresh optimizer is empty under FSDP1 and not under FSDP2, which loads its state",
+        "expect a resumed run to continue with the saved state, where FSDP1 started the optimizer again",
+    )
 
 
 def _by_keyword(call: cst.Call) -> dict[str, cst.BaseExpression]:

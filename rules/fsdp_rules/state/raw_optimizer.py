@@ -19,6 +19,12 @@ from fsdp_rules.verdict.what_to_test import RESUME
 TAKES = frozenset(f"torch.distributed.checkpoint.{name}" for name in ("async_save", "load", "save"))
 
 
+_ADVICE = (
+    "use get_optimizer_state_dict(model, {optimizer}), which returns a state by name for any number of ranks. "
+    "Convert old files once with fsdp-migrate checkpoint convert (FSDP403)."
+)
+
+
 class RawOptimizerState(Rule):
     """optimizer.state_dict() saved directly.
 
@@ -68,14 +74,14 @@ def main(net, rank):
                 taken,
                 Level.REVIEW,
                 f"{text}.state_dict() is what this takes, and FSDP1's files of it do not load into FSDP2",
-                f"use get_optimizer_state_dict(model, {text}), which returns a state by name for any number of ranks",
+                _ADVICE.format(optimizer=text),
             )
             return
         yield Diagnosis(
             node,
             Level.REVIEW,
             f"{file.code(node)} is this rank's part of the state, and FSDP1's parts do not load into FSDP2",
-            "use get_optimizer_state_dict(model, optimizer), which returns a state by name for any number of ranks",
+            _ADVICE.format(optimizer="optimizer"),
         )
 
 

@@ -398,3 +398,58 @@ def test_an_optimizer_without_states_is_carried_and_noted(tmp_path: Path) -> Non
     assert any(note.startswith("optim has no states, and names parameters by number") for note in done.notes)
     groups = torch.load(tmp_path / "new", weights_only=True)["optim"]["param_groups"]
     assert groups[0]["params"] == [0, 1]
+
+
+def _by_hand(folder: Path, states: list[dict[int, dict[str, Any]]], shapes: dict[str, list[int]]) -> State:
+    """What rank files with these ``states`` become; the parameters are those of ``shapes``, in one group."""
+    folder.mkdir()
+    for rank, state in enumerate(states):
+        group = {"params": list(range(len(shapes))), "lr": 0.1}
+        torch.save({"state": state, "param_groups": [group]}, folder / f"optim_{rank}.pt")
+    (folder.parent / "template.json").write_text(json.dumps(shapes))
+    (folder.parent / "groups.json").write_text(json.dumps([list(shapes)]))
+    target = folder.parent / "new.pt"
+    converted(
+        folder, target, Target.FULL, template=folder.parent / "template.json", groups=folder.parent / "groups.json"
+    )
+    return state_of(only(target))
+
+
+def test_a_parameter_that_one_rank_holds_whole(tmp_path: Path) -> None:
+    """The others have no state of it, or an empty one that made no step, as Adagrad fills it in from the start."""
+    one, two = torch.arange(3.0), torch.arange(3.0, 4.0)
+    whole, empty = torch.arange(2.0) + 7, torch.zeros(0)
+    ranks = [
+        {0: {"step": torch.tensor(2.0), "sum": one}, 1: {"step": torch.tensor(0.0), "sum": empty}},
+        {
+            0: {"step": torch.tensor(2.0), "sum": two},
+            1: {"step": torch.tensor(2.0), "sum": whole},
+            2: {"step": torch.tensor(2.0), "sum": whole * 2},
+        },
+    ]
+    state = _by_hand(tmp_path / "ranks", ranks, {"a": [2, 2], "b": [2], "c": [2]})
+    found = {key: tensor(entry) for key, entry in state.entries.items() if key[0] == "state"}
+    assert found["state", "a", "sum"].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert found["state", "b", "sum"].tolist() == [7.0, 8.0]
+    assert found["state", "c", "sum"].tolist() == [14.0, 16.0]
+    assert {found["state", name, "step"].item() for name in "abc"} == {2.0}
+
+
+def test_a_state_of_its_own_shape(tmp_path: Path) -> None:
+    """It is no slice where it has one shape for every parameter, and the others of each parameter do not."""
+    pair = torch.tensor([1.0, 0.5])
+    ranks = [
+        {0: {"m": torch.full((3,), 1.0 * rank), "pair": pair}, 1: {"m": torch.ones(1), "pair": pair}}
+        for rank in range(2)
+    ]
+    state = _by_hand(tmp_path / "ranks", ranks, {"a": [3, 2], "b": [2]})
+    assert tensor(state.entries["state", "a", "pair"]).tolist() == [1.0, 0.5]
+    assert tensor(state.entries["state", "a", "m"]).tolist() == [[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+
+
+def test_states_of_one_shape_that_differ_from_rank_to_rank(tmp_path: Path) -> None:
+    ranks = [
+        {0: {"m": torch.ones(3), "pair": torch.full((2,), 1.0 * rank)}, 1: {"m": torch.ones(1)}} for rank in range(2)
+    ]
+    with pytest.raises(CannotConvert, match="pair of a differs from rank to rank"):
+        _by_hand(tmp_path / "ranks", ranks, {"a": [3, 2], "b": [2]})

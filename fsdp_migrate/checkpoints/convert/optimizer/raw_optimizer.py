@@ -89,7 +89,8 @@ class _Optimizer:
             f"assumes the order of the groups: keyed the optimizer by {count} names, and nothing in the file "
             "confirms it"
         )
-        return replace(state, entries=entries).noting(note, *named.notes)
+        left_out = (*state.left_out, *named.left_out)
+        return replace(state, entries=entries, left_out=left_out).noting(note, *named.notes)
 
     def _is_list(self, key: Key) -> bool:
         match key[len(self._prefix) :]:

@@ -7,6 +7,7 @@ of HYBRID_SHARD do, are left out where the parameters are whole without them and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +28,15 @@ _MOST_SHOWN = 40
 
 @dataclass(frozen=True)
 class Named:
-    """States under names, and for each name of the groups those of the parameters that it stands for."""
+    """States under names, and for each name of the groups those of the parameters that it stands for.
+
+    ``left_out``: what ranks have of parameters of which they have no element.
+    """
 
     entries: Entries
     members: Mapping[str, Sequence[str]]
     notes: Sequence[str] = field(default=())
+    left_out: Sequence[TensorEntry | ValueEntry] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Ranks:
         entries: Entries = {}
         members: dict[str, list[str]] = {}
         cut: list[str] = []
+        left_out: list[TensorEntry | ValueEntry] = []
         for name in self.names:
             held = [self.states[rank][name] for rank in ranks if name in self.states[rank]]
             members[name] = [name]
@@ -92,19 +98,22 @@ class Ranks:
                 cut += members[name]
                 entries |= self._unflattened(name, members[name], held, len(ranks))
             else:
-                joined = self._joined(name, held)
+                # A rank without elements of the parameter makes no step with it; what it has was loaded once.
+                full = [states for states in held if not _is_empty(states)] or held
+                left_out += [entry for states in held if states not in full for entry in states.values()]
+                joined = self._joined(name, full)
                 cut += [name] * any(isinstance(chunk.where, Runs) for chunk in _chunks(joined))
                 entries |= joined
-        return Named(entries, members, contiguous(self.template, cut))
+        # What one rank alone has of a parameter that it holds whole is not that rank's own any more.
+        entries = {key: replace(entry) for key, entry in entries.items()}
+        return Named(entries, members, contiguous(self.template, cut), left_out)
 
     def _joined(self, name: str, held: Sequence[Entries]) -> Entries:
         """The states of a parameter of its own."""
         found: Entries = {}
-        # A rank without elements of the parameter makes no step with it; what it has was loaded once.
-        full = [entries for entries in held if not _is_empty(entries)] or held
-        for inner, parts in self._states_of(name, full).items():
+        for inner, parts in self._states_of(name, held).items():
             shape = self._shape(name)
-            if not _has_elements(parts[0]):
+            if not _has_elements(parts[0]) or inner in self._of_their_own_shape:
                 found[self._key(name, inner)] = self._agreed(name, inner, parts)
                 continue
             slices = [part for part in parts if isinstance(part, TensorEntry)]
@@ -125,7 +134,7 @@ class Ranks:
         """The states of the parameters in a flat parameter."""
         found: Entries = {}
         for inner, parts in self._states_of(flat, held).items():
-            if not _has_elements(parts[0]):
+            if not _has_elements(parts[0]) or inner in self._of_their_own_shape:
                 agreed = self._agreed(flat, inner, parts)
                 found |= {self._key(name, inner): agreed for name in members}
                 continue
@@ -139,6 +148,17 @@ class Ranks:
         # One parameter after the other, as for those that lie in no flat parameter.
         order = {self._key(name, ()): place for place, name in enumerate(members)}
         return dict(sorted(found.items(), key=lambda pair: order[pair[0][: len(self.prefix) + 2]]))
+
+    @functools.cached_property
+    def _of_their_own_shape(self) -> frozenset[Key]:
+        """The states that have one shape for every parameter, where others have as many elements as it has."""
+        shapes: dict[Key, set[tuple[int, ...]]] = {}
+        for states in self.states.values():
+            for entries in states.values():
+                for inner, entry in tensors(entries):
+                    shapes.setdefault(inner, set()).update([entry.shape] if entry.shape else [])
+        varies = any(len(of) > 1 for of in shapes.values())
+        return frozenset(inner for inner, of in shapes.items() if len(of) == 1 and varies)
 
     def _inside(self, flat: str, names: list[str]) -> list[str]:
         if len(names) > 1 and not self.template.ordered:

@@ -1,0 +1,164 @@
+"""Trains the matrix of resuming: FSDP1 saves, FSDP2 loads and goes on; writes docs/resume.json and docs/resume.md.
+
+    python scripts/resume_matrix.py [--drawn 500] [--only FACTOR=VALUE …] [--page]
+
+``--page`` writes the page again from docs/resume.json and trains nothing. Exits 1 if a run goes on differently, or
+fails and nothing has said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from tests.pool import Pool  # noqa: E402
+from tests.resume.cells import Cell, Outcome, run  # noqa: E402
+from tests.resume.factors import EXCLUDED, FACTORS, FORMS, WAYS, drawn, pairwise  # noqa: E402
+from tests.resume.program import AFTER, BEFORE  # noqa: E402
+
+DATA, PAGE = ROOT / "docs/resume.json", ROOT / "docs/resume.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the matrix; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[], metavar="FACTOR=VALUE", help="these alone, and no page")
+    parser.add_argument("--drawn", type=int, metavar="N", help="N combinations drawn from all, and no page")
+    parser.add_argument("--seed", type=int, default=0, help="what they are drawn by")
+    parser.add_argument("--page", action="store_true", help="write the page from the last run, and train nothing")
+    options = parser.parse_args(arguments)
+    if options.page:
+        PAGE.write_text(page(json.loads(DATA.read_text(encoding="utf-8"))), encoding="utf-8")
+        return 0
+    wanted = dict(each.split("=", 1) for each in options.only)
+    every = drawn(options.drawn, options.seed) if options.drawn else pairwise()
+    chosen = [spec for spec in every if wanted.items() <= spec.items()]
+    cells: list[Cell] = []
+    with Pool(4) as pool:
+        for spec in chosen:
+            with tempfile.TemporaryDirectory() as directory:
+                cell = run(pool, spec, Path(directory))
+            cells.append(cell)
+            if not cell.outcome.is_good or wanted:
+                print(f"{cell.outcome.value}: {', '.join(spec.values())}: {cell.detail[-1500:]}", flush=True)
+            elif len(cells) % 25 == 0:
+                print(f"{len(cells)} of {len(chosen)}", flush=True)
+    for outcome, count in collections.Counter(cell.outcome.value for cell in cells).items():
+        print(f"{count:4} {outcome}")
+    if not wanted and not options.drawn:
+        data = results(cells)
+        _write(data)
+        PAGE.write_text(page(data), encoding="utf-8")
+    return 0 if all(cell.outcome.is_good for cell in cells) else 1
+
+
+def results(cells: Sequence[Cell]) -> dict[str, Any]:
+    """What docs/resume.json has of a run."""
+    found = [{"outcome": cell.outcome.value, "spec": dict(cell.spec), "detail": cell.detail} for cell in cells]
+    return {"date": date.today().isoformat(), "torch": torch.__version__, "cells": found}
+
+
+def _write(data: Mapping[str, Any]) -> None:
+    cells = ",\n".join(f"  {json.dumps(one)}" for one in data["cells"])
+    head = "".join(f"  {json.dumps(key)}: {json.dumps(data[key])},\n" for key in ("date", "torch"))
+    DATA.write_text(f'{{\n{head}  "cells": [\n{cells}\n  ]\n}}\n', encoding="utf-8")
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The text of docs/resume.md."""
+    cells = data["cells"]
+    counts = collections.Counter(one["outcome"] for one in cells)
+    bad = [one for one in cells if not Outcome(one["outcome"]).is_good]
+    release = data["torch"].partition("+")[0]
+    lines = ["<!-- Written by `make resume-matrix`; do not edit. -->", "# Resuming", ""]
+    lines += [
+        f"{len(cells)} programs trained {BEFORE} steps under FSDP1, saved by their own code and went on for {AFTER}.",
+        f"FSDP2 loaded what they saved and trained the same {AFTER} steps: {counts[Outcome.EQUAL.value]} went on bit",
+        f"for bit, {counts[Outcome.CLOSE.value]} within rounding that has a stated reason,",
+        f"{counts[Outcome.REFUSED.value]} were refused with what to do instead, {counts[Outcome.FSDP1_FAILS.value]}",
+        f"fail under FSDP1 as well, and **{len(bad)}** silently went on differently, or failed with no advice.",
+        "",
+        f"The run is of {data['date']}, with torch {release}, on two or four CPU processes over gloo. Every two",
+        "values of two factors are together in at least one program, as far as FSDP1 saves it.",
+        "",
+        "| saved by FSDP1 as | " + " | ".join(WAYS) + " |",
+        "|---|" + "---|" * len(WAYS),
+    ]
+    for form in FORMS:
+        lines.append(f"| {form} | " + " | ".join(_summary(cells, form, way) for way in WAYS) + " |")
+    lines += [
+        "",
+        LEGEND,
+        "",
+        "## What is refused, and what is said",
+        "",
+        "| saved as | loaded by | said |",
+        "|---|---|---|",
+    ]
+    lines += _refused(cells)
+    lines += ["", "## Within rounding", "", "| programs | reason |", "|---|---|"]
+    close = collections.Counter(one["detail"] for one in cells if one["outcome"] == Outcome.CLOSE.value)
+    lines += [f"| {count} | {reason} |" for reason, count in close.items()]
+    if bad:
+        lines += ["", "## Different", "", "| program | outcome | detail |", "|---|---|---|"]
+        lines += [f"| {', '.join(one['spec'].values())} | {one['outcome']} | {_cell(one['detail'])} |" for one in bad]
+    lines += ["", "## What was combined", "", "| factor | values |", "|---|---|"]
+    lines += [f"| {name} | {', '.join(values)} |" for name, values in FACTORS.items()]
+    lines += [
+        "",
+        COMPARED,
+        "",
+        "Not in it, since FSDP1 does not do it:",
+        "",
+        *(f"- {reason}" for reason in EXCLUDED),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _summary(cells: Sequence[Mapping[str, Any]], form: str, way: str) -> str:
+    here = (one for one in cells if one["spec"]["form"] == form and one["spec"]["way"] == way)
+    counts = collections.Counter(one["outcome"] for one in here)
+    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+
+
+def _refused(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    said: dict[tuple[str, str], str] = {}
+    for one in cells:
+        if one["outcome"] == Outcome.REFUSED.value:
+            said.setdefault((one["spec"]["form"], one["spec"]["way"]), one["detail"])
+    for (form, way), text in sorted(said.items()):
+        yield f"| {form} | {way} | {_cell(text[:300])} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+LEGEND = """\
+`rewrite` and `shim` are the program itself, after `fsdp-migrate rewrite` and `rewrite --to shim`. `inspect` is a
+program of FSDP2 with the very lines that `checkpoint inspect` prints, `dcp` one with those that
+`checkpoint convert --to dcp` prints, and `full and back` one with those of a
+conversion to one file and from that to a folder."""
+
+COMPARED = """\
+Compared are all weights, buffers, optimizer states and settings right after the load, which must be the same bits
+whatever the number of ranks, the losses of every rank in the steps after it, and weights, states, settings, scheduler,
+scaler and generator at the end. On another number of ranks the losses are means, and in bf16 they alone are compared
+after the load, within 10 %. `4h` are four ranks in two replicas. Parameters without dimensions are in ignored modules
+alone: FSDP1 shards none."""
+
+if __name__ == "__main__":
+    raise SystemExit(main())

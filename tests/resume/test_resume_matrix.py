@@ -1,0 +1,54 @@
+"""A part of the matrix of resuming, in which every value stands and most pairs do; ``make resume-matrix`` runs more."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.parity.specs import Spec
+from tests.pool import Pool
+from tests.resume.cells import Outcome, run
+from tests.resume.factors import FACTORS, sample
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_part_shows_every_value() -> None:
+    assert {value for spec in sample() for value in spec.items()} == {
+        (name, value) for name, values in FACTORS.items() for value in values
+    }
+
+
+@pytest.mark.parametrize("spec", sample(), ids=lambda spec: ", ".join(spec.values()))
+def test_training_goes_on_or_is_refused(pool: Pool, tmp_path: Path, spec: Spec) -> None:
+    cell = run(pool, spec, tmp_path)
+    assert cell.outcome.is_good, f"{cell.outcome.value}: {cell.detail}"
+    if cell.outcome is Outcome.REFUSED:
+        assert "FSDP" in cell.detail or "--" in cell.detail, "it does not say what to do"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("resume_matrix", ROOT / "scripts" / "resume_matrix.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_of_the_last_run(script: ModuleType) -> None:
+    data = json.loads(script.DATA.read_text(encoding="utf-8"))
+    assert script.page(data) == script.PAGE.read_text(encoding="utf-8"), "run python scripts/resume_matrix.py --page"
+
+
+def test_what_differs_is_counted_and_named(script: ModuleType) -> None:
+    data = json.loads(script.DATA.read_text(encoding="utf-8"))
+    data["cells"][0] |= {"outcome": "different", "detail": "loss | of step 2"}
+    page = script.page(data)
+    assert "**1** silently went on differently" in page
+    assert "loss \\| of step 2" in page

@@ -1,0 +1,42 @@
+"""FSDP313: states that FSDP1's own functions return of a fresh optimizer, as what a load is to fill."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.settings import Settings
+from tests.rules.helpers import findings
+
+SOURCE = """
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import StateDictType
+
+def resume(net, path):
+    model = FSDP(net)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        {made}
+        {filled}
+        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state["optim"]))
+"""
+MADE = {
+    "in a literal": 'state = {"optim": FSDP.optim_state_dict(model, optimizer)}',
+    "by a name": 'held = FSDP.optim_state_dict(model, optimizer); state = {"optim": held}',
+    "by the old name": 'state = {"optim": FSDP.sharded_optim_state_dict(model, optimizer)}',
+}
+
+
+@pytest.mark.parametrize(("to", "level"), [("native", "review"), ("shim", "manual")])
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_what_a_load_fills_is_empty_under_fsdp1(made: str, to: str, level: str) -> None:
+    source = SOURCE.format(made=made, filled="dcp.load(state, checkpoint_id=path)")
+    found = [one for one in findings(source, Settings(to=to)) if one.rule == "FSDP313"]
+    assert [one.level.value for one in found] == [level]
+    assert "of a fresh optimizer is empty" in found[0].message
+
+
+def test_what_is_saved_is_not_empty() -> None:
+    source = SOURCE.format(made=MADE["in a literal"], filled="dcp.save(state, checkpoint_id=path)")
+    assert "FSDP313" not in [one.rule for one in findings(source)]
