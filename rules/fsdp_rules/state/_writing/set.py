@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import Code
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.passes import may_follow_forward
 from fsdp_rules.model.resharding import reshard_before
@@ -64,15 +65,27 @@ class Putting(Writer):
                 "assumes files of ShardedTensors (FSDP1 without a device_mesh) are converted first (FSDP401)"
             )
         strict = self.state.strict
+        lists_missing = False
         if strict is not None:
             settings["strict"] = lambda code: code(strict)
-            if self.full is not False and not isinstance(self.file.parent(self.state.call), cst.Expr):
-                self.notes.append("assumes the returned missing_keys are unused: FSDP2 returns none")
+            lists_missing = self.full is not False and result_is_read(self.state.call, self.file)
         # set_model_state_dict leaves the shards in the dictionary that it is given.
-        copied = self.full is not False and not self._is_temporary(state)
+        copied = self.full is not False and (lists_missing or not self._is_temporary(state))
+        named = lists_missing and not isinstance(state, cst.Name)
+        kept = self.file.fresh(self.state.call, "given_state", "state_to_load") if named else ""
         function = self.function()
-        arguments: list[Build] = [self.model, lambda code: f"dict({code(state)})" if copied else code(state)]
-        found = self.replaced(lambda code: self.call(function, arguments, self._options(settings), code))
+
+        def given(code: Code) -> str:
+            text = f"{kept} := {code(state)}" if named else code(state)
+            return f"dict({text})" if copied else text
+
+        def build(code: Code) -> str:
+            text = self.call(function, [self.model, given], self._options(settings), code)
+            # FSDP2 loads its own shards where the state has nothing, and so misses no key.
+            names = f"[key for key in {self.model(code)}.state_dict() if key not in {kept or code(state)}]"
+            return f"{text}._replace(missing_keys={names})" if lists_missing else text
+
+        found = self.replaced(build)
         if self.full is False or not self._may_be_gathered():
             return found
         # torch cuts a full state to the parameters that it finds, and loads them into the sharded ones.
