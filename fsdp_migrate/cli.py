@@ -19,12 +19,14 @@ from fsdp_migrate.commands.status import status
 from fsdp_migrate.commands.stopping import clear_up_when_stopped
 from fsdp_migrate.commands.trace import trace
 from fsdp_migrate.commands.verify import verify
+from fsdp_migrate.commands.whole_migration import migrate
 
 OK, FAILURE, INTERRUPTED = 0, 2, 130
 
 _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss curve.
 
 \b
+  fsdp-migrate migrate -- torchrun ... trace, rewrite and verify a training
   fsdp-migrate rewrite --diff src/     see what would change
   fsdp-migrate rewrite src/            change it
   fsdp-migrate check src/ checkpoints/ fail if FSDP1 code remains, for CI
@@ -47,6 +49,7 @@ def cli() -> None:
 cli.add_command(check)
 cli.add_command(checkpoint)
 cli.add_command(lsp)
+cli.add_command(migrate)
 cli.add_command(preflight)
 cli.add_command(rewrite)
 cli.add_command(rules)

@@ -44,7 +44,6 @@ def _seen(path: str, file: TracedFile, trace: Trace) -> FileSeen:
         ran = file.lines.get(value.position[0], {})
         values[value.position] = Seen(value.kinds, trace.is_whole and set(ran) == set(value.ranks))
     wraps: dict[tuple[int, int], SeenWrap] = {}
-    early: dict[tuple[int, int], str] = {}
     for wrap in trace.wraps:
         place = wrap["at"]
         before = [trace.optimizers[number] for number in wrap["optimizers before"]]
@@ -54,11 +53,13 @@ def _seen(path: str, file: TracedFile, trace: Trace) -> FileSeen:
             unused = tuple(wrap["unused"])
             made = SeenWrap(bool(wrap["batch norm"]), wrap["meta"], bool(wrap["buffers"]), where, wrap["steps"], unused)
             wraps[at] = wraps[at].beside(made) if at in wraps else made
-        for one in before:
-            if one["at"] and one["at"][0] == path:
-                early[one["at"][1], one["at"][2]] = f"{place[0]}:{place[1]}" if place else "another place"
     own = [one for one in trace.optimizers if one["at"] and one["at"][0] == path]
     built = {(one["at"][1], one["at"][2]) for one in own}
     not_late = {(one["at"][1], one["at"][2]) for one in own if one["kind"] != "optimizer over sharded"}
     lines = {line: sum(by.values()) for line, by in file.lines.items()}
-    return FileSeen(values, lines, wraps, frozenset(built - not_late), early)
+    states: dict[tuple[int, int], frozenset[str]] = {}
+    for place, position, name, state, _ in trace.reads if trace.is_whole else ():
+        if place == path and name in ("state_dict", "load_state_dict"):
+            at = (position[0], position[1])
+            states[at] = states.get(at, frozenset()) | {state}
+    return FileSeen(values, lines, wraps, frozenset(built - not_late), states)

@@ -32,13 +32,16 @@ def traced(
     steps: int,
     timeout: float | None,
     progress: Progress,
+    root: Path | None = None,
     remap: tuple[Path, Path] | None = None,
 ) -> Traced:
-    """Run ``command`` in ``directory`` for so many optimizer steps.
+    """Run ``command`` in ``directory`` for so many optimizer steps, and look at the code below ``root``.
+
+    That is the repository around ``directory`` where it is not given. ``remap`` is that of a :class:`Run`.
 
     Raises :class:`CannotRun` where nothing of the project was seen.
     """
-    root = repository(directory.resolve()) or directory.resolve()
+    root = root or repository(directory.resolve()) or directory.resolve()
     with tempfile.TemporaryDirectory(prefix="fsdp-migrate-trace-") as work:
         out = Path(work, "ranks")
         orders = Orders(str(out), steps, observe=str(root))

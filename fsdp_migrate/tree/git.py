@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,9 +89,28 @@ def _shown(root: Path, group: list[Path]) -> Iterator[Path]:
                 yield root / entry[2:]
 
 
-def _ask(directory: Path, *arguments: str) -> list[str]:
+def metadata(root: Path) -> Path:
+    """The folder in which git keeps what belongs to this working tree alone. Raises :class:`GitError`."""
+    (folder,) = _ask(root, "rev-parse", "--absolute-git-dir")
+    return Path(folder.rstrip("\n"))
+
+
+def snapshot(root: Path) -> str:
+    """The tracked files of ``root`` as they are now, as a tree of git; the index stays as it is.
+
+    Raises :class:`GitError`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+        _ask(root, "read-tree", "HEAD", **index)
+        _ask(root, "add", "--update", **index)
+        (tree,) = _ask(root, "write-tree", **index)
+    return tree.strip()
+
+
+def _ask(directory: Path, *arguments: str, **variables: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
-    environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **variables}
     try:
         answer = subprocess.run(["git", *arguments], cwd=directory, env=environment, capture_output=True, check=False)
     except OSError as error:

@@ -44,7 +44,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for on the command line. ``in_place``: both commands run where they were given."""
+    """What was asked for. ``in_place``: both commands run where they were given.
+
+    ``after_ref``, beside ``before_ref``: run these files of git in place of the working tree.
+    """
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -54,6 +57,7 @@ class Wanted:
     before_dir: Path | None = None
     after_dir: Path | None = None
     before_ref: str | None = None
+    after_ref: str | None = None
     link: tuple[str, ...] = ()
     repeat: bool = True
     timeout: float | None = None
@@ -229,6 +233,11 @@ def _sides(wanted: Wanted, work: Path) -> tuple[_Side, _Side, list[str]]:
     others = (source.root,)
     command = trees.command(wanted.before, Path.cwd(), pristine / source.inside)
     before = _Side(command, pristine, Origin(work, others), source.inside, (source.root, pristine), fresh=pristine)
+    if wanted.after_ref is not None:
+        later = work / "source-after"
+        trees.export(source.root, wanted.after_ref, later)
+        trees.link(source.root, later, wanted.link)
+        return before, replace(before, directory=later, remap=(source.root, later), fresh=later), notes
     if wanted.before_ref is not None:
         current = _Side(wanted.after, source.root / source.inside, Origin(source.root, (work,)))
         return before, current, notes

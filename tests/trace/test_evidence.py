@@ -46,6 +46,18 @@ Seen = dict[tuple[str, str], dict[str, int]]
 Rewritten = Callable[..., tuple[int, str, str]]
 
 
+WRAP = {
+    "at": ["train.py", 26, 10, 26, 43],
+    "class": "Net",
+    "batch norm": [],
+    "meta": False,
+    "buffers": [],
+    "optimizers before": [],
+    "steps": 5,
+    "unused": {},
+}
+
+
 def record(text: str, seen: Seen, ranks: tuple[int, ...] = (0, 1)) -> Trace:
     """A record of a run on two ranks in which expressions were ``seen``: by the beginning of their line and their text.
 
@@ -125,6 +137,36 @@ def test_a_sure_answer_that_the_run_contradicts_is_an_error(rewritten: Rewritten
         in printed
     )
     assert "place, but was none in 2 of 2 runs of this line (module)" in printed
+
+
+def test_a_model_whose_steps_use_all_of_it_needs_no_zeros(rewritten: Rewritten) -> None:
+    (number,) = [n for n, line in enumerate(TRAIN.splitlines(), 1) if line.strip().startswith("net = ")]
+    for unused, level in (({}, "info: each of 5 traced steps"), ({"head.weight": 3}, "review: set_reduce_scatter_")):
+        wrap = WRAP | {"at": ["train.py", number, 10, number, 43], "unused": unused}
+        trace = dataclasses.replace(record(TRAIN, {}), wraps=(wrap,))
+        _, text, printed = rewritten(TRAIN, trace, "--torch", "2.13")
+        assert ("net.set_reduce_scatter_unused_params(True)" in text) == bool(unused)
+        assert any(one.startswith(level) for one in findings(printed, "FSDP121")), printed
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("FULL_STATE_DICT", "safe: get_model_state_dict returns the state"),
+        (
+            "SHARDED_STATE_DICT",
+            "manual: state_dict cannot be rewritten: the traced run has SHARDED_STATE_DICT in force",
+        ),
+    ],
+)
+def test_the_type_of_state_in_force(rewritten: Rewritten, state: str, said: str) -> None:
+    text = TRAIN.replace("    return net.module", "    return net.state_dict()")
+    number = len(text.splitlines())
+    trace = dataclasses.replace(
+        record(text, {}), reads=(("train.py", (number, 11, number, 25), "state_dict", state, 2),)
+    )
+    _, _, printed = rewritten(text, trace)
+    assert findings(printed, "FSDP309")[0].startswith(said)
 
 
 def test_a_file_that_has_changed_is_not_judged_by_the_run(rewritten: Rewritten) -> None:

@@ -19,6 +19,7 @@ from fsdp_rules.construction._plan.stale_optimizers import stale_model
 from fsdp_rules.construction.call import is_left
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.run_evidence import is_seen_late
 from fsdp_rules.model.wrapping import wrapped_module
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, InsertBefore, remove
 from fsdp_rules.verdict.finding import Level
@@ -78,7 +79,7 @@ def build(model):
 
     def _stale(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
         """The verdict about an optimizer whose model something else wraps afterwards."""
-        if parameters_of(node, file) is None:
+        if parameters_of(node, file) is None or is_seen_late(node, file):
             return
         owner = file.function(node) or file.module
         calls = wrapping_calls(owner, file)

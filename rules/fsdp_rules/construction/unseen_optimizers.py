@@ -15,8 +15,8 @@ from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertAfter, InsertBef
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-UNSEEN = "an optimizer comes from code this tool cannot follow: built before sharding, its step would train nothing"
-#: What may be done with a model before it is wrapped, and gives its parameters to nobody.
+EARLY = "built before sharding, its step would train nothing"
+UNSEEN = f"an optimizer comes from code this tool cannot follow: {EARLY}"
 #: Methods of a model that hand out none of its parameters.
 PLAIN = frozenset({"apply", "bfloat16", "config", "cuda", "eval", "load_state_dict", "requires_grad_", "to", "train"})
 HARMLESS = frozenset({"bool", "callable", "getattr", "hasattr", "id", "isinstance", "print", "repr", "str", "type"})
@@ -89,7 +89,8 @@ def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> b
 
 def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: File, *, marks: bool) -> Diagnosis:
     """What to say of a constructor that becomes ``fully_shard``; ``marks``: it marks the parameters around that."""
-    statement = file.statement(call)
+    statement, shown = file.statement(call), seen_wrap(call, file)
+    unseen = f"the optimizer of {', '.join(shown.early)} is {EARLY}" if shown is not None and shown.early else UNSEEN
     edits: tuple[Edit, ...] = tuple(refuses_early(file)) if marks else ()
     remove = f"the marks and {own_name(REFUSES_EARLY, file)}"
     if not marks and is_repeatable(module) and not _is_bound_inside(module, statement, file):
@@ -106,14 +107,14 @@ def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: Fi
         return Diagnosis(
             call,
             Level.MANUAL,
-            UNSEEN,
+            unseen,
             "build every optimizer after this call, and silence this finding once that is so",
             rule=UnseenOptimizers.id,
         )
     return Diagnosis(
         call,
         Level.REVIEW,
-        UNSEEN.replace("its step would train nothing", "its first step raises now"),
+        unseen.replace("its step would train nothing", "its first step raises now"),
         f"build every optimizer after this call, then remove {remove}",
         edits=edits,
         rule=UnseenOptimizers.id,

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File
-from fsdp_rules.model.run_evidence import seen
+from fsdp_rules.model.run_evidence import run_says, seen
 from fsdp_rules.model.sharded import Sharded, sharded_by_code
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.observed import MODEL, PARAMETERS, PART, Seen
@@ -36,8 +36,8 @@ def _denied(diagnosis: Diagnosis, file: File) -> Diagnosis:
     statement = file.statement(diagnosis.node)
     denied = [found for _, found in _observed(statement, file) if found.held(_OF_SHARDED) is Certainty.NO]
     looks = max((found.looks for found in denied), default=0)
-    runs = f"in {looks} of {looks} runs of this line" if looks else "in the traced run"
-    message = f"unchanged: not a sharded model {runs}; otherwise: {diagnosis.message}"
+    shown = f"not a sharded model in {looks} of {looks} runs of this line" if looks else "the traced run shows no need"
+    message = f"unchanged: {shown}; otherwise: {diagnosis.message}"
     return Diagnosis(diagnosis.node, Level.INFO, message, "trace the other configurations that you train, too")
 
 
@@ -51,8 +51,8 @@ def contradicted(file: File) -> Said:
 
 
 def _against(node: cst.BaseExpression, found: Seen, by_code: Sharded, file: File) -> str:
-    held, text = found.held(MODEL), file.code(node)
-    if by_code.certainty is Certainty.YES and held is Certainty.NO:
+    held, text = run_says(node, file, MODEL), file.code(node)
+    if by_code.certainty is Certainty.YES and by_code.is_sure_here and held is Certainty.NO:
         seen_as = ", ".join(sorted(found.kinds))
         return (
             f"{text} is a sharded model to this tool, since {by_code.why.value}, but was none in {found.looks} of "

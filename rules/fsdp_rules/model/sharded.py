@@ -58,6 +58,11 @@ class Sharded:
         return self.why in (Why.LATER, Why.MADE, Why.TESTED, Why.RAN_OTHER)
 
     @property
+    def is_sure_here(self) -> bool:
+        """Whether the place itself says that this is a sharded model, whichever way the program has come there."""
+        return self.why in (Why.ABOVE, Why.ASKED)
+
+    @property
     def is_excluded(self) -> bool:
         """Whether it is no sharded model, even for a rule that goes by the name of a method alone."""
         return self.foreign or self.why in (Why.LATER, Why.RAN_OTHER)

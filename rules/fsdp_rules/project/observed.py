@@ -13,13 +13,20 @@ PART = frozenset({"model", "part"})
 PARAMETER = frozenset({"parameter"})
 PARAMETERS = frozenset({"parameters", "parameter"})
 GRADIENT = frozenset({"gradient"})
-#: What says nothing of what the same expression is elsewhere.
-_EMPTY = frozenset({"none"})
+#: What FSDP1's wrapper has in it: it is the model itself once that is sharded in place.
+INNER_MODEL = frozenset({"inner"})
+#: What surely is no model, and holds none.
+_OTHERS = frozenset(
+    {"module", "tensor", "other", "optimizer", "optimizer over sharded", "parameter", "gradient", "part"}
+)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one expression was, by how often. ``is_whole``: every rank that ran its line looked."""
+    """What one expression was, by how often. ``is_whole``: every rank that ran its line looked.
+
+    What was nothing, a list, or a module that has models in it says nothing of what the expression is elsewhere.
+    """
 
     kinds: Mapping[str, int]
     is_whole: bool = True
@@ -36,7 +43,7 @@ class Seen:
             return Certainty.YES
         if found:
             return Certainty.MAYBE
-        return Certainty.NO if self.is_whole and not _EMPTY.issuperset(self.kinds) else None
+        return Certainty.NO if self.is_whole and _OTHERS.issuperset(self.kinds) else None
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,16 @@ class SeenWrap:
 class FileSeen:
     """One file. ``lines`` counts how often each began, on all ranks; calls are known by their line and column.
 
-    ``late`` are the optimizers that were built over sharded parameters alone, ``early`` those whose parameters were
-    sharded afterwards, with the place of that wrap. ``denies``: what was never a model counts as none.
+    ``late`` are optimizers that were built over sharded parameters each time. ``states`` are the types of state that
+    were in force where ``state_dict`` and ``load_state_dict`` of a model were read. ``denies``: what was never a model
+    counts as none.
     """
 
     values: Mapping[Position, Seen]
     lines: Mapping[int, int]
     wraps: Mapping[tuple[int, int], SeenWrap] = field(default_factory=dict)
     late: frozenset[tuple[int, int]] = frozenset()
-    early: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    states: Mapping[tuple[int, int], frozenset[str]] = field(default_factory=dict)
     denies: bool = True
 
     @property

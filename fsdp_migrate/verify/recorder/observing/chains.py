@@ -85,6 +85,12 @@ class _Finder:
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             targets = (name for one in node.generators for name in ast.walk(one.target))
             hidden |= {name.id for name in targets if isinstance(name, ast.Name)}
+        if isinstance(node, ast.IfExp | ast.BoolOp):
+            # What its own line decides about may not run there.
+            always, perhaps = _parts(node)
+            self.block((always,), scope, hidden, assigning)
+            self.block((one for one in perhaps if one.lineno != node.lineno), scope, hidden, assigning)
+            return
         if isinstance(node, ast.stmt):
             assigning = node
         if isinstance(node, ast.expr):
@@ -112,6 +118,12 @@ class _Finder:
         """``column`` in characters; :mod:`ast` counts bytes."""
         text = self._lines[line - 1] if line <= len(self._lines) else ""
         return column if text.isascii() else len(text.encode()[:column].decode("utf-8", "ignore"))
+
+
+def _parts(node: ast.IfExp | ast.BoolOp) -> tuple[ast.expr, list[ast.expr]]:
+    if isinstance(node, ast.IfExp):
+        return node.test, [node.body, node.orelse]
+    return node.values[0], node.values[1:]
 
 
 def _scope(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef) -> Scope:

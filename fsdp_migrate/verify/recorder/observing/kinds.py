@@ -25,6 +25,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self._parts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._inner: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._wraps = 0
         self._holds: weakref.WeakKeyDictionary[nn.Module, tuple[int, bool]] = weakref.WeakKeyDictionary()
         self._over: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = weakref.WeakKeyDictionary()
@@ -32,12 +33,11 @@ class Kinds:
     def on_wrap(self, model: nn.Module) -> None:
         """``model`` has become a unit, or an outer one."""
         self._wraps += 1
-        self._parts.update(module for module in model.modules() if not is_fsdp1(module))
-
-    @property
-    def has_models(self) -> bool:
-        """Whether anything is wrapped yet."""
-        return self._wraps > 0
+        for module in model.modules():
+            if is_fsdp1(module):
+                self._inner.add(getattr(module, _WRAPPED))
+            else:
+                self._parts.add(module)
 
     def of(self, value: object) -> str:
         """One word; no code of the program runs."""
@@ -54,6 +54,10 @@ class Kinds:
     def _of_module(self, module: nn.Module) -> str:
         if is_fsdp1(module):
             return "model"
+        if isinstance(module, nn.ModuleList | nn.ModuleDict):
+            return "list"
+        if module in self._inner:
+            return "inner"
         if module in self._parts:
             return "part"
         known = self._holds.get(module)

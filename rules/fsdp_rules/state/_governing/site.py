@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.file.rank_tests import is_under_rank_zero, only_on_rank_zero
 from fsdp_rules.model.compiled import is_compiled
+from fsdp_rules.model.run_evidence import seen_states
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.state._governing.calls import Action, StateCall, state_call
 from fsdp_rules.state._governing.context import governing_with, read_context
@@ -101,7 +102,7 @@ class StateSite:
     @cached_property
     def governing(self) -> Governing:
         """The settings of the ``with`` around, of set_state_dict_type, or those that FSDP1 starts in."""
-        found, state = self._settings(), self.state.state
+        found, state = self._by_run(self._settings()), self.state.state
         problem, note = self._wrapper
         if not found.problem and (problem or note):
             return Governing(found.context, (*found.notes, *([note] if note else [])), problem)
@@ -123,6 +124,15 @@ class StateSite:
     def sure(self) -> Level | None:
         """The level of what is exact for every optimizer of torch; None where it rests on a wrapper around one."""
         return None if self._wrapper[1] else Level.SAFE
+
+    def _by_run(self, found: Governing) -> Governing:
+        """``found``, or for what the code leaves open the type of state that a traced run shows in force here."""
+        shown = seen_states(self.call, self.file) if self.is_method and self.enclosing is None else frozenset()
+        if not shown or (not found.problem and found.context is not DEFAULT):
+            return found
+        if shown == {Kind.FULL.value}:
+            return Governing()
+        return Governing(problem=f"the traced run has {', '.join(sorted(shown))} in force here, set elsewhere")
 
     def _settings(self) -> Governing:
         if self.enclosing is not None:

@@ -1,0 +1,132 @@
+"""The command ``migrate``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdp_migrate.commands.options import complete_files, rule_settings, writable
+
+if TYPE_CHECKING:
+    from fsdp_migrate.migration.journal import Desk
+    from fsdp_migrate.migration.stages import Moved, SettingsOf
+    from fsdp_rules.settings import Settings
+
+_HELP = """Move a working FSDP1 training to FSDP2, and prove on your own run that it trains the same.
+
+COMMAND is how you start a few steps of training, torchrun included. In copies of the repository's files it is run under
+FSDP1 to see what the code alone does not say (trace), then the files are rewritten by that (rewrite --trace), then
+both versions are run and every value of every step is compared (verify). One page at the end says what moved, what is
+equal, what it costs, what is left to do by hand, and what never ran.
+
+\b
+  fsdp-migrate migrate -- torchrun --nproc-per-node 2 train.py
+  fsdp-migrate migrate --continue      go on after an interruption or a fix
+  fsdp-migrate migrate --abort         put every byte back
+
+\b
+Exit code:
+  0  equal, and nothing is left to do by hand
+  1  the runs differ, or something is left to do by hand
+  2  it could not run; what was done is kept, for --continue or --abort
+"""
+
+
+@click.command("migrate", help=_HELP, short_help="Trace, rewrite and verify a training in one command.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
+@click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="FSDP2 itself, or fsdp_compat.")
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Optimizer steps of each run.")
+@click.option("--link", metavar="PATH", multiple=True, help="Show what git does not have (data) in the copies.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a run that takes longer.")
+@click.option("--allow-dirty", is_flag=True, help="Also migrate changes that are not committed.")
+@click.option("--report", metavar="FILE", help="Write the page, .html or .txt.")
+@click.option("--continue", "goes_on", is_flag=True, help="Go on with the migration that has begun here.")
+@click.option("--abort", is_flag=True, help="Put back what was rewritten, and forget the migration.")
+def migrate(
+    command: tuple[str, ...],
+    to: str,
+    steps: int,
+    link: tuple[str, ...],
+    timeout: float | None,
+    allow_dirty: bool,
+    report: str | None,
+    goes_on: bool,
+    abort: bool,
+) -> int:
+    from fsdp_migrate.migration.journal import ChangedSince, Desk, Journal, NoJournal, Options
+    from fsdp_migrate.migration.stages import begin, go_on
+    from fsdp_migrate.trace.record import BadTrace
+    from fsdp_migrate.tree.git import GitError
+    from fsdp_migrate.verify.recording.recording import BadRecording
+    from fsdp_migrate.verify.report.runs_progress import shown
+    from fsdp_migrate.verify.runs import trees
+    from fsdp_migrate.verify.runs.launch import CannotRun
+
+    if bool(command) == (goes_on or abort) or (goes_on and abort):
+        raise click.UsageError("give the command that starts the training after --, or one of --continue and --abort")
+    page = writable(report, "--report") if report else None
+    try:
+        source = trees.source(Path.cwd())
+        desk = Desk(source.root)
+        if abort:
+            return _abort(desk)
+        if command and desk.is_open:
+            raise click.UsageError(f"a migration has begun here already ({desk.folder}): pass --continue or --abort")
+        if goes_on:
+            journal = desk.read()
+        else:
+            options = Options(command, to, steps, link, timeout, source.inside.as_posix())
+            journal = begin(desk, Journal(options), allow_dirty)
+        with shown() as progress:
+            moved = go_on(desk, journal, _settings(journal.options.to), progress)
+    except (CannotRun, BadRecording, BadTrace) as error:
+        raise click.ClickException(f"{error}\n{_NEXT}") from error
+    except (GitError, NoJournal, ChangedSince) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror or error}\n{_NEXT}") from error
+    return _end(desk, moved, page)
+
+
+_NEXT = "what is done so far is kept: fsdp-migrate migrate --continue goes on, --abort puts every byte back"
+
+
+def _settings(to: str) -> SettingsOf:
+    from fsdp_migrate.tree import settings
+
+    def of(tree: Path) -> Settings:
+        wanted, _ = rule_settings((), (), to, None, None, tree, settings.load(tree))
+        return wanted
+
+    return of
+
+
+def _abort(desk: Desk) -> int:
+    from fsdp_migrate.report.summary import count, printable
+
+    files = desk.put_back(desk.read())
+    desk.close()
+    for file in files:
+        click.echo(printable(file))
+    click.echo(f"{count(len(files), 'file')} put back; the migration is forgotten")
+    return 0
+
+
+def _end(desk: Desk, moved: Moved, page: Path | None) -> int:
+    from fsdp_migrate.migration.one_page import lines, rendered
+    from fsdp_migrate.report.summary import printable
+    from fsdp_migrate.tree import writing
+    from fsdp_rules.verdict.finding import Level
+
+    for line in lines(moved):
+        click.echo(printable(line))
+    if page is not None:
+        writing.answer(page, rendered(page.suffix, moved).encode("utf-8", errors="backslashreplace"))
+    if moved.verdict.exit_code:
+        click.echo(f"the runs differ: {_NEXT}")
+        return 1
+    desk.close()
+    click.echo("done: review the change with git diff, and commit it")
+    return int(bool(moved.result.of_level(Level.MANUAL)))

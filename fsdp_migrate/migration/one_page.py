@@ -1,0 +1,64 @@
+"""The page at the end of a migration: what moved, what is equal, what it costs, what is left, and what never ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from fsdp_migrate.migration.stages import Moved
+from fsdp_migrate.report.rewrite.run_coverage import by_trace
+from fsdp_migrate.report.summary import count
+from fsdp_migrate.trace import seen_in_words
+from fsdp_migrate.verify.report import verdict_text
+from fsdp_rules.verdict.finding import Finding, Level
+
+
+def sections(moved: Moved) -> Iterator[tuple[str, list[str]]]:
+    """Each heading with its lines."""
+    result = moved.result
+    yield "What the run showed", list(seen_in_words.lines(moved.trace))
+    yield "What moved", [f"{file.path}: {count(_moves(file.findings), 'change')}" for file in result.changed]
+    yield "What is equal, and what it costs", list(verdict_text.lines(moved.verdict))
+    manual = [_told(finding) for finding in result.of_level(Level.MANUAL)]
+    yield "Left to do by hand", manual or ["nothing"]
+    review = [_told(finding) for finding in result.of_level(Level.REVIEW)]
+    yield "Rests on an assumption", review or ["nothing"]
+    yield "What the run decides, and what never ran", list(by_trace(result)) or ["no finding to decide"]
+    seconds = ", ".join(f"{stage} in {spent:.0f} s" for stage, spent in moved.journal.seconds.items())
+    yield "Time", [seconds]
+
+
+def lines(moved: Moved) -> Iterator[str]:
+    """The page as text."""
+    for heading, told in sections(moved):
+        yield f"== {heading}"
+        yield from told
+        yield ""
+
+
+def rendered(suffix: str, moved: Moved) -> str:
+    """The page as HTML for ``.html``, else as text."""
+    if suffix != ".html":
+        return "\n".join(lines(moved)) + "\n"
+    body = "".join(f"<h2>{escape(heading)}</h2><pre>{escape(_joined(told))}</pre>" for heading, told in sections(moved))
+    head = f"<!doctype html><meta charset=utf-8><title>Migration to FSDP2</title>{_STYLE}"
+    return f"{head}<h1>Migration to FSDP2</h1>{body}\n"
+
+
+_STYLE = (
+    "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;"
+    "padding:0 1rem}pre{white-space:pre-wrap;overflow-wrap:anywhere}</style>"
+)
+
+
+def _joined(told: list[str]) -> str:
+    return "\n".join(told)
+
+
+def _moves(findings: tuple[Finding, ...]) -> int:
+    return sum(finding.level in (Level.SAFE, Level.REVIEW) for finding in findings)
+
+
+def _told(finding: Finding) -> str:
+    advice = f" ({finding.advice})" if finding.advice else ""
+    return f"{finding.path}:{finding.line} {finding.rule} {finding.text}{advice}"
