@@ -90,7 +90,7 @@ def migrate(
     return _end(desk, moved, page)
 
 
-_NEXT = "what is done so far is kept: fsdp-migrate migrate --continue goes on, --abort puts every byte back"
+_NEXT = "what is done so far is kept: resume with fsdp-migrate migrate --continue, or put every byte back with --abort"
 
 
 def _settings(to: str) -> SettingsOf:

@@ -60,7 +60,7 @@ def _against(node: cst.BaseExpression, found: Seen, by_code: Sharded, file: File
         )
     if by_code.certainty is Certainty.NO and by_code.is_decided and held is Certainty.YES:
         return (
-            f"{text} is no sharded model to this tool, since {by_code.why.value}, but was one in {found.looks} of "
+            f"{text} is not a sharded model to this tool, since {by_code.why.value}, but was one in {found.looks} of "
             f"{found.looks} runs of this line"
         )
     return ""
