@@ -13,6 +13,7 @@ from fsdp_migrate.migration.journal import Desk, Journal
 from fsdp_migrate.pipeline import run
 from fsdp_migrate.pipeline.engine import RulesEngine
 from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_migrate.pipeline.request import Request
 from fsdp_migrate.report.progress import NoProgress
 from fsdp_migrate.trace.evidence import Evidence
 from fsdp_migrate.trace.record import Trace, dumped, load
@@ -95,7 +96,7 @@ def _rewritten(desk: Desk, journal: Journal, trace: Trace, settings_of: Settings
     with tempfile.TemporaryDirectory(prefix="fsdp-migrate-") as work:
         copy = Path(work).resolve() / "tree"
         trees.export(desk.root, journal.before, copy)
-        asked = run.Request((str(copy),), settings_of(copy), diff=True, observe=Evidence(trace))
+        asked = Request((str(copy),), settings_of(copy), diff=True, observe=Evidence(trace))
         result = run.rewrite(asked, RulesEngine(), NoProgress())
         return _from(copy, result)
 

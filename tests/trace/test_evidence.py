@@ -108,7 +108,7 @@ def test_what_never_was_one_is_left_and_named(rewritten: Rewritten) -> None:
     assert code == 0
     assert "        model.clip_grad_norm_(clip)\n" in text
     (said,) = [one for one in findings(printed, "FSDP201") if "clip" in one and "info" in one]
-    assert "unchanged: not a sharded model in 40 of 40 runs of this line; otherwise: " in said
+    assert "unchanged: not a sharded model in 40 of 40 runs of this line (otherwise: " in said
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def _denied(diagnosis: Diagnosis, file: File) -> Diagnosis:
     denied = [found for _, found in _observed(statement, file) if found.held(_OF_SHARDED) is Certainty.NO]
     looks = max((found.looks for found in denied), default=0)
     shown = f"not a sharded model in {looks} of {looks} runs of this line" if looks else "the traced run shows no need"
-    message = f"unchanged: {shown}; otherwise: {diagnosis.message}"
+    message = f"unchanged: {shown} (otherwise: {diagnosis.message})"
     return Diagnosis(diagnosis.node, Level.INFO, message, "trace the other configurations that you train, too")
 
 
