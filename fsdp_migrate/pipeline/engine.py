@@ -69,7 +69,9 @@ class Engine(Protocol):
         Without ``programs`` any two files may run together.
         """
 
-    def values(self, project: Project, sources: Mapping[str, bytes], neighbours: Neighbours) -> ValueFacts:
+    def values(
+        self, project: Project, sources: Mapping[str, bytes], neighbours: Neighbours, indexed: Iterable[str]
+    ) -> ValueFacts:
         """What the expressions of a tree may be; ``sources`` are its Python files by path."""
 
     def agree(
@@ -164,16 +166,18 @@ class RulesEngine:
 
         return Project.build(facts, flags, batchnorm, programs)
 
-    def values(self, project: Project, sources: Mapping[str, bytes], neighbours: Neighbours) -> ValueFacts:
+    def values(
+        self, project: Project, sources: Mapping[str, bytes], neighbours: Neighbours, indexed: Iterable[str]
+    ) -> ValueFacts:
         if "fsdp1" not in project.flags:
             return project.values
         from fsdp_rules.values.by_position import facts_of
 
         start = sorted(path for path, data in sources.items() if self.names_fsdp1(data))
         # A script that runs what another file wraps names nothing of FSDP1 itself.
-        alone = neighbours.importing(start)
+        alone = neighbours.importing(start).union(indexed)
         start += sorted(alone.intersection(sources).difference(start))
-        facts = facts_of(sources, start, alone, project.kept.wraps())
+        facts = facts_of(sources, start, alone, neighbours.importing, project.kept.wraps(), project.owners.programs)
         if "keeps_gathered" not in project.flags:
             return facts
         from fsdp_rules.project.endings import endings_of

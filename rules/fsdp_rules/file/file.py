@@ -95,7 +95,7 @@ class File:
         return self.references.aliases
 
     def resolved(self, node: cst.CSTNode) -> str | None:
-        """The fully dotted name behind a name or attribute chain, re-exports of the project followed."""
+        """The fully dotted name behind ``node``: see :meth:`References.resolved`."""
         return self.references.resolved(node)
 
     def fsdp1(self, node: cst.CSTNode) -> str | None:

@@ -51,7 +51,10 @@ class References:
         return self._project.aliases(self._path)
 
     def resolved(self, node: cst.CSTNode) -> str | None:
-        """The fully dotted name behind a name or attribute chain, re-exports of the project followed."""
+        """The fully dotted name behind ``node``, re-exports of the project followed.
+
+        Of what is called and has no such name, a function of torch where it can be nothing else.
+        """
         key = id(node)
         if key in self._resolved:
             return self._resolved[key]
@@ -64,6 +67,10 @@ class References:
         else:
             full = expand(text, self.aliases)
             full = full if full.startswith("torch.") else self._project.resolve(full)
+        if full is None and self._layout.has(node):
+            span = self._layout.span(node)
+            position = (span.line, span.column, span.end_line, span.end_column)
+            full = self._project.values.called.get(self._path, {}).get(position)
         if self._layout.has(node):
             self._resolved[key] = full
         return full

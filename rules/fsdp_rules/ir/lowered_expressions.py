@@ -103,11 +103,11 @@ class Expressions:
             case ast.BoolOp():
                 return self.join([self.value(one) for one in node.values])
             case ast.BinOp():
-                return self.operator(node, node.left, node.right)
+                return self.operator(type(node.op).__name__, node, node.left, node.right)
             case ast.UnaryOp(operand=ast.Constant(value=int() as number), op=ast.USub()):
                 return self.constant(-number)
             case ast.UnaryOp():
-                return self.operator(node, node.operand)
+                return self.operator(type(node.op).__name__, node, node.operand)
             case ast.Await():
                 return self.value(node.value)
             case ast.Starred():
@@ -125,7 +125,8 @@ class Expressions:
                 self.add(ops.Yield(self.element(self.value(node.value))))
                 return self.new()
             case ast.Compare():
-                return self.operator(node, node.left, *node.comparators)
+                is_truth = any(isinstance(one, ast.Is | ast.IsNot | ast.In | ast.NotIn) for one in node.ops)
+                return self.operator("Is" if is_truth else "Compare", node, node.left, *node.comparators)
         self._inside(node)
         return self.new()
 
@@ -143,11 +144,11 @@ class Expressions:
             self.add(ops.Constant(to, value))
         return to
 
-    def operator(self, node: ast.expr, *parts: ast.expr) -> int:
-        """What an operator makes of ``parts``: as what a call of ``operator`` gives."""
+    def operator(self, name: str, node: ast.expr, *parts: ast.expr) -> int:
+        """What the operator ``name`` makes of ``parts``: as what a call of the function of ``operator`` gives."""
         values = tuple(self.value(one) for one in parts)
         to, func = self.new(), self.new()
-        self.add(ops.Import(func, "operator", type(getattr(node, "op", node)).__name__))
+        self.add(ops.Import(func, "operator", name))
         self.add(ops.Call(to, func, values, frozenset(), (), place_of(node)))
         return to
 

@@ -194,3 +194,14 @@ class Body:
     fields: tuple[str, ...] = ()
     is_decorated: bool = False
     is_generator: bool = False
+
+
+def names_read(body: Body) -> set[str]:
+    """The names of variables of other scopes, attributes and imports that ``body``, or a scope in it, reads."""
+    found: set[str] = set()
+    for one in body.operations:
+        if isinstance(one, Free | GetAttribute | Import):
+            found.add(one.name or "")
+        elif isinstance(one, Define):
+            found |= names_read(one.body)
+    return found

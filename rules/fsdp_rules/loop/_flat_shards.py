@@ -8,8 +8,8 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.parameters import sharded_parameters
-from fsdp_rules.model.tensors import functions_given, may_be_tensor, sharded_tensor
+from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
+from fsdp_rules.model.tensors import functions_given
 from fsdp_rules.project.project import Certainty
 
 #: Methods, and functions of torch, that give the elements in one dimension: a DTensor of uneven shards raises.
@@ -44,12 +44,12 @@ def flat_uses(file: File) -> Iterator[tuple[cst.CSTNode, Certainty, str]]:
     for node in file.nodes(cst.Subscript):
         # What has texts as its keys is a group of parameters, or another dictionary.
         by_text = any(isinstance(one.slice, cst.Index) and _is_text(one.slice.value) for one in node.slice)
-        held = Certainty.NO if by_text else sharded_tensor(node.value, file)
+        held = Certainty.NO if by_text else sharded_parameter(node.value, file)
         if held is not Certainty.NO:
             yield node, held, OTHERS.format(text=file.code(node))
     loops = [one.iter for one in file.nodes(cst.For)] + [one.iter for one in file.nodes(cst.CompFor)]
     for several in loops:
-        if (held := sharded_tensor(several, file)) is not Certainty.NO:
+        if (held := sharded_parameter(several, file)) is not Certainty.NO:
             yield several, held, OTHERS.format(text=f"each element of {file.code(several)}")
 
 
@@ -62,7 +62,7 @@ def _of_call(call: cst.Call, file: File) -> Iterator[tuple[cst.CSTNode, Certaint
     is_torch = (file.resolved(func) or "").startswith("torch.")
     if isinstance(func, cst.Name) and not is_torch:
         if name in BUILTINS and call.args:
-            held = max(sharded_tensor(one.value, file) for one in call.args)
+            held = max(sharded_parameter(one.value, file) for one in call.args)
             if held is not Certainty.NO:
                 yield call, held, _message(name)
         return
@@ -72,7 +72,7 @@ def _of_call(call: cst.Call, file: File) -> Iterator[tuple[cst.CSTNode, Certaint
     owner = (given[0] if given else None) if is_torch else func.value if isinstance(func, cst.Attribute) else None
     if owner is None:
         return
-    held = (sharded_tensor if name in ROWS_OF_TENSORS and not is_torch else may_be_tensor)(owner, file)
+    held = sharded_parameter(owner, file)
     if held is not Certainty.NO:
         yield call, held, _message(name)
 

@@ -9,8 +9,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._formatted import is_formatted
-from fsdp_rules.model.parameters import sharded_parameters
-from fsdp_rules.model.tensors import functions_given, may_be_tensor, sharded_tensor
+from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
+from fsdp_rules.model.tensors import functions_given
 from fsdp_rules.project.project import Certainty
 
 #: Methods, and functions of torch, that make a number of a tensor.
@@ -30,18 +30,6 @@ OF_TENSORS = frozenset({"sort"})
 #: Functions that make numbers of many tensors.
 OF_MANY = frozenset({"_foreach_norm", "get_total_norm"})
 JOINS = frozenset({"_flatten_dense_tensors", "cat", "concat", "hstack", "parameters_to_vector", "vector_to_parameters"})
-#: What a parameter may go through before.
-PASSED = frozenset(
-    {
-        *("T", "abs", "bfloat16", "clamp", "clone", "contiguous", "cpu", "cuda", "data", "detach", "double", "exp"),
-        *("flatten", "float", "half", "log", "neg", "pow", "ravel", "reshape", "sign", "sqrt", "square", "squeeze"),
-        *("t", "to", "transpose", "unsqueeze", "view"),
-    }
-)
-#: What torch's optimizers call the tensors that they keep for each parameter.
-STATES = frozenset({"exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "square_avg"})
-#: Comparisons that give no tensor.
-NO_TENSORS = cst.Is | cst.IsNot | cst.In | cst.NotIn
 COLLECTIVES = re.compile(r"^(all_gather|all_reduce|broadcast|reduce)")
 PLAIN = frozenset({"float", "int", "item", "print", "str"})
 REPORTS = re.compile(r"(^|_)(debug|info|log|note|print|report|scalar|warn|warning|write|summary)(s|$|_)", re.IGNORECASE)
@@ -65,14 +53,13 @@ def reduced(call: cst.Call, file: File) -> Certainty:
     func = call.func
     is_torch = (file.resolved(func) or "").startswith("torch.")
     if isinstance(func, cst.Attribute) and not is_torch:
-        may_be_list = last_name(func) in OF_TENSORS and isinstance(func.value, cst.Name | cst.Subscript)
-        return sharded_tensor(func.value, file) if may_be_list else _parameter(func.value, file)
+        return sharded_parameter(func.value, file)
     given = [argument.value for argument in call.args[:2]]
     if last_name(func) in OF_MANY | JOINS:
         return max((sharded_parameters(node, file) for node in given), default=Certainty.NO)
     if last_name(func) in ("cosine_similarity", "dist", "dot", "l1_loss", "mse_loss", "smooth_l1_loss"):
-        return max((_parameter(one, file) for one in given), default=Certainty.NO)
-    return _parameter(given[0], file) if given else Certainty.NO
+        return max((sharded_parameter(one, file) for one in given), default=Certainty.NO)
+    return sharded_parameter(given[0], file) if given else Certainty.NO
 
 
 def reduced_one_by_one(call: cst.Call, file: File) -> tuple[str, Certainty]:
@@ -82,34 +69,6 @@ def reduced_one_by_one(call: cst.Call, file: File) -> tuple[str, Certainty]:
         if (file.resolved(function) or "").startswith("torch.") and name in REDUCES | ORDERS | OF_TENSORS:
             return name, sharded_parameters(several, file)
     return "", Certainty.NO
-
-
-def _parameter(node: cst.BaseExpression, file: File) -> Certainty:
-    """How sure it is that ``node`` is computed from one sharded parameter, element by element."""
-    while True:
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in PASSED:
-            node = node.func.value
-        elif isinstance(node, cst.Attribute) and node.attr.value in PASSED:
-            node = node.value
-        elif isinstance(node, cst.BinaryOperation):
-            return max(_parameter(node.left, file), _parameter(node.right, file))
-        elif isinstance(node, cst.Comparison) and not isinstance(node.comparisons[0].operator, NO_TENSORS):
-            return max(_parameter(node.left, file), _parameter(node.comparisons[0].comparator, file))
-        elif isinstance(node, cst.Subscript) and (held := sharded_tensor(node.value, file)) is not Certainty.NO:
-            return held
-        else:
-            break
-    return max(may_be_tensor(node, file), _optimizer_state(node, file))
-
-
-def _optimizer_state(node: cst.BaseExpression, file: File) -> Certainty:
-    """Whether ``node`` is a tensor that an optimizer keeps for a parameter, which is sharded as that is."""
-    if not isinstance(node, cst.Subscript) or "fsdp1" not in file.project.flags:
-        return Certainty.NO
-    index = node.slice[0].slice
-    key = index.value if isinstance(index, cst.Index) else None
-    is_kept = isinstance(key, cst.SimpleString) and key.evaluated_value in STATES
-    return Certainty.MAYBE if is_kept and file.project.touches(file.path) else Certainty.NO
 
 
 def is_only_reported(call: cst.Call, file: File) -> bool:

@@ -17,7 +17,7 @@ from fsdp_rules.loop.hand_reduced import HandReducedNorms
 from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.parameters import sharded_gradient, sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.tensors import may_be_tensor, same_values
+from fsdp_rules.model.tensors import same_values
 from fsdp_rules.model.wrapping import binds, loops_around, model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -230,7 +230,7 @@ def _may_be_plain(value: cst.BaseExpression, file: File) -> bool:
         each = any(binds(loop.target, inner.value) for loop in loops_around(inner, file))
     else:
         each = isinstance(inner, cst.Subscript)
-    return each and may_be_tensor(inner, file) is Certainty.NO
+    return each and sharded_parameter(inner, file) is Certainty.NO
 
 
 def _is_put_back(node: cst.Attribute, file: File) -> bool:

@@ -111,6 +111,8 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     taken = [one for one in (taken_text(expression),) if one is not None] or either_texts(expression)
     flowing = value_of(node, file).model
     flows = min(flowing, Certainty.MAYBE)
+    # The values of a variable are those of the place: no line above or below says more.
+    is_settled = at is None and isinstance(node, cst.Name) and flowing is not Certainty.NO
     if text is None and taken and flows is Certainty.NO:
         # Which element a call takes is not known, nor whether it may be called a second time, nor which of two it is.
         held = min(max(_followed(expression, one, file) for one in taken), Certainty.MAYBE)
@@ -137,12 +139,12 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
         outer = outer.rpartition(".")[0]
     # What is followed to such a variable and to a name of the function around it is one.
     maybe = Sharded(min(held, Certainty.MAYBE), Why.FOLLOWED, foreign=foreign)
-    if runs_before_wrap(place, outer, file) is Certainty.YES:
+    if not is_settled and runs_before_wrap(place, outer, file) is Certainty.YES:
         return maybe if own else Sharded(Certainty.NO, Why.LATER, foreign=foreign)
     wraps = tuple(wrapping_statements(outer, file.scope(expression), file))
     # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
     known = (*wraps, *sharding_statements(outer, file.scope(expression), file))
-    if known and not any(_may_have_run(wrap, place, outer, file) for wrap in known):
+    if known and not is_settled and not any(_may_have_run(wrap, place, outer, file) for wrap in known):
         if own:
             return maybe
         early = file.project.is_wrapped_before(file.path, file.scope(expression), outer)
@@ -219,9 +221,6 @@ def sharded_names(node: cst.BaseExpression, file: File) -> Certainty:
 
 def _followed(node: cst.BaseExpression, text: str, file: File) -> Certainty:
     """How sure the flows of the project are that ``node``, whose text is ``text``, is a wrapped model somewhere."""
-    function = file.function(node)
-    if text == "self" and function is not None:
-        return file.project.called_on(function.name.value)
     return file.project.holds(file.path, file.scope(node), text)
 
 

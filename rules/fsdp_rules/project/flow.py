@@ -59,16 +59,6 @@ def seeds(edges: Edges, kind: str, keeps: Callable[[Place], bool] = lambda place
     return {place: Held(Certainty.YES, place) for place, own in kinds if own == kind}
 
 
-def parts(held: Mapping[Place, Held], kind: str) -> dict[Place, Held]:
-    """Where the ``kind`` ("parameters", "gradients") of what is ``held`` is taken."""
-    # As far from the wrap as what an object has: whatever has a method of some name is not followed into.
-    return {
-        place._replace(kind=kind): found._replace(objects=max(found.objects, 1))
-        for place, found in held.items()
-        if place[::4] == ("of", kind)
-    }
-
-
 def spread(graph: Graph, instances: Instances, start: Mapping[Place, Held]) -> dict[Place, Held]:
     """Follow what is held at ``start`` along the edges of ``graph``, what is surest first, until nothing changes.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
@@ -23,12 +22,10 @@ from fsdp_rules.project.definitions import (
 )
 from fsdp_rules.project.places import ANY, Place, any_name
 from fsdp_rules.project.plain_parameters import plain_parameters
-from fsdp_rules.project.texts import NO_MODEL, OTHER_WRAPPERS, PARAMETERS, lambda_name
+from fsdp_rules.project.texts import NO_MODEL, OTHER_WRAPPERS, lambda_name
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
 
-#: Names of methods in which models group their own parameters for an optimizer.
-GROUPING = re.compile(r"optim|param_?groups?|weight_decay")
 #: Methods that put what they are given into what they are called on.
 PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update"})
 #: Calls whose keywords become attributes of what they give.
@@ -227,8 +224,6 @@ class Indexer(Calls):
             self.flow(Place("subgroup", self.path), place)
         elif position == 0 and self.aliases.dotted(call.func) in OTHER_WRAPPERS:
             self.flow(Place("other", self.path), place)
-        elif callee in PARAMETERS and position == 1 and isinstance(call.func, ast.Attribute):
-            self.taken("parameters", call.func.value, place, scope)
         elif callee == "zip" and position < len(call.args):
             self.value(call.args[position], place, scope, sure=False)
         elif callee == "enumerate" and position == 1 and call.args:
@@ -263,14 +258,12 @@ class Indexer(Calls):
             return
         if canonical(callee) == FSDP:
             self.found(node)
-        if isinstance(node.func, ast.Attribute):
-            if GROUPING.search(node.func.attr):
-                self.value(node.func.value, Place("on", self.path, name=node.func.attr), scope)
-            if node.func.attr in PUTTING and (held := text_of(node.func.value)) is not None:
-                # A dictionary is updated by one; an average is updated by a model, which it does not keep.
-                given = [one for one in node.args if node.func.attr != "update" or isinstance(one, ast.Dict)]
-                for argument in [*given, *(keyword.value for keyword in node.keywords)]:
-                    self.value(argument, self.put(scope, any_name(held)), scope, sure=False)
+        into = node.func if isinstance(node.func, ast.Attribute) and node.func.attr in PUTTING else None
+        if into is not None and (held := text_of(into.value)) is not None:
+            # A dictionary is updated by one; an average is updated by a model, which it does not keep.
+            given = [one for one in node.args if into.attr != "update" or isinstance(one, ast.Dict)]
+            for argument in [*given, *(keyword.value for keyword in node.keywords)]:
+                self.value(argument, self.put(scope, any_name(held)), scope, sure=False)
         if (named := given_by_name(node, callee)) is not None:
             self._set(node, *named, scope)
         for name in self.callees(callee, node.func, scope):

@@ -26,9 +26,6 @@ class Place(NamedTuple):
     - ``fn``: the function or class of the dotted name ``name``; ``members``: those of the module or object ``name``
       whose names start with ``part``; ``named``: those called ``name`` of any module; ``callee``: what is called at
       ``name`` where that has no dotted name; ``shift``: a partial of it that ``part`` arguments are bound in;
-    - ``on``: what a method ``name`` that groups parameters is called on;
-    - ``of``: what ``part`` ("parameters", "gradients") is taken of at ``name``, a line and a column; of this kind
-      itself: what is taken there;
     - ``subgroup``: a process group of some of the ranks; ``other``: a model in another wrapper;
     - ``seed``: an ``FSDP(...)`` call; ``kept``: one that stays, of a subclass of FSDP1's class or under a comment;
       ``unknown``: where comes from what no file of the tree gives.

@@ -16,7 +16,7 @@ from fsdp_rules.project.entered import Entered, functions_by_name
 from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, parts, seeds, spread, trusted, wrapped_later
+from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, seeds, spread, trusted, wrapped_later
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.given_words import Words
 from fsdp_rules.project.handed_back import returning
@@ -44,7 +44,6 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 @dataclass(frozen=True)
 class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is,
-    ``parameters`` and ``gradients`` find the names that may hold parameters of such a model, and gradients of these,
     ``others`` those that may hold a model in another wrapper, such as DistributedDataParallel (None: any may).
     ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
     an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and the
@@ -83,8 +82,6 @@ class Project:
     sources: dict[str, bytes] = field(default_factory=dict)
     own: dict[str, tuple[OwnKey, ...]] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
-    parameters: Lookup = field(default_factory=Lookup)
-    gradients: Lookup = field(default_factory=Lookup)
     others: Lookup | None = None
     exits: frozenset[Exit] = field(default=frozenset())
     optimizers: Optimizers = field(default_factory=Optimizers)
@@ -132,11 +129,9 @@ class Project:
         starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "other"))
         found, kept, others = (spread(graph, instances, start) for start in starts)
         held = trusted(found)
-        parameters = trusted(spread(graph, instances, parts(held, "parameters")))
-        gradients = trusted(spread(graph, instances, parts(parameters, "gradients")))
         ways = [*ways_to_wraps(graph)]
         unwrapped = wrapped_later(graph, functions)
-        reached = [*held, *kept, *(place for place in (*parameters, *gradients) if place.kind != "attr")]
+        reached = [*held, *kept]
         owners, unseen = Owners.build(files, programs), Unseen(callbacks, held, graph, kept)
         groups = given_groups(files, graph, functions) if "own_group" in raised else frozenset()
         parted = groups.intersection(spread(graph, instances, seeds(edges, "subgroup")))
@@ -152,8 +147,6 @@ class Project:
             twins=chosen,
             names=names,
             held=held,
-            parameters=Lookup(parameters, owners, programs),
-            gradients=Lookup(gradients, owners, programs),
             others=None if is_cut(others) else Lookup(others, owners, programs),
             exits=exits(files, reached, unwrapped, groups, functions).union(unseen.exits()),
             unseen=unseen.unknown(),
@@ -244,8 +237,8 @@ class Project:
         return (origin.path, int(origin.part)) if origin.part else None
 
     def touches(self, path: str) -> bool:
-        """Whether some name in the file at ``path`` may hold a wrapped model."""
-        return any(path in lookup.paths for lookup in (self.kept.others, self.parameters, self.gradients))
+        """Whether something in the file at ``path`` may be a wrapped model, or something of one."""
+        return path in self.kept.others.paths or path in self.values.known
 
     @cached_property
     def gives_names(self) -> bool:
@@ -264,15 +257,6 @@ class Project:
     def may_return_wrapped(self, path: str, name: str, attribute: str = "") -> bool:
         """Whether ``name``, called in the file at ``path``, may return a wrapped model, or one as its ``attribute``."""
         return any(self.owners.programs.may_share(path, one) for one in self.returning.get((name, attribute), ()))
-
-    def called_on(self, method: str) -> Certainty:
-        """How sure it is that a wrapped model is what ``method``, one that groups parameters, is called on."""
-        found = (one.certainty for place, one in self._grouping if place.name == method)
-        return max(found, default=Certainty.NO)
-
-    @cached_property
-    def _grouping(self) -> list[tuple[Place, Held]]:
-        return [(place, found) for place, found in self.held.items() if place.kind == "on"]
 
     @cached_property
     def _imported_by_name(self) -> dict[str, list[str]]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.optimizers import is_optimizer
 
 #: What wraps a model otherwise than FSDP1, and gives the wrapped model, or it and more.
 OTHER_WRAPPERS = frozenset(
@@ -31,8 +29,6 @@ PASSING = frozenset(
 )
 #: The same, with the modules and the tuples that have what they are given as their elements.
 HOLDING = PASSING | {"ModuleDict", "ModuleList", "Sequential", "_replace"}
-#: Methods of a tensor that give its numbers.
-SAME_NUMBERS = frozenset({"clone", "detach", "double"})
 #: Methods of containers that give what is in them.
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
 #: What stands beside models in tuples, by what people call it.
@@ -72,13 +68,6 @@ def method_of_some(node: ast.expr, aliases: Aliases) -> str | None:
 def lambda_name(node: ast.Lambda, scope: str) -> str:
     """The qualified name that a lambda goes by."""
     return f"{scope}.<lambda {node.lineno}:{node.col_offset}>".lstrip(".")
-
-
-def may_optimize(callee: str, given: ast.expr) -> bool:
-    """Whether a call of ``callee`` may make an optimizer of the parameters ``given``."""
-    if callee.rpartition(".")[2][:1].isupper() and isinstance(given, ast.Call):
-        return (text_of(given.func) or "").rpartition(".")[2] in PARAMETERS or "optim" in callee.lower()
-    return "optim" in callee.lower() or is_optimizer(callee)
 
 
 def owner_of(node: ast.Call) -> str:
@@ -125,10 +114,3 @@ def _container(call: ast.Call) -> ast.expr | None:
         return call.func.value if call.func.attr in TAKING else None
     is_passing = isinstance(call.func, ast.Name) and call.func.id in PASSING
     return call.args[0] if is_passing and call.args else None
-
-
-def wholes_of(part: ast.expr) -> Iterator[ast.expr]:
-    """What ``part`` is an attribute or an element of, from the inside out: its parameters are among theirs."""
-    while isinstance(part, ast.Attribute | ast.Subscript):
-        part = part.value
-        yield part

@@ -32,10 +32,12 @@ NOTHING = Fact()
 class ValueFacts:
     """The facts of each file, by the positions of its expressions.
 
-    ``ends`` are the parts that the classes of all files may end with, by last names, where some rule may ask for them.
+    ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
+    that the classes of all files may end with, by last names, where some rule may ask for them.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
+    called: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:

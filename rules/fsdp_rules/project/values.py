@@ -8,22 +8,18 @@ from collections.abc import Iterator, Mapping, Set
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.passing_on import passed_on
-from fsdp_rules.project.places import ANY, INNER, Flow, Place, any_name, field_of, scopes
+from fsdp_rules.project.places import ANY, INNER, Flow, Place, any_name, scopes
 from fsdp_rules.project.texts import (
     HOLDING,
     OTHER_WRAPPERS,
-    PARAMETERS,
-    SAME_NUMBERS,
     TAKING,
     element_text,
     key_of,
     lambda_name,
-    may_optimize,
     method_of_some,
     owner_of,
     prefix_of,
     unnamed,
-    wholes_of,
 )
 from fsdp_rules.project.wraps import Wraps
 
@@ -162,10 +158,6 @@ class Values:
                 self._name(node, place, scope, sure)
 
     def _name(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
-        if isinstance(node, ast.Attribute) and node.attr == "grad":
-            self.taken("gradients", node.value, place, scope, sure)
-        elif isinstance(node, ast.Attribute) and node.attr == "data":
-            self.value(node.value, place, scope, sure)
         if (text := text_of(node)) is None:
             self._member(node, place, scope, sure)
             return
@@ -234,13 +226,11 @@ class Values:
             self.flow(Place("other", self.path), place, sure)
         elif (given := passed_on(node, callee)) is not None:
             self.value(given, place, scope, sure)
-        elif name in SAME_MODEL | SAME_NUMBERS:
+        elif name in SAME_MODEL:
             inner = node.func.value if isinstance(node.func, ast.Attribute) else None
             inner = node.args[0] if inner is None and node.args else inner
             if inner is not None:
                 self.value(inner, place, scope, sure)
-        elif name in PARAMETERS and isinstance(node.func, ast.Attribute):
-            self.taken("parameters", node.func.value, place, scope, sure)
         elif name == "partial" and node.args:
             if self.aliases.is_factory(node):
                 self.found(node)
@@ -260,9 +250,6 @@ class Values:
         else:
             for one in self.callees(callee, node.func, scope):
                 self.flow(Place("call", self.path, scope, one), place, sure)
-            groups = field_of(place, "param_groups") if node.args and may_optimize(callee, node.args[0]) else None
-            if groups is not None:
-                self.value(node.args[0], groups, scope, sure)
 
     def _made(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
         self.flow(Place("call", self.path, scope, self.unnamed(node.func)), place, sure)
@@ -271,23 +258,13 @@ class Values:
         if isinstance(node.func, ast.Call):
             if (maker := self.aliases.dotted(node.func.func)) is not None:
                 self.flow(Place("made", self.path, scope, maker), place, sure)
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODEL | SAME_NUMBERS:
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODEL:
             self.value(node.func.value, place, scope, sure)
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in PARAMETERS:
-            self.taken("parameters", node.func.value, place, scope, sure)
         elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             # Trainer(model).build(): the method of what the inner call gives.
             maker = self.aliases.dotted(node.func.value.func)
             if maker is not None:
                 self.flow(Place("call", self.path, scope, f"{maker}.{node.func.attr}"), place, sure)
-
-    def taken(self, kind: str, owner: ast.expr, place: Place, scope: str, sure: bool = True) -> None:
-        """Let the parameters of the model ``owner``, or the gradients of the parameters, flow into ``place``."""
-        source = Place("of", self.path, scope, f"{owner.lineno}:{owner.col_offset}", kind)
-        self.value(owner, source, scope, sure)
-        self.flow(source._replace(kind=kind), place, sure)
-        for whole in wholes_of(owner) if kind == "parameters" else ():
-            self.value(whole, source, scope, False)
 
     def seed(self, node: ast.expr) -> Place:
         """The place of the wrap at ``node``."""

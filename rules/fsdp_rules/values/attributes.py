@@ -123,7 +123,7 @@ class Attributes:
             self._reader(one, name, to, is_any)
         for one in cls.below if is_any else ():
             if not _overrides(one, cls, method):
-                self._reader(one, name, to, is_any)
+                self._of_lower(one, name, owner, to)
 
     def settle(self) -> None:
         """Take what is written under names that are not known for attributes that nothing writes by their names."""
@@ -140,6 +140,12 @@ class Attributes:
         if is_any:
             self._store.edge(self._class_field(cls, name), to)
 
+    def _of_lower(self, lower: Class, name: str, owner: Obj, to: int) -> None:
+        """The object is one of a class below: it has what that defines, and what objects of its other bases have."""
+        for one in (lower, *lower.above):
+            self._reader(one, name, to, True)
+        self._of_class(lower, name, owner, to)
+
     def relate(self, cls: Class, base: Obj) -> None:
         """``base`` is a base class of ``cls``."""
         if base.kind is not Kind.CLASS or not isinstance(base.data, Class):
@@ -154,7 +160,7 @@ class Attributes:
                     self._reader(upper, name, to, is_any)
                 for name, to, is_any, method in tuple(upper.readers):
                     if is_any and not _overrides(lower, upper, method):
-                        self._reader(lower, name, to, is_any)
+                        self._of_lower(lower, name, self.any_of(upper, method), to)
 
     def of_class(self, cls: Class, name: str, receiver: Obj | None, to: int) -> None:
         """``to`` is what the class, or a base class, calls ``name``; functions are bound to ``receiver``."""
@@ -206,22 +212,36 @@ class Attributes:
         if found is None:
             # A model may be inside itself: ``x.head = FSDP(x.head)`` in a loop is FSDP(FSDP(...)).
             found = self._inner[owner, name] = self._store.cells()
-            self._store.watch(self.field(owner, "(inner)"), lambda one: self._inside(one, name, found))
+            self._store.watch(self.field(owner, "(inner)"), lambda one: self._inside(one, owner, name, found))
         self._store.watch(found, lambda one: self._part(one, owner, to))
 
-    def _inside(self, inner: Obj, name: str, found: int) -> None:
+    def _inside(self, inner: Obj, owner: Obj, name: str, found: int) -> None:
+        if inner.kind is Kind.OPEN:
+            self._machine.by_name.method(self._itself(owner), name, found)
         if inner.kind is Kind.MODEL or inner.kind is Kind.INSTANCE:
             self.load(inner, name, found)
         self._store.put(found, self._objects.open)
 
     def _part(self, one: Obj, owner: Obj, to: int) -> None:
-        """An attribute of the module inside: modules are parts of the model, functions are what they are."""
+        """An attribute of the module inside: modules are parts of the model, functions are what they are.
+
+        A method that is called from outside of the forward finds its own parameters sharded.
+        """
+        if one.kind is Kind.BOUND and one.data[0].kind is Kind.INSTANCE:
+            self._store.put(to, self._objects.get(Kind.BOUND, (self._itself(owner), one.data[1])))
         if one.kind in (Kind.INSTANCE, Kind.EXTERN, Kind.OPEN, Kind.METHOD):
             self._store.put(to, self._objects.of_model(Kind.PART, owner.since))
         else:
             self._store.put(to, one)
 
+    def _itself(self, model: Obj) -> Obj:
+        """The module inside of ``model`` as its own methods see it."""
+        return self._objects.get(Kind.PART, ("inside", model.since), model, model.since)
+
     def _of_part(self, owner: Obj, name: str, to: int) -> None:
+        if isinstance(owner.data, Obj) and name not in INNER:
+            self._of_model(owner.data, name, to)
+            return
         if owner.kind is Kind.OTHER_WRAPPER:
             target = self.field(owner, "(inner)") if name in INNER else self.field(owner, name)
             self._store.edge(target, to)

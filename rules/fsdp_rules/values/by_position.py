@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from fsdp_rules.ir.operations import At
+from fsdp_rules.ir.operations import At, Call
 from fsdp_rules.project.flow import Certainty
+from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Arguments, Frame
 from fsdp_rules.values.interpreter import Interpreter
 
 #: The fields of a fact by what an object is.
@@ -25,29 +27,76 @@ def facts_of(
     sources: Mapping[str, bytes],
     start: Iterable[str],
     alone: Collection[str],
+    importing: Callable[[Iterable[str]], Collection[str]] = frozenset,
     kept: Collection[tuple[str, int]] = (),
+    programs: Programs | None = None,
 ) -> ValueFacts:
     """What the expressions of ``sources`` may be.
 
-    ``start`` are the files that are run first, ``alone`` those whose functions are run though nothing calls them,
-    ``kept`` the wraps that stay FSDP1's.
+    ``start`` are the files that are run first, ``alone`` those whose functions are run though nothing calls them.
+    ``importing`` gives the files that import some, which are run where something is found: they may call with others.
+    ``kept`` the wraps that stay FSDP1's, ``programs`` say which files may run together.
     """
-    machine = Interpreter(sources, kept)
+    machine = Interpreter(sources, kept, programs)
+    every = set(alone)
+    more: Collection[str] = list(start)
     try:
-        machine.run(start, alone)
+        while more:
+            machine.run(more, every)
+            reached = set(importing({frame.body.path for frame in machine.frames if _has_asked(frame, machine)}))
+            more = sorted(reached.intersection(sources).difference(machine.modules.frames))
+            every |= reached
     except RecursionError:
         return ValueFacts()
+    lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
+    return ValueFacts(
+        {
+            path: {_position(at, lines[path]): _fact(held, machine) for at, held in by_place.items()}
+            for path, by_place in _found(machine).items()
+        },
+        {
+            path: {_position(at, lines[path]): name for at, name in by_place.items() if name}
+            for path, by_place in _called(machine).items()
+        },
+    )
+
+
+def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
+    """The function of torch that each call runs, by the place of what is called; "" where it may be another."""
+    found: dict[str, dict[At, str]] = defaultdict(dict)
+    for frame in machine.frames:
+        callees = {one.of for one in frame.body.operations if isinstance(one, Call)}
+        for at, value in frame.body.uses:
+            if value in callees:
+                held = machine.store.of(frame.base + value)
+                name = _outer_name(next(iter(held)), machine) if len(held) == 1 else ""
+                same = found[frame.body.path].setdefault(at, name)
+                found[frame.body.path][at] = name if name == same else ""
+    return found
+
+
+def _outer_name(one: Obj, machine: Interpreter) -> str:
+    """The dotted name of a function of torch, also behind a partial that binds nothing."""
+    while one.kind is Kind.PARTIAL and one.data[1] == Arguments():
+        held = machine.store.of(one.data[0])
+        if len(held) != 1:
+            return ""
+        one = next(iter(held))
+    return one.data if one.kind is Kind.EXTERN and one.data.startswith("torch.") else ""
+
+
+def _found(machine: Interpreter) -> dict[str, dict[At, list[Collection[Obj]]]]:
     found: dict[str, dict[At, list[Collection[Obj]]]] = defaultdict(lambda: defaultdict(list))
     for frame in machine.frames:
         for at, value in frame.body.uses:
-            cell = frame.base + value
-            if _is_asked(machine, machine.store.of(cell)):
-                found[frame.body.path][at].append(machine.store.of(cell))
-    known = {}
-    for path, by_place in found.items():
-        lines = sources[path].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        known[path] = {_position(at, lines): _fact(held, machine) for at, held in by_place.items()}
-    return ValueFacts(known)
+            held = machine.store.of(frame.base + value)
+            if _is_asked(machine, held):
+                found[frame.body.path][at].append(held)
+    return found
+
+
+def _has_asked(frame: Frame, machine: Interpreter) -> bool:
+    return any(_is_asked(machine, machine.store.of(frame.base + value)) for _, value in frame.body.uses)
 
 
 def _is_asked(machine: Interpreter, held: Collection[Obj]) -> bool:

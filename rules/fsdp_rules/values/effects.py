@@ -10,6 +10,7 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments
 from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
+from fsdp_rules.values.module_members import STATES
 
 _DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
 _COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.CONTAINER})
@@ -163,6 +164,11 @@ class Effects(Iteration):
         self._store.put(items.cell(group, "params"), several)
         elements = self._elements(cell)
         held = items.cell(several, ANY)
+        states, state = (self._objects.get(Kind.CONTAINER, (key, name)) for name in ("states", "state"))
+        self._store.put(self._machine.attributes.field(made, "state"), states)
+        self._store.put(items.cell(states, ANY), state)
+        for name in STATES:
+            self._store.edge(held, items.cell(state, name))
 
         def collect(one: Obj) -> None:
             if one.kind is Kind.PARAMETER:
@@ -187,6 +193,11 @@ class Effects(Iteration):
     def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional:
             self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind in _COMPUTED else None)
+
+    def _elementwise(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional:
+            self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind is Kind.PARAMETER else None)
+        self._number(given, to, key)
 
     def _number(self, given: Arguments, to: int, key: Hashable) -> None:
         """A tensor of what is computed of gradients, where one is given, or several in a list."""

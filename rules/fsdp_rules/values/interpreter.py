@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from fsdp_rules.ir.operations import Body
+from fsdp_rules.project.programs import Programs
 from fsdp_rules.values.abstract import Obj
 from fsdp_rules.values.attributes import Attributes
+from fsdp_rules.values.by_name import ByName
 from fsdp_rules.values.calling import Calls
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.items import Items
@@ -17,10 +19,13 @@ from fsdp_rules.values.store import Store
 class Interpreter:
     """``sources`` are the files that may be read, by path; they are when something of them is imported.
 
-    ``kept`` are the wraps that stay FSDP1's: what they give is no model here.
+    ``kept`` are the wraps that stay FSDP1's: what they give is no model here. ``programs`` say which files may run
+    together; without them any may.
     """
 
-    def __init__(self, sources: Mapping[str, bytes], kept: Collection[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self, sources: Mapping[str, bytes], kept: Collection[tuple[str, int]] = (), programs: Programs | None = None
+    ) -> None:
         self.kept = kept
         self.store = Store()
         self.objects = self.store.objects
@@ -31,6 +36,7 @@ class Interpreter:
         self.modules = Modules(self, sources)
         self.items = Items(self)
         self.attributes = Attributes(self)
+        self.by_name = ByName(self, (programs or Programs()).may_share)
         self.calls = Calls(self)
         self.is_complete = True
 
@@ -50,10 +56,11 @@ class Interpreter:
         while self.is_complete and seen < len(self.defined):
             # What runs may define functions in turn.
             new, seen = self.defined[seen:], len(self.defined)
-            for one in new:
-                if one.data.body.path in alone and not self.calls.is_called(one):
+            # What no scope reads has no caller here; what it calls in turn is no longer open to anything.
+            for one in sorted(new, key=lambda function: function.data.body.name in self.modules.read):
+                if self.is_complete and one.data.body.path in alone and not self.calls.is_called(one):
                     self.calls.run_alone(one)
-            self.is_complete = self.store.run()
+                    self.is_complete = self.store.run()
             if self.is_complete:
                 self.items.settle()
                 self.attributes.settle()

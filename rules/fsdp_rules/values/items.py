@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.machine import Machine
+from fsdp_rules.values.module_members import STATES
 
 
 class Items:
@@ -148,8 +149,12 @@ class Items:
                 given = self._store.cells()
                 self._store.put(given, key)
                 self._machine.calls.method(owner, "__getitem__", (given,), to)
-        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART, Kind.OPEN):
+        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART):
             self._store.put(to, owner)
+        elif kind in (Kind.OPEN, Kind.METHOD):
+            self._store.put(to, self._machine.objects.open)
+            if known in STATES:
+                self._store.put(to, self._machine.objects.of_model(Kind.PARAMETER, None))
 
 
 class _All:

@@ -40,8 +40,25 @@ class Iteration:
         for _, cell in given.starred:
             self._store.watch(cell, lambda one: self._iterate(one, made))
 
+    def _sorted(self, given: Arguments, to: int, key: Hashable) -> None:
+        several = given._replace(positional=given.positional[-1:])
+        self._by_key(several, given, key)
+        self._same_elements(several, to, key)
+
+    def _extreme(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._by_key(given, given, key)
+        self._element(given, to, key)
+
+    def _by_key(self, several: Arguments, given: Arguments, key: Hashable) -> None:
+        """The argument ``key`` is called with each element."""
+        function = given.keyword("key")
+        if function is not None and several.positional:
+            called = Arguments((self._elements(several.positional[0]),))
+            result = self._store.cells()
+            self._store.watch(function, lambda one: self._machine.calls.call(one, called, result, (key, "key")))
+
     def _iterate(self, one: Obj, made: Obj) -> None:
-        if one.kind is Kind.INSTANCE:
+        if one.kind in (Kind.INSTANCE, Kind.PART, Kind.PARAMETER, Kind.GRADIENT):
             cell = self._store.cells()
             self._store.put(cell, one)
             self._machine.items.elements(cell, self._machine.items.cell(made, ANY))

@@ -10,6 +10,8 @@ from fsdp_rules.values.machine import Machine
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
 #: What modules of torch call their parameters.
 WEIGHTS = frozenset({"weight", "bias"})
+#: What torch's optimizers call the tensors that they keep for each parameter.
+STATES = frozenset({"exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "square_avg"})
 #: Attributes of a tensor that give one of the same values.
 _SAME_ATTRIBUTES = frozenset({"data", "T", "mT", "H"})
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from fsdp_rules.ir.lowering import lowered
+from fsdp_rules.ir.operations import names_read
 from fsdp_rules.project.places import module_name
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Frame
@@ -25,6 +26,8 @@ class Modules:
         self._machine = machine
         self._sources = sources
         self.frames: dict[str, Frame | None] = {}
+        #: The names that functions, methods and classes of the files read: of variables, attributes and imports.
+        self.read: set[str] = set()
         self._paths: dict[str, list[str]] = defaultdict(list)
         for path in sources:
             parts = module_name(path).split(".")
@@ -39,6 +42,7 @@ class Modules:
                 body = lowered(ast.parse(self._sources[path]), path)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
+            self.read |= names_read(body)
             frame = self.frames[path] = self._machine.frame(body, None)
             run_body(self._machine, frame)
         return self.frames[path]

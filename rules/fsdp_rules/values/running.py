@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fsdp_rules.ir import operations as ops
-from fsdp_rules.values.abstract import Kind
+from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class, Definition, Frame
 from fsdp_rules.values.machine import Machine
 
@@ -35,13 +35,25 @@ def _bind(machine: Machine, frame: Frame, one: ops.Bind) -> None:
 
 
 def _get_attribute(machine: Machine, frame: Frame, one: ops.GetAttribute) -> None:
-    to = frame.base + one.to
-    machine.store.watch(frame.base + one.of, lambda owner: machine.attributes.load(owner, one.name, to))
+    to, path = frame.base + one.to, frame.body.path
+
+    def load(owner: Obj) -> None:
+        machine.attributes.load(owner, one.name, to)
+        if owner.kind is Kind.OPEN:
+            machine.by_name.read(path, one.name, to)
+
+    machine.store.watch(frame.base + one.of, load)
 
 
 def _set_attribute(machine: Machine, frame: Frame, one: ops.SetAttribute) -> None:
-    value = frame.base + one.value
-    machine.store.watch(frame.base + one.of, lambda owner: machine.attributes.save(owner, one.name, value))
+    value, path = frame.base + one.value, frame.body.path
+
+    def save(owner: Obj) -> None:
+        machine.attributes.save(owner, one.name, value)
+        if owner.kind in (Kind.INSTANCE, Kind.OPEN):
+            machine.by_name.write(path, one.name, value)
+
+    machine.store.watch(frame.base + one.of, save)
 
 
 def _get_item(machine: Machine, frame: Frame, one: ops.GetItem) -> None:
@@ -87,6 +99,7 @@ def _define(machine: Machine, frame: Frame, one: ops.Define) -> None:
             inner = machine.frame(one.body, frame)
             made.data = Class(one.body, inner, [cell for name, cell in given if not name])
             inner.owner = made
+            machine.by_name.define(made.data)
             run_body(machine, inner)
             for base in made.data.bases:
                 machine.store.watch(base, partial(machine.attributes.relate, made.data))

@@ -45,7 +45,7 @@ def test_a_caller_or_another_method_may_reduce() -> None:
     norm = "def norm(params):\n    return torch.stack([p.grad.norm() for p in params]).norm()\n\n\n"
     source = f"{HEAD}\n\n{norm}def clip(model):\n    total = norm(model.parameters())\n    dist.all_reduce(total)\n"
     main = WRAPS + "from example import clip\n\nmodel = FSDP(model)\nclip(model)\n"
-    assert lines(source, main=main) == [(6, "if")]
+    assert lines(source, main=main) == [(6, "sure")]
     assert lines(source.replace("norm(model.p", "other(model.p"), main=main) == []
     methods = (
         "class Lion:\n    metrics = {'grad': lambda p: torch.linalg.vector_norm(p.grad)}\n\n"

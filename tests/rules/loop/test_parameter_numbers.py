@@ -55,7 +55,7 @@ KEPT = {
         "manual"
     ],
     "for p in model.parameters():\n    optimizer.state[p]['exp_avg'].zero_()": [],
-    "print(metrics['exp_avg'].norm())": ["review"],
+    "def look(metrics):\n    print(metrics['exp_avg'].norm())": ["review"],
     "print(metrics['loss'].mean())": [],
 }
 

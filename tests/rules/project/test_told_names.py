@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 
-from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.project import Project, index_source
 from fsdp_rules.project.seen import seen_from
@@ -136,8 +135,6 @@ def test_names_of_sharded_models_are_those_of_the_same_program(imports: dict[str
     apart, together = seen_from(project({}), "script.py"), seen_from(project(imports), "script.py")
     assert (apart.shards_arguments, together.shards_arguments) == (frozenset(), {"prepare"})
     assert (apart.held_attributes, together.held_attributes) == (frozenset(), {"core"})
-    assert apart.called_on("param_groups") is Certainty.NO
-    assert together.called_on("param_groups") is not Certainty.NO
 
 
 def test_what_shards_sees_itself() -> None:

@@ -1,0 +1,73 @@
+"""What an attribute of an object of which nothing is known may be: what others of the program have by its name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from fsdp_rules.values.abstract import LASTING, Kind, Obj
+from fsdp_rules.values.frames import Class
+from fsdp_rules.values.machine import Machine
+
+
+class ByName:
+    """Weak evidence: a reader also keeps that the object is unknown, so no answer is sure by a name alone.
+
+    ``may_share`` says whether some program runs both of two files.
+    """
+
+    def __init__(self, machine: Machine, may_share: Callable[[str, str], bool]) -> None:
+        self._machine = machine
+        self._store = machine.store
+        self._may_share = may_share
+        self._written: dict[str, dict[str, int]] = defaultdict(dict)
+        self._read: dict[str, dict[str, int]] = defaultdict(dict)
+        self._classes: dict[str, list[Class]] = defaultdict(list)
+        self._called: dict[str, list[tuple[Obj, int]]] = defaultdict(list)
+
+    def write(self, path: str, name: str, value: int) -> None:
+        """Some object gets ``value`` as its attribute ``name`` in the file at ``path``."""
+        written = self._written[name]
+        if path not in written:
+            written[path] = self._store.cells()
+            for reader, to in self._read[name].items():
+                self._join(path, written[path], reader, to)
+        cell = written[path]
+        self._store.watch(value, lambda one: self._store.put(cell, one) if one.kind in LASTING else None)
+
+    def read(self, path: str, name: str, to: int) -> None:
+        """``to`` is the attribute ``name`` of an unknown object in the file at ``path``."""
+        read = self._read[name]
+        if path not in read:
+            read[path] = self._store.cells()
+            for writer, cell in self._written[name].items():
+                self._join(writer, cell, path, read[path])
+        self._store.edge(read[path], to)
+
+    def define(self, cls: Class) -> None:
+        """A class of the tree, which may be that of a module if it extends anything."""
+        for name in cls.body.bound if cls.bases else ():
+            self._classes[name].append(cls)
+            for part, to in self._called[name]:
+                self._method(cls, name, part, to)
+
+    def method(self, part: Obj, name: str, to: int) -> None:
+        """``to`` is the method ``name`` of ``part``, a sharded module of a class that is not known."""
+        self._called[name].append((part, to))
+        for cls in self._classes[name]:
+            self._method(cls, name, part, to)
+
+    def _method(self, cls: Class, name: str, part: Obj, to: int) -> None:
+        if part.since is None or not self._may_share(cls.body.path, part.since.path):
+            return
+        objects = self._machine.objects
+
+        def bind(one: Obj) -> None:
+            if one.kind is Kind.FUNCTION:
+                self._store.put(to, objects.get(Kind.BOUND, (part, one)))
+
+        self._store.watch(self._machine.scopes.cell(cls.frame, name), bind)
+
+    def _join(self, writer: str, written: int, reader: str, read: int) -> None:
+        if self._may_share(writer, reader):
+            self._store.edge(written, read)
