@@ -20,6 +20,8 @@ class Expressions:
     def __init__(self, body: Body, statements: Sequence[ast.stmt]) -> None:
         self.body = body
         self.names: Names = {}
+        #: Whether the point is in a ``with`` that gathers full parameters.
+        self.gathers = False
         self.globals, self.nonlocals = declared(statements)
         body.bound |= bound_in(statements) - self.globals - self.nonlocals
 
@@ -163,8 +165,18 @@ class Expressions:
         args = [self.value(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
         starred = frozenset(place for place, one in enumerate(node.args) if isinstance(one, ast.Starred))
         keywords = tuple((one.arg, self.value(one.value)) for one in node.keywords)
+        if self.gathers:
+            args = [self._gathered(one) for one in args]
+            keywords = tuple((name, self._gathered(one)) for name, one in keywords)
         to = self.new()
         self.add(ops.Call(to, func, tuple(args), starred, keywords, place_of(node)))
+        if self.gathers and isinstance(node.func, ast.Attribute):
+            return self._gathered(to, node.func.attr)
+        return to
+
+    def _gathered(self, of: int, method: str = "") -> int:
+        to = self.new()
+        self.add(ops.Gathered(to, of, method))
         return to
 
     def _display(self, elements: Sequence[ast.expr]) -> int:

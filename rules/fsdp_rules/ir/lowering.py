@@ -10,6 +10,8 @@ from fsdp_rules.ir.bound_names import names_stored
 from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names, place_of
 from fsdp_rules.ir.operations import At, Body
 
+SUMMON = "summon_full_params"
+
 
 def lowered(tree: ast.Module, path: str) -> Body:
     """The body of a whole module."""
@@ -93,7 +95,10 @@ class Statements(Expressions):
                     self.add(ops.Entered(to, held))
                     if item.optional_vars is not None:
                         self.assign(item.optional_vars, to)
+                gathered = self.gathers
+                self.gathers |= any(_gathers(item.context_expr) for item in node.items)
                 self.block(node.body)
+                self.gathers = gathered
             case ast.Try():
                 self._try(node)
             case ast.Match():
@@ -267,3 +272,8 @@ class Statements(Expressions):
             to = self.new()
             self.add(ops.Import(to, module, name.name))
             self.bind(name.asname or name.name, to)
+
+
+def _gathers(node: ast.expr) -> bool:
+    func = node.func if isinstance(node, ast.Call) else node
+    return isinstance(func, ast.Name | ast.Attribute) and SUMMON in ast.unparse(func)

@@ -120,6 +120,17 @@ class Call(NamedTuple):
     at: At
 
 
+class Gathered(NamedTuple):
+    """``to`` is ``of`` as code that gathers full parameters hands it on.
+
+    ``method`` is what gave it, "" for an argument of a call.
+    """
+
+    to: int
+    of: int
+    method: str
+
+
 class Define(NamedTuple):
     """A function, lambda or class with its ``body``; ``given`` are the defaults by parameter, or the bases."""
 
@@ -162,6 +173,7 @@ Operation = (
     | Display
     | Unpacked
     | Call
+    | Gathered
     | Define
     | Import
     | Return

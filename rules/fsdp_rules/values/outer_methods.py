@@ -42,7 +42,7 @@ class Methods:
         effect = table(section).get(name) if section is not None else None
         if effect is None or effect == "nothing":
             self._store.put(to, self._objects.open)
-        elif effect == "first":
+        elif effect in ("first", "copied"):
             self._store.put(to, owner)
         elif effect == "number":
             is_computed = owner.kind is not Kind.PARAMETER

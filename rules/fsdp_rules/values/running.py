@@ -9,6 +9,7 @@ from typing import Any
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class, Definition, Frame
+from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 
 
@@ -88,6 +89,18 @@ def _call(machine: Machine, frame: Frame, one: ops.Call) -> None:
     machine.calls.call_in(frame, one)
 
 
+def _gathered(machine: Machine, frame: Frame, one: ops.Gathered) -> None:
+    to = frame.base + one.to
+    is_own = not one.method or table("tensor").get(one.method) == "copied"
+
+    def hand_on(given: Obj) -> None:
+        # A function is given whole tensors there, and what copies one keeps it whole.
+        is_whole = is_own and given.kind in (Kind.PARAMETER, Kind.GRADIENT)
+        machine.store.put(to, machine.objects.open if is_whole else given)
+
+    machine.store.watch(frame.base + one.of, hand_on)
+
+
 def _define(machine: Machine, frame: Frame, one: ops.Define) -> None:
     given = [(name, frame.base + value) for name, value in one.given]
     if one.body.kind != "class":
@@ -132,6 +145,7 @@ _RUN: dict[type, Callable[[Machine, Frame, Any], None]] = {
     ops.Display: _display,
     ops.Unpacked: _unpacked,
     ops.Call: _call,
+    ops.Gathered: _gathered,
     ops.Define: _define,
     ops.Import: _import,
     ops.Return: _return,
