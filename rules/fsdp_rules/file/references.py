@@ -67,11 +67,8 @@ class References:
         else:
             full = expand(text, self.aliases)
             full = full if full.startswith("torch.") else self._project.resolve(full)
-        if full is None and self._layout.has(node):
-            span = self._layout.span(node)
-            position = (span.line, span.column, span.end_line, span.end_column)
-            full = self._project.values.called.get(self._path, {}).get(position)
         if self._layout.has(node):
+            full = full or self._project.values.called.get(self._path, {}).get(self._layout.span(node))
             self._resolved[key] = full
         return full
 

@@ -7,10 +7,9 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
@@ -26,8 +25,7 @@ _NEWLINE = re.compile(r"\r\n?|\n")
 _NOWHERE = nullcontext()
 
 
-@dataclass(frozen=True, order=True)
-class Span:
+class Span(NamedTuple):
     """Where something stands: lines count from 1, columns from 0 in characters, as in :mod:`ast` and libcst."""
 
     line: int

@@ -12,5 +12,10 @@ def value_of(node: cst.BaseExpression, file: File) -> Fact:
     """What ``node`` may be, if it is an expression of the file as it was read."""
     if not file.layout.has(node) or file.path not in file.project.values.known:
         return NOTHING
-    span = file.span(node)
-    return file.project.values.at(file.path, (span.line, span.column, span.end_line, span.end_column))
+    return file.project.values.at(file.path, file.span(node))
+
+
+def is_other(node: cst.BaseExpression, file: File) -> bool:
+    """Whether all that reaches ``node`` is known, and no module: an optimizer, a configuration, a text."""
+    found = file.project.values.others.get(file.path)
+    return found is not None and file.layout.has(node) and file.span(node) in found

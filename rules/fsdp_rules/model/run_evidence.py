@@ -13,8 +13,7 @@ def seen(node: cst.CSTNode, file: File) -> Seen | None:
     """How often ``node``, an expression of the file as it was read, was what."""
     if file.observed is None or not file.layout.has(node):
         return None
-    span = file.span(node)
-    return file.observed.values.get((span.line, span.column, span.end_line, span.end_column))
+    return file.observed.values.get(file.span(node))
 
 
 def run_says(node: cst.CSTNode, file: File, kinds: frozenset[str]) -> Certainty | None:

@@ -13,7 +13,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
-from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.flowing import is_other, value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
@@ -34,6 +34,7 @@ class Why(enum.Enum):
     TESTED = "a test around it says that it is another object"
     RAN = "the traced run shows a sharded model here"
     RAN_OTHER = "the traced run shows another object here"
+    OTHER = "all that reaches it is no module"
     UNKNOWN = "nothing is known of it"
 
 
@@ -55,7 +56,7 @@ class Sharded:
     @property
     def is_decided(self) -> bool:
         """Whether the place itself says that this is no sharded model, whatever it is elsewhere."""
-        return self.why in (Why.LATER, Why.MADE, Why.TESTED, Why.RAN_OTHER)
+        return self.why in (Why.LATER, Why.MADE, Why.TESTED, Why.OTHER, Why.RAN_OTHER)
 
     @property
     def is_sure_here(self) -> bool:
@@ -65,7 +66,7 @@ class Sharded:
     @property
     def is_excluded(self) -> bool:
         """Whether it is no sharded model, even for a rule that goes by the name of a method alone."""
-        return self.foreign or self.why in (Why.LATER, Why.RAN_OTHER)
+        return self.foreign or self.why in (Why.LATER, Why.OTHER, Why.RAN_OTHER)
 
 
 def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> Sharded:
@@ -123,6 +124,8 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     guard = fsdp1_guard(place, text, file) if held is Certainty.NO and text is not None else Guard.NONE
     if guard is not Guard.NONE:
         return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
+    if at is None and is_other(node, file):
+        return Sharded(Certainty.NO, Why.OTHER, foreign=_is_foreign(node, Certainty.NO, file))
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)
     own = text is not None and is_comprehended(expression, text.partition(".")[0], file)
     if text is None and held is not Certainty.NO:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ class Fact(NamedTuple):
     gradient: Certainty = Certainty.NO
     #: A tensor that is computed of gradients.
     number: Certainty = Certainty.NO
+    optimizer: Certainty = Certainty.NO
 
 
 NOTHING = Fact()
@@ -32,11 +33,14 @@ NOTHING = Fact()
 class ValueFacts:
     """The facts of each file, by the positions of its expressions.
 
-    ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
-    that the classes of all files may end with, by last names, where some rule may ask for them.
+    ``others`` are the positions that nothing but objects that are no modules reach: optimizers, models in other
+    wrappers, texts, configurations. ``called`` are the functions of torch that calls run, by the positions of what is
+    called. ``ends`` are the parts that the classes of all files may end with, by last names, where some rule may ask
+    for them.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
+    others: Mapping[str, Set[Position]] = field(default_factory=dict)
     called: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
 

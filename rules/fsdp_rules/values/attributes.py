@@ -111,6 +111,8 @@ class Attributes:
             return
         self._store.edge(self.field(owner, name), to)
         if not isinstance(cls, Class):
+            if cls == "outer":
+                self._store.put(to, self._objects.method(owner, name))
             return
         if name != ANY:
             self._waiting.append((owner, cls, name, to))

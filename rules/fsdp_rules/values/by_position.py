@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from fsdp_rules.ir.operations import At, Call
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.value_facts import Fact, Position, ValueFacts
+from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
-from fsdp_rules.values.frames import Arguments, Frame
+from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
 
 #: The fields of a fact by what an object is.
@@ -20,7 +20,12 @@ _FIELDS = {
     Kind.PARAMETER: "parameter",
     Kind.GRADIENT: "gradient",
     Kind.NUMBER: "number",
+    Kind.OPTIMIZER: "optimizer",
 }
+
+
+#: Base classes outside of the tree that make no modules.
+_PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
 
 def facts_of(
@@ -49,16 +54,19 @@ def facts_of(
     except RecursionError:
         return ValueFacts()
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
-    return ValueFacts(
-        {
-            path: {_position(at, lines[path]): _fact(held, machine) for at, held in by_place.items()}
-            for path, by_place in _found(machine).items()
-        },
-        {
-            path: {_position(at, lines[path]): name for at, name in by_place.items() if name}
-            for path, by_place in _called(machine).items()
-        },
-    )
+    known: dict[str, dict[Position, Fact]] = defaultdict(dict)
+    others: dict[str, set[Position]] = defaultdict(set)
+    for path, by_place in _held(machine).items():
+        for at, held in by_place.items():
+            if (fact := _fact(held, machine)) != NOTHING:
+                known[path][_position(at, lines[path])] = fact
+            elif held and all(_is_other(one, machine) for one in held):
+                others[path].add(_position(at, lines[path]))
+    called = {
+        path: {_position(at, lines[path]): name for at, name in by_place.items() if name}
+        for path, by_place in _called(machine).items()
+    }
+    return ValueFacts(known, others, called)
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
@@ -85,13 +93,13 @@ def _outer_name(one: Obj, machine: Interpreter) -> str:
     return one.data if one.kind is Kind.EXTERN and one.data.startswith("torch.") else ""
 
 
-def _found(machine: Interpreter) -> dict[str, dict[At, list[Collection[Obj]]]]:
-    found: dict[str, dict[At, list[Collection[Obj]]]] = defaultdict(lambda: defaultdict(list))
+def _held(machine: Interpreter) -> dict[str, dict[At, set[Obj]]]:
+    """All that each expression may be, by files and places, of all frames that run it."""
+    found: dict[str, dict[At, set[Obj]]] = defaultdict(lambda: defaultdict(set))
     for frame in machine.frames:
+        by_place = found[frame.body.path]
         for at, value in frame.body.uses:
-            held = machine.store.of(frame.base + value)
-            if _is_asked(machine, held):
-                found[frame.body.path][at].append(held)
+            by_place[at].update(machine.store.of(frame.base + value))
     return found
 
 
@@ -103,6 +111,18 @@ def _is_asked(machine: Interpreter, held: Collection[Obj]) -> bool:
     return any(one.kind in _FIELDS or (one.kind is Kind.CONTAINER and _gives_parameters(one, machine)) for one in held)
 
 
+def _is_other(one: Obj, machine: Interpreter) -> bool:
+    """Whether ``one`` is surely no module."""
+    if one.kind is Kind.INSTANCE:
+        cls = one.data[0]
+        family = (cls, *cls.above) if isinstance(cls, Class) else ()
+        bases = [base for each in family for cell in each.bases for base in machine.store.of(cell)]
+        return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES for base in bases)
+    if one.kind is Kind.METHOD:
+        return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine)
+    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT)
+
+
 def _gives_parameters(container: Obj, machine: Interpreter, depth: int = 2) -> bool:
     held = machine.store.of(machine.items.all(container))
     if any(one.kind is Kind.PARAMETER for one in held):
@@ -111,13 +131,11 @@ def _gives_parameters(container: Obj, machine: Interpreter, depth: int = 2) -> b
     return depth > 0 and any(_gives_parameters(one, machine, depth - 1) for one in inner)
 
 
-def _fact(frames: list[Collection[Obj]], machine: Interpreter) -> Fact:
-    every = {one for held in frames for one in held}
+def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
     found = {name: Certainty.MAYBE for kind, name in _FIELDS.items() if any(one.kind is kind for one in every)}
     if any(one.kind is Kind.CONTAINER and _gives_parameters(one, machine) for one in every):
         found["parameters"] = Certainty.MAYBE
-    kinds = {one.kind for one in every}
-    if len(kinds) == 1 and len(found) == 1 and machine.is_complete:
+    if len({one.kind for one in every}) == 1 and len(found) == 1 and machine.is_complete:
         found = dict.fromkeys(found, Certainty.YES)
     return Fact(**found)
 

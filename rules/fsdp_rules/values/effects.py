@@ -24,7 +24,9 @@ class Effects(Iteration):
         if (passed := PASSING_ON.get(name)) is not None:
             self._passed_on(passed, given, to)
             return
-        effect = table("functions").get(name)
+        effect = table("functions").get(name) or next(
+            (effect for beginning, effect in table("beginnings").items() if name.startswith(beginning)), None
+        )
         if effect is None:
             self.unknown(given, to)
             return
@@ -114,6 +116,9 @@ class Effects(Iteration):
 
     def _method_caller(self, given: Arguments, to: int, key: Hashable) -> None:
         self._store.put(to, self._objects.open)
+
+    def _plain_object(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._store.put(to, self._objects.get(Kind.INSTANCE, ("outer", key)))
 
     def _namespace(self, given: Arguments, to: int, key: Hashable) -> None:
         made = self._objects.get(Kind.INSTANCE, ("namespace", key))
