@@ -92,7 +92,7 @@ class Index:
         known = {path: one.data for path, one in self.candidates.items() if not one.is_notebook}
         known.update((path, data) for path, data in texts.items() if not sources[path].is_notebook)
         values = self._engine.values(project, known, neighbours, self.candidates)
-        if self._add_found(sorted(path for path in values.known if path in texts), texts, sources):
+        if self._add_found(sorted(path for path in values.touched if path in texts), texts, sources):
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
         return replace(project, values=values)
 

@@ -238,7 +238,7 @@ class Project:
 
     def touches(self, path: str) -> bool:
         """Whether something in the file at ``path`` may be a wrapped model, or something of one."""
-        return path in self.kept.others.paths or path in self.values.known
+        return path in self.kept.others.paths or path in self.values.touched
 
     @cached_property
     def gives_names(self) -> bool:

@@ -24,6 +24,8 @@ class Fact(NamedTuple):
     #: A tensor that is computed of gradients.
     number: Certainty = Certainty.NO
     optimizer: Certainty = Certainty.NO
+    #: What ``torch.load`` gives, or an entry of it.
+    loaded: Certainty = Certainty.NO
 
 
 NOTHING = Fact()
@@ -33,13 +35,14 @@ NOTHING = Fact()
 class ValueFacts:
     """The facts of each file, by the positions of its expressions.
 
-    ``others`` are the positions that nothing but objects that are no modules reach: optimizers, models in other
-    wrappers, texts, configurations. ``called`` are the functions of torch that calls run, by the positions of what is
-    called. ``ends`` are the parts that the classes of all files may end with, by last names, where some rule may ask
-    for them.
+    ``touched`` are the files in which something may be a model, or something of one. ``others`` are the positions that
+    nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
+    ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
+    that the classes of all files may end with, by last names, where some rule may ask for them.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
+    touched: frozenset[str] = frozenset()
     others: Mapping[str, Set[Position]] = field(default_factory=dict)
     called: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)

@@ -115,7 +115,7 @@ def main(path):
 
 def _saved(call: cst.Call, model: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
     """The verdict about a sharded ``model`` that writes its own state, where FSDP1 does not gather it around."""
-    held = sharded(model, file).certainty
+    held = Certainty.MAYBE if _may_be_a_part(model, file) else sharded(model, file).certainty
     given = any(one.star or (one.keyword is not None and one.keyword.value == "state_dict") for one in call.args)
     if held is Certainty.NO or given or is_summoned(call, file):
         return

@@ -22,6 +22,7 @@ class Kind(enum.Enum):
     CLASS = "a class of the tree"
     INSTANCE = "an object of a class of the tree"
     CONTAINER = "a list, tuple, dictionary, or what a generator gives"
+    LOADED = "what torch.load gives, or an entry of it"
     CONSTANT = "a text or a number"
     MODULE = "a module of the tree"
     EXTERN = "a name outside of the tree"

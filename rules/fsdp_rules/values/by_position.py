@@ -20,8 +20,9 @@ _FIELDS = {
     Kind.PARAMETER: "parameter",
     Kind.GRADIENT: "gradient",
     Kind.NUMBER: "number",
-    Kind.OPTIMIZER: "optimizer",
 }
+#: Those of objects that say nothing of a model.
+_BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 
 
 #: Base classes outside of the tree that make no modules.
@@ -66,7 +67,8 @@ def facts_of(
         path: {_position(at, lines[path]): name for at, name in by_place.items() if name}
         for path, by_place in _called(machine).items()
     }
-    return ValueFacts(known, others, called)
+    touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
+    return ValueFacts(known, touched, others, called)
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
@@ -132,7 +134,8 @@ def _gives_parameters(container: Obj, machine: Interpreter, depth: int = 2) -> b
 
 
 def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
-    found = {name: Certainty.MAYBE for kind, name in _FIELDS.items() if any(one.kind is kind for one in every)}
+    fields = {**_FIELDS, **_BESIDE}
+    found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
     if any(one.kind is Kind.CONTAINER and _gives_parameters(one, machine) for one in every):
         found["parameters"] = Certainty.MAYBE
     if len({one.kind for one in every}) == 1 and len(found) == 1 and machine.is_complete:

@@ -117,6 +117,9 @@ class Effects(Iteration):
     def _method_caller(self, given: Arguments, to: int, key: Hashable) -> None:
         self._store.put(to, self._objects.open)
 
+    def _loaded(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._store.put(to, self._objects.get(Kind.LOADED, "torch.load"))
+
     def _plain_object(self, given: Arguments, to: int, key: Hashable) -> None:
         self._store.put(to, self._objects.get(Kind.INSTANCE, ("outer", key)))
 

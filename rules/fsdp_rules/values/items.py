@@ -149,7 +149,7 @@ class Items:
                 given = self._store.cells()
                 self._store.put(given, key)
                 self._machine.calls.method(owner, "__getitem__", (given,), to)
-        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART):
+        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART, Kind.LOADED):
             self._store.put(to, owner)
         elif kind in (Kind.OPEN, Kind.METHOD):
             self._store.put(to, self._machine.objects.open)

@@ -38,6 +38,9 @@ class Methods:
         if owner.kind is Kind.INSTANCE:
             self._of_instance(owner, name, given, to)
             return
+        if owner.kind is Kind.LOADED:
+            self._store.put(to, owner)
+            return
         section = _SECTIONS.get(owner.kind)
         effect = table(section).get(name) if section is not None else None
         if effect is None or effect == "nothing":

@@ -5,16 +5,13 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.model.flowing import value_of
+from fsdp_rules.project.flow import Certainty
 
 
 def is_unpickled(state: cst.BaseExpression, file: File) -> bool:
-    """Whether ``state`` is, or is a part of, what ``torch.load`` gave."""
-    while isinstance(state, cst.Subscript):
-        state = state.value
-    value = file.value(state)
-    if isinstance(value, cst.Subscript):
-        return is_unpickled(value, file)
-    return isinstance(value, cst.Call) and file.resolved(value.func) == "torch.load"
+    """Whether ``state`` may be what ``torch.load`` gave, or an entry of it."""
+    return value_of(state, file).loaded is not Certainty.NO
 
 
 def is_pickled(call: cst.Call, file: File) -> bool:
