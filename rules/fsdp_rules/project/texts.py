@@ -33,7 +33,7 @@ HOLDING = PASSING | {"ModuleDict", "ModuleList", "Sequential", "_replace"}
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
 #: What stands beside models in tuples, by what people call it.
 NO_MODEL = re.compile(
-    r"^opts?$|optim|sched|loss|data|loader|batch|args|conf|cfg|scaler|tokenizer|step|epoch|lr$|rank|device|seed",
+    r"^opts?$|optim|sched|loss|data|loader|batch|args|conf|cfg|scaler|tokenizer|processor|step|epoch|lr$|rank|device|seed",
     re.IGNORECASE,
 )
 #: What the name of a callee that has no dotted name starts with.

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.project import texts
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._governing.receiver import NO_MODEL
 from fsdp_rules.state._writing.verdict import verdicts
@@ -115,7 +117,9 @@ def main(path):
 
 def _saved(call: cst.Call, model: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
     """The verdict about a sharded ``model`` that writes its own state, where FSDP1 does not gather it around."""
-    held = Certainty.MAYBE if _may_be_a_part(model, file) else sharded(model, file).certainty
+    held = sharded(model, file).certainty
+    if not texts.NO_MODEL.search(last_name(model)) and _may_be_a_part(model, file):
+        held = Certainty.MAYBE
     given = any(one.star or (one.keyword is not None and one.keyword.value == "state_dict") for one in call.args)
     if held is Certainty.NO or given or is_summoned(call, file):
         return
