@@ -21,6 +21,7 @@ from fsdp_rules.verdict.rule import Rule
 READS = frozenset({"get_model_state_dict", "get_state_dict", "state_dict", "summon_full_params"})
 NATIVE = "FSDP1 computes with the old values up to its next backward; FSDP2 with these"
 SHIM = "FSDP1's states have the old values up to its next backward; fsdp_compat's have these"
+UNSURE = "if the root has parameters of its own: "
 MOVE = "change the parameters before the forward, or after a backward, where both see them at once, and compare"
 
 
@@ -81,11 +82,10 @@ def evaluate(net, shadow, batches):
             if clears or not changes or not changes_gathered(place, model, file):
                 continue
             sure = stay_gathered(model, file)
-            if shim and not _is_read_after(place, file):
-                sure = min(sure, Certainty.MAYBE)
             if sure is not Certainty.NO:
-                level = Level.MANUAL if sure is Certainty.YES else Level.REVIEW
-                yield Diagnosis(place, level, SHIM if shim else NATIVE, MOVE)
+                level = Level.REVIEW if shim and not _is_read_after(place, file) else Level.MANUAL
+                unsure = "" if sure is Certainty.YES else UNSURE
+                yield Diagnosis(place, level, unsure + (SHIM if shim else NATIVE), MOVE)
 
 
 def _is_read_after(place: cst.CSTNode, file: File) -> bool:

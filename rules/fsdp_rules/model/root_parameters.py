@@ -6,14 +6,16 @@ import re
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import last_name, literal_bool, names_in
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.model.ending_units import unit_classes
 from fsdp_rules.model.program_wraps import built, has_units, sources_of, wraps_of
 from fsdp_rules.model.wrap_arguments import parsed
 from fsdp_rules.model.wrap_strategies import stays_gathered_by
+from fsdp_rules.model.wrapping import loops_around, model_of_parameters
 from fsdp_rules.project.parts import HARMLESS, Part
-from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.project import INNER, Certainty
 
 #: Containers of torch.nn, whose elements are built by calls of their own.
 CONTAINERS = re.compile(r"(ModuleList|ModuleDict|Sequential)$")
@@ -53,14 +55,42 @@ def _of_root(made: tuple[str, ...], units: frozenset[str], file: File) -> Certai
 
 
 def runs_without_graph(model: cst.BaseExpression, file: File) -> bool:
-    """Whether every forward of ``model`` in the file builds no graph, so that none of its backwards frees anything."""
+    """Whether no forward of ``model`` in the file builds a graph, so that none of its backwards frees anything."""
+    while isinstance(model, cst.Attribute) and f".{model.attr.value}" in INNER:
+        model = model.value
     text = file.code(model)
+    if text in _frozen(file.module, file):
+        return True
     calls = [call for call in file.nodes(cst.Call) if file.code(call.func) == text]
     if isinstance(model, cst.Attribute):
         # Others call what an object has by a name of theirs for the object.
         asked = [call for call in file.nodes(cst.Call) if isinstance(call.func, cst.Attribute)]
         calls += [call for call in asked if last_name(call.func) == model.attr.value]
     return bool(calls) and all(_is_without_graph(call, file) for call in calls)
+
+
+@once
+def _frozen(module: cst.Module, file: File) -> frozenset[str]:
+    """The names of models of which the file turns all gradients off, and turns none on."""
+    off, on = set(), set()
+    for call in file.inside(module, cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "requires_grad_":
+            turned = off if call.args and literal_bool(call.args[0].value) is False else on
+            turned.add(_frozen_by(call.func.value, file))
+    for assigned in file.inside(module, cst.Assign):
+        for target in (one.target for one in assigned.targets):
+            if isinstance(target, cst.Attribute) and target.attr.value == "requires_grad":
+                turned = off if literal_bool(assigned.value) is False else on
+                turned.add(_frozen_by(target.value, file))
+    return frozenset(off - on)
+
+
+def _frozen_by(node: cst.BaseExpression, file: File) -> str:
+    """The model whose parameters ``node``, the variable of a loop, is; another expression is the model itself."""
+    text = file.code(node)
+    loop = next((one for one in loops_around(node, file) if text in map(file.code, names_in(one.target))), None)
+    model = model_of_parameters(loop.iter, file) if loop is not None else node
+    return file.code(model) if model is not None else ""
 
 
 def _is_without_graph(call: cst.Call, file: File) -> bool:

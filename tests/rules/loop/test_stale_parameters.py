@@ -105,8 +105,8 @@ def test_what_changes_nothing_gathered_is_silent(body: str) -> None:
     [
         ("FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({Block}))", []),
         ("FSDP(Headed(), auto_wrap_policy=ModuleWrapPolicy({Block}))", ["manual"]),
-        ("FSDP(other, auto_wrap_policy=ModuleWrapPolicy({Block}))", ["review"]),
-        ("FSDP(Net(), auto_wrap_policy=size_based_auto_wrap_policy)", ["review"]),
+        ("FSDP(other, auto_wrap_policy=ModuleWrapPolicy({Block}))", ["manual"]),
+        ("FSDP(Net(), auto_wrap_policy=size_based_auto_wrap_policy)", ["manual"]),
     ],
 )
 def test_what_the_root_has_itself_decides(wrap: str, expected: list[str]) -> None:
@@ -126,6 +126,30 @@ for t, p in zip(teacher.parameters(), model.parameters()):
     assert loop(body, "FSDP(Net())\n    teacher = FSDP(Net())") == ["manual"]
     with_graph = body.replace("with torch.no_grad():\n    teacher(batch)", "loss = loss + teacher(batch).sum()")
     assert loop(with_graph, "FSDP(Net())\n    teacher = FSDP(Net())") == []
+
+
+FROZEN = """
+loss = (model(batch) - teacher(batch)).square().sum()
+loss.backward()
+optimizer.step()
+with torch.no_grad():
+    for p, t in zip(model.module.parameters(), teacher.module.parameters()):
+        t.data.mul_(0.9).add_(0.1 * p.detach().data)
+"""
+
+
+@pytest.mark.parametrize(
+    "freeze",
+    [
+        "teacher.requires_grad_(False)",
+        "for p in teacher.parameters():\n        p.requires_grad = False",
+        "for _, p in teacher.named_parameters():\n        p.requires_grad_(False)",
+    ],
+)
+def test_a_frozen_teacher_whose_forward_builds_no_graph(freeze: str) -> None:
+    wrap = "FSDP(Net())\n    teacher = FSDP(Net())"
+    assert loop(FROZEN, f"{wrap}\n    {freeze}") == ["manual"]
+    assert loop(FROZEN, wrap) == []
 
 
 def test_the_shim_computes_alike_and_saves_what_was_changed() -> None:
