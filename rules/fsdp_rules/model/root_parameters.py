@@ -72,7 +72,8 @@ def runs_without_graph(model: cst.BaseExpression, file: File) -> bool:
 @once
 def _frozen(module: cst.Module, file: File) -> frozenset[str]:
     """The names of models of which the file turns all gradients off, and turns none on."""
-    off, on = set(), set()
+    off: set[str] = set()
+    on: set[str] = set()
     for call in file.inside(module, cst.Call):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "requires_grad_":
             turned = off if call.args and literal_bool(call.args[0].value) is False else on
