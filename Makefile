@@ -3,11 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz flipped-bits resume-matrix differential test-gpu verify-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
+.PHONY: demo test test-all mutate metamorphic fuzz flipped-bits resume-matrix differential test-gpu verify-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
-	@echo "make test        run the tests"
+	@echo "make test        run the tests, of each matrix a sample in which every pair of values meets"
+	@echo "make test-all    run the whole matrices too, and what needs the frameworks: CI does this"
+	@echo "make mutate      change conditions of the code one by one, and list those that no test notices"
+	@echo "make metamorphic  say which rules fall silent where an example is written another way"
 	@echo "make fuzz MINUTES=10  throw generated and broken sources and checkpoints at the command"
 	@echo "make flipped-bits  turn 1,000 single bits of tensors in checkpoints over, and see that each is noticed"
 	@echo "make resume-matrix  train programs that resume from every kind of FSDP1's checkpoints, and write docs/resume.md"
@@ -41,6 +44,16 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python scripts/run_tests.py
+
+test-all: $(STAMP)
+	$(BIN)/python scripts/run_tests.py --all
+	$(MAKE) frameworks
+
+mutate: $(STAMP)
+	$(BIN)/python scripts/mutate.py --mutants $(or $(MUTANTS),200)
+
+metamorphic: $(STAMP)
+	$(BIN)/python scripts/metamorphic.py
 
 fuzz: $(STAMP)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
@@ -80,10 +93,13 @@ frameworks:
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check -e '.[frameworks]' pydantic omegaconf
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0 mosaicml==0.32.1 verl==0.9.1 llamafactory==0.9.5 ms-swift==4.6.0
+	# Some of these install folders of their repository that hide those of this one.
+	rm -rf .frameworks/lib/python*/site-packages/tests .frameworks/lib/python*/site-packages/scripts
 	.frameworks/bin/python -m pytest tests/configs/frameworks tests/checkpoints/frameworks
 	rm -rf .frameworks/older
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older transformers==5.9.0
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --target .frameworks/older --no-deps accelerate==1.13.0 axolotl==0.17.0 mosaicml==0.31.0 verl==0.7.1 ms-swift==4.3.0
+	rm -rf .frameworks/older/tests .frameworks/older/scripts
 	PYTHONPATH=.frameworks/older .frameworks/bin/python -m pytest tests/configs/frameworks -k "real_accelerate or real_transformers or real_plugin or real_axolotl or real_composer or real_verl or real_refusals"
 
 frameworks-newest:

@@ -1,4 +1,4 @@
-"""The whole test suite as four runs of pytest side by side.
+"""The test suite as four runs of pytest side by side; with ``--all`` also the cases that are marked ``whole``.
 
 Each shares one pool of workers, whose ranks wait for one another much of the time, and leaves the processors idle then,
 for the others. Coverage is measured in two of them, whose tests run the rewriter and the command in their own process.
@@ -6,6 +6,7 @@ for the others. Coverage is measured in two of them, whose tests run the rewrite
 
 from __future__ import annotations
 
+import argparse
 import compileall
 import contextlib
 import json
@@ -37,6 +38,9 @@ LOADED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 
 def main() -> int:
     """Run all, show the first as it goes and then the others; the exit code of the first that failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="the whole matrices too")
+    marked = ("-m", "") if parser.parse_args().all else ()
     for name in COMPILED:
         # The corpus of the fuzzer does not compile.
         compileall.compile_dir(ROOT / name, quiet=2)
@@ -53,7 +57,7 @@ def main() -> int:
             ),
         ]
         said = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in commands[1:])]
-        runs = [_started(command, output) for command, output in zip(commands, said, strict=True)]
+        runs = [_started([*command, *marked], output) for command, output in zip(commands, said, strict=True)]
         for run, output in zip(runs, said, strict=True):
             run.wait()
             if output is not None:

@@ -62,7 +62,7 @@ def originals(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Originals
     return Originals(pool, tmp_path_factory.mktemp("originals"))
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.whole)])
 def test_fp32_is_the_same_bit_for_bit(
     pool: Pool, project: tuple[Path, Path], originals: Originals, tmp_path: Path, world_size: int
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fsdp_rules.verdict.result import Changed
 from tests.pool import Pool
 from tests.rules.helpers import findings, rewrite
 
@@ -25,10 +26,14 @@ def _train(pool: Pool, folder: Path, arguments: str) -> list[dict[str, Any]]:
     from tests.configs.frameworks.trainer_worker import train
 
     before = f"{HEAD}    {arguments}\n)\n"
-    after = rewrite(before).source.decode()  # type: ignore[union-attr]
+    result = rewrite(before)
+    after = result.source.decode() if isinstance(result, Changed) else before
     # What an unversioned dictionary meant before transformers 5.10.
-    first = before.replace("fsdp_config={", 'fsdp_config={"version": 1, ')
-    return [pool.run(train, 2, program, str(folder))[0] for program in (first, after)]
+    programs = [
+        one if '"version"' in one else one.replace("fsdp_config={", 'fsdp_config={"version": 1, ')
+        for one in (before, after)
+    ]
+    return [pool.run(train, 2, program, str(folder))[0] for program in programs]
 
 
 @pytest.mark.parametrize(
