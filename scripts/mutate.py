@@ -34,7 +34,7 @@ PARTS = {
 }
 _PAIRS = ((ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = dict([*_PAIRS, *((right, left) for left, right in _PAIRS)])
-_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+?::\S.*?)(?: - .*)?$", re.MULTILINE)
+_TEST = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
 class Mutant(NamedTuple):
@@ -99,7 +99,7 @@ def noticed(mutant: Mutant, copied: Path, seconds: float) -> str:
         found = run(copied, tests_of(mutant.path), seconds)
     finally:
         file.write_bytes(whole)
-    return found if not found or "::" not in found or not run(copied, [found], seconds) else ""
+    return found if not found.startswith("tests/") or not run(copied, [found], seconds) else ""
 
 
 def run(copied: Path, tests: Sequence[str], seconds: float) -> str:
