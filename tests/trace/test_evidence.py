@@ -102,6 +102,14 @@ def test_what_always_was_a_model_is_one(rewritten: Rewritten) -> None:
     assert "safe: FSDP2 has no wrapper: thing is the model itself" in findings(printed, "FSDP206")
 
 
+def test_what_the_code_says_of_every_run_is_kept(rewritten: Rewritten) -> None:
+    text = TRAIN.replace("    return net.module", "    return type(net).__name__")
+    _, without, _ = rewritten(text, record(text, {}))
+    assert "return 'FullyShardedDataParallel'" in without or 'return "FullyShardedDataParallel"' in without
+    _, by_run, _ = rewritten(text, record(text, {("return type", "net"): {"model": 2}}))
+    assert by_run == without
+
+
 def test_what_never_was_one_is_left_and_named(rewritten: Rewritten) -> None:
     seen: Seen = {("model.clip", "model"): {"module": 40}}
     code, text, printed = rewritten(TRAIN, record(TRAIN, seen))

@@ -92,7 +92,12 @@ def _by_run(found: Sharded, node: cst.BaseExpression, file: File) -> Sharded:
         case None:
             return found
         case Certainty.YES:
-            return replace(found, certainty=Certainty.YES, why=Why.RAN, foreign=False)
+            # What the code says of a model that surely is one is true in every run.
+            return (
+                found
+                if found.certainty is Certainty.YES
+                else replace(found, certainty=Certainty.YES, why=Why.RAN, foreign=False)
+            )
         case Certainty.NO:
             return replace(found, certainty=Certainty.NO, why=Why.RAN_OTHER)
         case _:
