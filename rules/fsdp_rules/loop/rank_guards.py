@@ -10,6 +10,7 @@ from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import brief
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
+from fsdp_rules.loop._reductions import is_only_reported
 from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.tensors import functions_given
@@ -32,7 +33,8 @@ class RankGuards(Rule):
 
     FSDP1's sharded parameters are plain local tensors, so one rank alone may print its shard's norm. FSDP2's are
     DTensors: a norm or a sum of the whole tensor is a collective. On one rank alone, `.full_tensor()` hangs, and
-    `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard.
+    `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard,
+    on all ranks: a count that decides something, or is kept, is left to a human.
     """
 
     id = "FSDP214"
@@ -68,7 +70,7 @@ def report(model, rank):
             if held is not Certainty.NO and not is_summoned(node, file):
                 yield Diagnosis(
                     node,
-                    Level.REVIEW,
+                    Level.REVIEW if _is_handed_on(node, file) else Level.MANUAL,
                     f"{brief(file.code(node))} counts the whole parameter (FSDP1: this rank's shard)",
                     "use p.to_local().numel() to count the shard",
                 )
@@ -86,6 +88,21 @@ def report(model, rank):
                 f"{file.code(node)} on a sharded parameter is a collective: alone it hangs or returns a part",
                 "compute it on every rank and guard only the use of the result, or use p.to_local()",
             )
+
+
+def _is_handed_on(node: cst.CSTNode, file: File) -> bool:
+    """Whether the count is reported, or given to a name or a caller, so that nothing here is decided or kept by it."""
+    if isinstance(node, cst.Call) and is_only_reported(node, file):
+        return True
+    for around in file.ancestors(node):
+        if isinstance(around, cst.Comparison | cst.Dict | cst.List | cst.Subscript | cst.BooleanOperation):
+            return False
+        if isinstance(around, cst.BaseStatement | cst.BaseSmallStatement):
+            targets = [one.target for one in around.targets] if isinstance(around, cst.Assign) else []
+            return isinstance(around, cst.Return | cst.Expr | cst.AugAssign) or (
+                bool(targets) and all(isinstance(one, cst.Name) for one in targets)
+            )
+    return False
 
 
 def _counted(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:

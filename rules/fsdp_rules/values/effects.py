@@ -198,6 +198,11 @@ class Effects(Iteration):
     def _nothing(self, given: Arguments, to: int, key: Hashable) -> None:
         """A plain value."""
 
+    def _units(self, given: Arguments, to: int, key: Hashable) -> None:
+        held = self._machine.items.cell(self._made(key, to), ANY)
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._store.put(held, one) if one.kind is Kind.MODEL else None)
+
     def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional:
             self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind in _COMPUTED else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import check_noop, findings
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
@@ -51,3 +52,31 @@ def test_counting_is_local_but_another_number() -> None:
 def test_full_parameters_may_be_read() -> None:
     source = "with FSDP.summon_full_params(model):\n" + "".join(f"    {line}\n" for line in READ.splitlines())
     assert levels(guarded("rank == 0", source)) == []
+
+
+UNITS = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def report(net):
+    model = FSDP(net)
+    {body}
+"""
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    ("body", "level"),
+    [
+        ("return [{'n': sum(p.numel() for p in unit.parameters())} for unit in FSDP.fsdp_modules(model)]", "manual"),
+        (
+            "units = FSDP.fsdp_modules(model)\n    return [p for p in units[0].parameters() if p.nelement() > 99]",
+            "manual",
+        ),
+        ("sizes = {}\n    for name, p in model.named_parameters():\n        sizes[name] = p.numel()", "manual"),
+        ("print(sum(p.numel() for unit in FSDP.fsdp_modules(model) for p in unit.parameters()))", "review"),
+        ("return sum(p.numel() for p in model.parameters())", "review"),
+    ],
+)
+def test_counts_that_decide_or_are_kept_are_manual(body: str, level: str, to: str) -> None:
+    said = findings(UNITS.format(body=body), Settings(to=to))
+    assert [found.level.value for found in said if found.rule == "FSDP214"] == [level]
