@@ -211,7 +211,7 @@ def run_tests(version: str, python: Path, tests: Sequence[str]) -> Result:
     torch, release = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.split()
     report = ENVIRONMENTS / version / "report.xml"
     report.unlink(missing_ok=True)
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *tests]
+    command = [str(python), "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"--junit-xml={report}", *tests]
     with (ENVIRONMENTS / version / "output.txt").open("w") as output:
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
         ended = subprocess.run(command, cwd=ROOT, env=variables, stdout=output, stderr=output).returncode

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from itertools import combinations
+from typing import Any, TypeVar
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -17,3 +18,16 @@ def every(step: int, values: Iterable[Value]) -> list[Value | ParameterSet]:
         value if not number % step else pytest.param(value, marks=pytest.mark.whole)
         for number, value in enumerate(values)
     ]
+
+
+def pairwise(cases: Iterable[tuple[object, ...]]) -> list[tuple[object, ...] | ParameterSet]:
+    """``cases``, of which so many run in every run that each pair of values in one of them stands in one that runs."""
+    left = [(case, set(combinations(enumerate(case), 2))) for case in cases]
+    order, kept, shown = [case for case, _ in left], [], set[Any]()
+    while left:
+        case, pairs = max(left, key=lambda entry: len(entry[1] - shown))
+        if pairs <= shown:
+            break
+        kept.append(case)
+        shown |= pairs
+    return [case if case in kept else pytest.param(*case, marks=pytest.mark.whole) for case in order]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from fsdp_compat import MixedPrecision, ModuleWrapPolicy, ShardingStrategy
 from fsdp_compat.torch_.param_groups import param_groups
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
+from tests.sampling import pairwise
 from tests.shim.collectives import Collectives
 from tests.shim.training import clean, quiet_fsdp1, weights_of
 
@@ -130,9 +132,10 @@ def trained(
     return {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
 
 
-@pytest.mark.parametrize("policy", [True, False], ids=["units", "root"])
-@pytest.mark.parametrize("strategy", ["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD"])
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("program", "strategy", "policy"),
+    pairwise(itertools.product(PROGRAMS, ["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD"], [True, False])),
+)
 def test_trains_as_fsdp1_without_sharding(pool: Pool, program: str, strategy: str, policy: bool) -> None:
     theirs = pool.run(trained, 2, program, "fsdp1", "NO_SHARD", policy, False)
     ours = pool.run(trained, 2, program, "shim", strategy, policy, False)
