@@ -210,6 +210,8 @@ def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
     if (by_run := run_says(node, file, PART)) is not None:
         return by_run
     held, decided = Certainty.NO, False
+    if is_other(node, file):
+        return held
     for one in (node, *containing(node, file)):
         answer = sharded(one, file)
         found, decided = answer.certainty, decided or answer.is_decided

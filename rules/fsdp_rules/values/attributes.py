@@ -69,6 +69,8 @@ class Attributes:
             self._of_part(owner, name, to)
         elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER):
             store.put(to, of_parameter(owner, name, objects))
+        elif kind is Kind.LOADED:
+            store.put(to, owner)
         elif kind is Kind.OPEN:
             store.put(to, owner)
         elif kind is Kind.BOUND and name == "__self__":

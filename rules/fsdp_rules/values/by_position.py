@@ -61,7 +61,7 @@ def facts_of(
         for at, held in by_place.items():
             if (fact := _fact(held, machine)) != NOTHING:
                 known[path][_position(at, lines[path])] = fact
-            elif held and all(_is_other(one, machine) for one in held):
+            if held and all(_is_other(one, machine) for one in held):
                 others[path].add(_position(at, lines[path]))
     called = {
         path: {_position(at, lines[path]): name for at, name in by_place.items() if name}
@@ -122,7 +122,7 @@ def _is_other(one: Obj, machine: Interpreter) -> bool:
         return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES for base in bases)
     if one.kind is Kind.METHOD:
         return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine)
-    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT)
+    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.LOADED)
 
 
 def _gives_parameters(container: Obj, machine: Interpreter, depth: int = 2) -> bool:

@@ -102,6 +102,8 @@ class Calls:
                 if isinstance(data[0], Class):
                     self._machine.attributes.of_class(data[0], name, function, found)
                 store.watch(found, lambda one: self.call(one, given, to, key) if one.kind is not Kind.METHOD else None)
+        elif kind is Kind.LOADED:
+            self._store.put(to, function)
         elif kind is Kind.OPEN:
             self._effects.unknown(given, to)
 
