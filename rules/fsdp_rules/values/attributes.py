@@ -69,9 +69,7 @@ class Attributes:
             self._of_part(owner, name, to)
         elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER):
             store.put(to, of_parameter(owner, name, objects))
-        elif kind is Kind.LOADED:
-            store.put(to, owner)
-        elif kind is Kind.OPEN:
+        elif kind is Kind.LOADED or kind is Kind.OPEN:
             store.put(to, owner)
         elif kind is Kind.BOUND and name == "__self__":
             store.put(to, owner.data[0])
