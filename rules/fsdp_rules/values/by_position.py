@@ -21,6 +21,8 @@ _FIELDS = {
     Kind.GRADIENT: "gradient",
     Kind.NUMBER: "number",
 }
+_PARAMETERS = frozenset({Kind.PARAMETER})
+_MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OPEN})
 #: Those of objects that say nothing of a model.
 _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 
@@ -110,7 +112,9 @@ def _has_asked(frame: Frame, machine: Interpreter) -> bool:
 
 
 def _is_asked(machine: Interpreter, held: Collection[Obj]) -> bool:
-    return any(one.kind in _FIELDS or (one.kind is Kind.CONTAINER and _gives_parameters(one, machine)) for one in held)
+    return any(
+        one.kind in _FIELDS or (one.kind is Kind.CONTAINER and _gives(_PARAMETERS, one, machine)) for one in held
+    )
 
 
 def _is_other(one: Obj, machine: Interpreter) -> bool:
@@ -120,23 +124,26 @@ def _is_other(one: Obj, machine: Interpreter) -> bool:
         family = (cls, *cls.above) if isinstance(cls, Class) else ()
         bases = [base for each in family for cell in each.bases for base in machine.store.of(cell)]
         return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES for base in bases)
+    if one.kind is Kind.CONTAINER:
+        return one not in machine.items.modules and not _gives(_MODULES, one, machine)
     if one.kind is Kind.METHOD:
         return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine)
     return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.LOADED)
 
 
-def _gives_parameters(container: Obj, machine: Interpreter, depth: int = 2) -> bool:
+def _gives(kinds: Collection[Kind], container: Obj, machine: Interpreter, depth: int = 2) -> bool:
+    """Whether an element of ``container``, or of one in it, is of one of ``kinds``."""
     held = machine.store.of(machine.items.all(container))
-    if any(one.kind is Kind.PARAMETER for one in held):
+    if any(one.kind in kinds for one in held):
         return True
     inner = (one for one in held if one.kind is Kind.CONTAINER and one is not container)
-    return depth > 0 and any(_gives_parameters(one, machine, depth - 1) for one in inner)
+    return depth > 0 and any(_gives(kinds, one, machine, depth - 1) for one in inner)
 
 
 def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
     fields = {**_FIELDS, **_BESIDE}
     found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
-    if any(one.kind is Kind.CONTAINER and _gives_parameters(one, machine) for one in every):
+    if any(one.kind is Kind.CONTAINER and _gives(_PARAMETERS, one, machine) for one in every):
         found["parameters"] = Certainty.MAYBE
     if len({one.kind for one in every}) == 1 and len(found) == 1 and machine.is_complete:
         found = dict.fromkeys(found, Certainty.YES)

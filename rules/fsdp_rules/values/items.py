@@ -20,6 +20,8 @@ class Items:
         self._keys: dict[Obj, list[Hashable]] = {}
         #: The containers whose elements are under keys, so that a loop over one gives these.
         self.dictionaries: set[Obj] = set()
+        #: Those that are modules themselves.
+        self.modules: set[Obj] = set()
         self._into: dict[Obj, list[Obj]] = {}
         #: What is done where nothing comes to be known of a key.
         self._waiting: list[tuple[int, Callable[[], None]]] = []

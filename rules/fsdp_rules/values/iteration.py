@@ -40,6 +40,10 @@ class Iteration:
         for _, cell in given.starred:
             self._store.watch(cell, lambda one: self._iterate(one, made))
 
+    def _modules(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._machine.items.modules.add(self._made(key, to))
+        self._same_elements(given, to, key)
+
     def _sorted(self, given: Arguments, to: int, key: Hashable) -> None:
         several = given._replace(positional=given.positional[-1:])
         self._by_key(several, given, key)

@@ -27,6 +27,7 @@ class ItemAccess(Protocol):
     """Reads and writes of ``x[key]``."""
 
     dictionaries: set[Obj]
+    modules: set[Obj]
 
     def cell(self, owner: Obj, key: Hashable) -> int: ...
     def all(self, owner: Obj) -> int: ...

@@ -41,6 +41,8 @@ class Methods:
         if owner.kind is Kind.LOADED:
             self._store.put(to, owner)
             return
+        if owner in self._machine.items.modules and table("model").get(name) in _GIVE_PARTS:
+            self._of_inner(table("model")[name], self._machine.items.all(owner), to)
         section = _SECTIONS.get(owner.kind)
         effect = table(section).get(name) if section is not None else None
         if effect is None or effect == "nothing":
@@ -70,11 +72,15 @@ class Methods:
         elif (effect := table("model").get(name, "")) in _GIVE_PARTS:
             held = self._store.cells()
             attributes.every(owner, held)
-            self._store.watch(held, lambda one: self._of_module(effect, one, to) if one.kind is Kind.MODEL else None)
+            self._of_inner(effect, held, to)
         elif name in table("model") and table("model")[name] == "first":
             self._store.put(to, owner)
         else:
             self._store.put(to, self._objects.open)
+
+    def _of_inner(self, effect: str, held: int, to: int) -> None:
+        """What a module gives of the sharded ones among those in it."""
+        self._store.watch(held, lambda one: self._of_module(effect, one, to) if one.kind is Kind.MODEL else None)
 
     def _of_module(self, effect: str, owner: Obj, to: int) -> None:
         since, parts = owner.since, self._parts
