@@ -4,8 +4,9 @@ python scripts/mutate.py --mutants 200 --seed 7
 python scripts/mutate.py --mutants 40 --only rules/fsdp_rules/loop
 
 Each change is made in a copy of the repository, where the tests most likely to notice it run first: those that are
-named after the file, then those that import it or name its rule, then all of its room. A test counts that fails with
-the change and passes without. What survives is a condition that no test of the room holds: read it, and add a test.
+named after the file, those that import it or name its rule, and those of what is built on it, then all of its part. A
+test counts that fails with the change and passes without. What survives is a condition that no test holds: read it,
+and add a test.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ PARTS = {
     "fsdp_migrate/verify": "tests/verify",
 }
 _PAIRS = ((ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
+#: A test may notice a change in what its subject imports, over so many modules.
+STEPS = 3
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = dict([*_PAIRS, *((right, left) for left, right in _PAIRS)])
 _TEST = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
@@ -48,7 +51,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(path: Path) -> Iterator[Mutant]:
-    """Every change of a condition in the file ``path`` that stands on one line."""
+    """Every change of a condition that stands on one line of the file ``path``."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         tests = [node.test] if isinstance(node, ast.If | ast.IfExp | ast.While) else []
         tests += node.ifs if isinstance(node, ast.comprehension) else []
@@ -66,24 +69,39 @@ def mutants(path: Path) -> Iterator[Mutant]:
                 yield Mutant(str(path.relative_to(ROOT)), old.lineno, old.col_offset, old.end_col_offset, text)
 
 
+def importers(path: str) -> dict[str, int]:
+    """The base names of the modules that import ``path``, each by how many steps away it is; its own is at 0."""
+    part = ROOT / next(part for part in PARTS if path.startswith(part))
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in part.rglob("*.py") if file.stem != "__init__"}
+    found, pending = {Path(path).stem: 0}, [Path(path).stem]
+    for stem in pending:
+        imports = re.compile(rf"^ *from [\w.]*\b{stem} import |^ *from [\w.]+ import .*\b{stem}\b", re.MULTILINE)
+        for name, text in texts.items():
+            if name not in found and found[stem] < STEPS and imports.search(text):
+                found[name] = found[stem] + 1
+                pending.append(name)
+    return found
+
+
 def tests_of(path: str) -> list[str]:
-    """The test files for ``path``, the most likely to notice a change of it first."""
+    """All test files of the part that ``path`` is in, the most likely to notice a change of it first."""
     part = next(part for part in PARTS if path.startswith(part))
-    stem = Path(path).stem.strip("_")
     module = Path(path).with_suffix("").as_posix().removeprefix("rules/").removeprefix("shim/").replace("/", ".")
     rule = re.search(r'^    id = "(FSDP\d+)"', (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
     room = Path(PARTS[part], *Path(path).relative_to(part).parts[:1]).as_posix()
+    steps = importers(path)
     ranked = []
     for file in sorted((ROOT / PARTS[part]).rglob("test_*.py")):
         text, name = file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()
+        subject = file.stem.removeprefix("test_")
         likely = (
-            4 * (stem in file.stem)
+            max((2 * (STEPS + 1 - far) for stem, far in steps.items() if stem.strip("_") == subject), default=0)
+            + 3 * (Path(path).stem.strip("_") in subject)
             + 3 * (module in text)
             + 2 * (rule is not None and rule[1] in text)
-            + (name.startswith(f"{room}/") or file.stem == "test_examples")
+            + name.startswith(f"{room}/")
         )
-        if likely or part != "rules/fsdp_rules":
-            ranked.append((-likely, name))
+        ranked.append((-likely, name))
     return [name for _, name in sorted(ranked)]
 
 
