@@ -11,6 +11,7 @@ from fsdp_rules.file.expressions import element_text, last_name, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.model.between import awaited_forwards, forwards_of
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.kept_gradients import kept_gradients
 from fsdp_rules.model.parameter_reads import parameter_reads
 from fsdp_rules.model.passes import end_of, kind_of, passes_in
@@ -89,6 +90,8 @@ def _fills(call: cst.Call) -> bool:
 
 
 def _is_optimizer(part: cst.BaseExpression, file: File) -> bool:
+    if value_of(part, file).optimizer is not Certainty.NO:
+        return True
     over = [file.code(loop.iter) for loop in loops_around(part, file) if file.code(loop.target) == file.code(part)]
     names = [last_name(part), *(text.rpartition(".")[2].strip("()[] ") for text in over)]
     if any(OPTIMIZER.search(name) or name in ("opts", "optims") for name in names):

@@ -63,7 +63,10 @@ def sources_of(file: File) -> list[bytes]:
 def has_units(wraps: list[Wrap], sources: list[bytes]) -> bool:
     """Whether models that ``wraps`` make may have units inside."""
     words = {word.arg for one in wraps for word in one.call.keywords}
-    inside = any(one.is_inner for one in wraps) or any(WRAPS_INSIDE.search(source) for source in sources)
+    # What a function that is given the constructor wraps may be a part.
+    inside = any(one.is_inner or not one.is_constructor for one in wraps) or any(
+        WRAPS_INSIDE.search(source) for source in sources
+    )
     named = None in words and any(POLICY.encode() in source for source in sources)
     return inside or named or POLICY in words
 

@@ -62,20 +62,30 @@ def load(net, path):
         """Loads in a file that saves what they would refuse."""
         if not isinstance(node, cst.Call) or not file.settings.raises_torch or file.resolved(node.func) != "torch.load":
             return
-        if "fsdp1" not in file.project.tree_flags or any(
-            one.star or key_of(one) == "weights_only" for one in node.args
-        ):
+        if "fsdp1" not in file.project.tree_flags or any(key_of(one) == "weights_only" for one in node.args):
             return
         saved = next(_pickled(file), None)
         if saved is None:
             return
+        refused = f"from torch 2.6 on torch.load refuses {file.code(saved)} by default"
+        given = next((one.value for one in node.args if one.star), None)
+        if given is not None:
+            if not _has_key(given, file):
+                text = f"assumes {file.code(given)} has weights_only=False: {refused}"
+                yield Diagnosis(node, Level.REVIEW, text, "give weights_only=False there if the file is trusted")
+            return
         yield Diagnosis(
             node,
             Level.REVIEW,
-            f"assumes this file is trusted: from torch 2.6 on torch.load refuses {file.code(saved)} by default",
+            f"assumes this file is trusted: {refused}",
             "save plain values (vars(args)) and load with weights_only=True where you can",
             edits=(Replace(node, lambda code: keyed_call(node, {"weights_only": "False"}, {}, code, file)),),
         )
+
+
+def _has_key(given: cst.BaseExpression, file: File) -> bool:
+    """Whether the dictionary ``given`` is written with ``weights_only`` in it."""
+    return "weights_only" in file.code(file.value(given))
 
 
 def _pickled(file: File) -> Iterator[cst.BaseExpression]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 IMPORTS = """\
 import torch
@@ -42,10 +43,14 @@ def test_a_load_that_asks_for_nothing(body: str) -> None:
     assert said(body, "FSDP313") == ["manual"]
 
 
+def test_a_gathered_state_of_a_fresh_optimizer_has_its_keys_from_now_on() -> None:
+    body = "dcp.load({'optimizer': FSDP.optim_state_dict(model, optimizer)}, checkpoint_id=path)"
+    assert said(body, "FSDP313") == ["review"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        "dcp.load({'optimizer': FSDP.optim_state_dict(model, optimizer)}, checkpoint_id=path)",
         "dcp.load({'model': model.state_dict()}, checkpoint_id=path)",
         "state = {}\nstate['model'] = model.state_dict()\ndcp.load(state, checkpoint_id=path)",
         "state = {}\nfill(state)\ndcp.load(state, checkpoint_id=path)",
@@ -91,11 +96,18 @@ def test_a_load_that_tells_what_it_skips(body: str) -> None:
     assert said(f"{OPTIONS}\n{body}", "FSDP314") == []
 
 
-def test_missing_keys_that_are_read_are_empty_from_now_on() -> None:
-    source = IMPORTS + "    {}model.load_state_dict(torch.load(path), strict={})\n"
-    for before, strict, told in [("", "False", False), ("keys = ", "False", True), ("keys = ", "True", False)]:
-        messages = [found.message for found in findings(source.format(before, strict)) if found.rule == "FSDP309"]
-        assert len(messages) == 1 and ("the returned missing_keys" in messages[0]) is told
+@pytest.mark.parametrize(
+    ("call", "listed"),
+    [
+        ("model.load_state_dict(torch.load(path), strict=False)", False),
+        ("keys = model.load_state_dict(torch.load(path), strict=False)\n    print(keys.missing_keys)", True),
+        ("keys = model.load_state_dict(torch.load(path), strict=True)\n    print(keys.missing_keys)", False),
+    ],
+)
+def test_missing_keys_are_listed_where_they_are_read(call: str, listed: bool) -> None:
+    result = rewrite(f"{IMPORTS}    {call}\n")
+    assert isinstance(result, Changed)
+    assert (b"_replace(missing_keys=" in result.source) is listed
 
 
 def test_loads_outside_of_fsdp1_projects() -> None:
