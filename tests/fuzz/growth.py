@@ -22,8 +22,6 @@ REPEATED = 12
 #: How much more a third part of a file may cost than the second did. With costs of a n + b n², equal parts cost
 #: a + b, a + 3 b and a + 5 b, so that what is purely quadratic gives 5 / 3, and what is linear 1.
 MOST = 1.12
-#: The same for passes and wraps: what asks whether a backward comes between looks at every pass above, each time.
-MOST_LOOKING_BACK = 1.4
 #: Bytes of memory for each byte of a file, at most, beyond what any file takes.
 BYTES_PER_BYTE = 1000
 
@@ -76,7 +74,7 @@ def repeated(text: str, times: int) -> bytes:
     return (HEAD + "\n".join(text.replace("@I", str(number)) for number in range(times)) + "\n").encode()
 
 
-def hold(data: bytes, bound: float = MOST) -> None:
+def hold(data: bytes) -> None:
     """The work on a file whose parts are all ``data`` grows as its length does; an AssertionError says where not."""
     text = data.decode()
     sources = [repeated(text, REPEATED * times) for times in (1, 2, 3)]
@@ -84,6 +82,6 @@ def hold(data: bytes, bound: float = MOST) -> None:
         return
     rewritten(sources[0])
     first, second, third = (calls(lambda source=source: rewritten(source)) for source in sources)
-    assert third - second <= bound * (second - first), (
+    assert third - second <= MOST * (second - first), (
         f"{REPEATED} more parts cost {second - first} calls, and the next {third - second}:\n{text}"
     )

@@ -23,8 +23,7 @@ out = model_@I(x)
 for p in model_@I.parameters():
     p.data.mul_(2)
 model_@I.zero_grad()
-""",
-        growth.MOST_LOOKING_BACK,
+"""
     )
 
 
@@ -32,7 +31,7 @@ def test_the_work_on_wraps_grows_with_their_number() -> None:
     few, more, most = (
         growth.calls(lambda count=count: rewritten(wrapping_source(count).encode())) for count in (30, 60, 90)
     )
-    assert most - more <= growth.MOST_LOOKING_BACK * (more - few)
+    assert most - more <= growth.MOST * (more - few)
 
 
 def test_memory_is_within_a_factor_of_the_file() -> None:

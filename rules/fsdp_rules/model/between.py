@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 
 import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
-from fsdp_rules.model.passes import begins_backward, end_of, excludes, kind_of, last_passes, passes_in
+from fsdp_rules.model.passes import (
+    Event,
+    begins_backward,
+    end_of,
+    excludes,
+    kind_of,
+    last_passes,
+    pass_ends,
+    passes_in,
+)
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.entered import Pass
 from fsdp_rules.project.project import Certainty
@@ -24,29 +36,49 @@ def awaited_forwards(place: cst.CSTNode, file: File) -> list[cst.Call] | None:
     Empty where callers of the function around ``place`` run them.
     """
     owner, start = file.function(place) or file.module, end_of(file.statement(place), file)
-    events = [event for event in passes_in(owner, file) if not excludes(event.call, place, file)]
+    events = passes_in(owner, file)
+    number = bisect_right(pass_ends(owner, file), start)
     entered, scope = file.project.entered, file.scope(place)
-    before = [event for event in events if end_of(event.call, file) <= start and event.call is not place]
-    ran = [event.call for event in before if Pass.FORWARD in event.passes]
-    last = max((end_of(event.call, file) for event in before if event.passes == {Pass.BACKWARD}), default=(0, 0))
-    above = [call for call in ran if end_of(call, file) > last]
-    below = next((one for one in events if end_of(one.call, file) > start and Pass.BACKWARD in one.passes), None)
+    backwards = _backwards(owner, file)
+    rest = backwards[bisect_right(backwards, start, key=lambda one: end_of(one, file)) :]
+    below = next((call for call in rest if not excludes(call, place, file)), None)
     if below is None:
         if not entered.before_backward(file.path, scope):
             return None
-        if above:
-            return above
-        return [] if entered.after_forward(file.path, scope) else None
-    if kind_of(below.call, file) is not Pass.BACKWARD:
-        runs = begins_backward(below.call, file) and Pass.FORWARD in last_passes(place, file)
-        return above if runs else None
-    read = set(_operands(below.call, file))
-    awaited = [call for call in ran if read & _results_of(call, place, below.call, file)]
-    if awaited:
-        return awaited
+        above = _since_backward(events[:number], place, file)
+        return above or ([] if entered.after_forward(file.path, scope) else None)
+    if kind_of(below, file) is not Pass.BACKWARD:
+        runs = begins_backward(below, file) and Pass.FORWARD in last_passes(place, file)
+        return _since_backward(events[:number], place, file) if runs else None
+    awaited = _read_by_backwards(owner, file).get(below, frozenset())
+    ran = [one for one in awaited if one is not owner and _runs_before(one, place, start, file)]
+    if ran:
+        return sorted((one for one in ran if isinstance(one, cst.Call)), key=lambda one: end_of(one, file))
     # What is handed in, or lies in the object, may be what a caller's forward gave.
-    handed = _results(_handed(owner, file), owner, place, below.call, file)
-    return [] if read & handed and entered.after_forward(file.path, scope) else None
+    return [] if owner in awaited and entered.after_forward(file.path, scope) else None
+
+
+@once
+def _backwards(owner: cst.CSTNode, file: File) -> list[cst.Call]:
+    """The calls in a function that may run a backward, in order."""
+    return [event.call for event in passes_in(owner, file) if Pass.BACKWARD in event.passes]
+
+
+def _since_backward(events: list[Event], place: cst.CSTNode, file: File) -> list[cst.Call]:
+    """The forwards among ``events``, all above ``place``, since the last that is a backward alone."""
+    found: list[cst.Call] = []
+    for event in reversed(events):
+        if event.call is place or excludes(event.call, place, file):
+            continue
+        if event.passes == {Pass.BACKWARD}:
+            break
+        if Pass.FORWARD in event.passes:
+            found.append(event.call)
+    return found[::-1]
+
+
+def _runs_before(call: cst.CSTNode, place: cst.CSTNode, start: tuple[int, int], file: File) -> bool:
+    return call is not place and end_of(call, file) <= start and not excludes(call, place, file)
 
 
 def forwards_of(calls: list[cst.Call], file: File) -> list[cst.BaseExpression]:
@@ -54,39 +86,49 @@ def forwards_of(calls: list[cst.Call], file: File) -> list[cst.BaseExpression]:
     return [call.func for call in calls if sharded(call.func, file).certainty is not Certainty.NO]
 
 
-def _results_of(call: cst.Call, place: cst.CSTNode, end: cst.Call, file: File) -> frozenset[str]:
-    """The names of what ``call`` has given, and of what is made of it up to ``end``."""
-    statement = file.statement(call)
-    if _is_cut(call, statement, file):
-        return frozenset()
-    found = _targets(statement, file)
-    # A method such as ``self.forward()`` leaves what it computes in the object.
-    if not found and file.code(call.func).startswith("self."):
-        found = frozenset(_stored(call, file))
-    return _results(found, statement, place, end, file)
-
-
-def _results(
-    names: frozenset[str], begin: cst.CSTNode, place: cst.CSTNode, end: cst.Call, file: File
-) -> frozenset[str]:
-    """``names``, and those that are made of them between ``begin`` and ``end``, as far as they still mean that."""
-    found = set(names)
-    owner = file.function(place) or file.module
-    after = end_of(begin, file) if begin is not owner else (0, 0)
-    backwards = [one.call for one in passes_in(owner, file) if kind_of(one.call, file) is Pass.BACKWARD]
+@once
+def _read_by_backwards(owner: cst.CSTNode, file: File) -> dict[cst.Call, frozenset[cst.CSTNode]]:
+    """For each backward in a function the forwards that gave what it reads; ``owner`` stands for those of callers."""
+    events = passes_in(owner, file)
+    forwards = [event.call for event in events if Pass.FORWARD in event.passes]
+    backwards = [event.call for event in events if kind_of(event.call, file) is Pass.BACKWARD]
+    started: dict[tuple[int, int], list[tuple[cst.Call, frozenset[str]]]] = defaultdict(list)
+    for call in forwards:
+        statement = file.statement(call)
+        if not _is_cut(call, statement, file):
+            started[end_of(statement, file)].append((call, _given_by(call, statement, file)))
     steps: list[cst.Assign | cst.AugAssign | cst.Call] = [*file.inside(owner, cst.Assign), *backwards]
     steps += file.inside(owner, cst.AugAssign)
+    waiting = sorted(started, reverse=True)
+    held: dict[str, frozenset[cst.CSTNode]] = {name: frozenset({owner}) for name in _handed(owner, file)}
+    found: dict[cst.Call, frozenset[cst.CSTNode]] = {}
     for step in sorted(steps, key=lambda one: end_of(one, file)):
-        if not after < end_of(step, file) < end_of(end, file):
-            continue
+        while waiting and waiting[-1] < end_of(step, file):
+            _begin(started[waiting.pop()], held)
         if isinstance(step, cst.Call):
+            read = {*_operands(step, file)}
+            found[step] = frozenset().union(*(held.get(name, ()) for name in read))
             # A backward frees the graph that it has gone through.
-            found -= set(_operands(step, file))
-        elif found & set(_texts(step.value, file)) and not _is_cut(None, step, file):
-            found |= _targets(step, file)
-        elif isinstance(step, cst.Assign):
-            found -= _targets(step, file)
-    return frozenset(found)
+            for name in read:
+                held.pop(name, None)
+            continue
+        uncut = not _is_cut(None, step, file)
+        flows = frozenset().union(*(held.get(name, ()) for name in _texts(step.value, file)) if uncut else ())
+        for name in _targets(step, file):
+            held[name] = flows | held.get(name, frozenset()) if isinstance(step, cst.AugAssign) else flows
+    return found
+
+
+def _begin(started: list[tuple[cst.Call, frozenset[str]]], held: dict[str, frozenset[cst.CSTNode]]) -> None:
+    for call, names in started:
+        for name in names:
+            held[name] = held.get(name, frozenset()) | {call}
+
+
+def _given_by(call: cst.Call, statement: cst.CSTNode, file: File) -> frozenset[str]:
+    """The names that ``call`` gives a result; a method such as ``self.forward()`` leaves it in the object."""
+    found = _targets(statement, file)
+    return found if found or not file.code(call.func).startswith("self.") else frozenset(_stored(call, file))
 
 
 def _operands(call: cst.Call, file: File) -> Iterator[str]:

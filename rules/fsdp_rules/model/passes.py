@@ -82,7 +82,8 @@ def last_passes(
         # The rest of the loop's body ran in the round before, whatever stands above the loop ran before the first.
         _collect([entry for entry in inside if _position(entry[0], file) > start], place, file, found)
         start = first
-    if not _collect([entry for entry in events if end_of(entry[0], file) <= start], place, file, found):
+    ends = pass_ends(owner, file) if given is None else [end_of(entry[0], file) for entry in events]
+    if not _collect(events[: bisect_right(ends, start)], place, file, found):
         found.add(Pass.UNKNOWN)
         if not made_here and file.project.entered.after_forward(file.path, file.scope(place)):
             found.add(Pass.FORWARD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 import libcst as cst
 
@@ -61,12 +62,22 @@ def runs_without_graph(model: cst.BaseExpression, file: File) -> bool:
     text = file.code(model)
     if text in _frozen(file.module, file):
         return True
-    calls = [call for call in file.nodes(cst.Call) if file.code(call.func) == text]
+    calls = _calls(file.module, file).get(text, [])
     if isinstance(model, cst.Attribute):
         # Others call what an object has by a name of theirs for the object.
-        asked = [call for call in file.nodes(cst.Call) if isinstance(call.func, cst.Attribute)]
-        calls += [call for call in asked if last_name(call.func) == model.attr.value]
+        calls = [*calls, *_calls(file.module, file).get(f".{model.attr.value}", [])]
     return bool(calls) and all(_is_without_graph(call, file) for call in calls)
+
+
+@once
+def _calls(module: cst.Module, file: File) -> dict[str, list[cst.Call]]:
+    """The calls of the file by what they call, those of attributes by ``.`` and the last name, too."""
+    found: dict[str, list[cst.Call]] = defaultdict(list)
+    for call in file.inside(module, cst.Call):
+        found[file.code(call.func)].append(call)
+        if isinstance(call.func, cst.Attribute):
+            found[f".{last_name(call.func)}"].append(call)
+    return found
 
 
 @once

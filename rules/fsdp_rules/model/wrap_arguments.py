@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -46,7 +47,7 @@ def given(model: cst.BaseExpression, flag: str, names: tuple[str, ...], file: Fi
     path, line = origin
     tree = parsed(file.project.sources[path])
     aliases = file.project.aliases(path)
-    at_line = [node for node in walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
+    at_line = _calls_by_line(file.project.sources[path]).get(line, [])
     # A partial, or a function of the project, gives what is not written here.
     calls = [node for node in at_line if expand(ast.unparse(node.func), aliases).endswith(f".{CONSTRUCTOR}")]
     found = [keyword for call in calls for keyword in call.keywords]
@@ -73,10 +74,19 @@ def placed_wrap_of(text: str, scope: str, file: File) -> tuple[str, ast.Call] | 
         return None
     path, line = origin
     aliases = file.project.aliases(path)
-    calls = [node for node in walk(parsed(file.project.sources[path])) if isinstance(node, ast.Call)]
-    found = [node for node in calls if node.lineno == line]
+    found = _calls_by_line(file.project.sources[path]).get(line, [])
     wraps = (one for one in found if expand(ast.unparse(one.func), aliases).endswith(f".{CONSTRUCTOR}"))
     return next(((path, one) for one in wraps), None)
+
+
+@lru_cache(maxsize=32)
+def _calls_by_line(source: bytes) -> dict[int, list[ast.Call]]:
+    """The calls of a file by the lines that they begin in."""
+    found: dict[int, list[ast.Call]] = defaultdict(list)
+    for node in walk(parsed(source)):
+        if isinstance(node, ast.Call):
+            found[node.lineno].append(node)
+    return found
 
 
 def _value(value: ast.expr, line: int, model: str, tree: ast.Module, file: File) -> Given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -57,11 +58,8 @@ def early_groups(call: cst.Call, file: File) -> list[EarlyGroups]:
     # What the call is told to ignore stays as it is.
     given = {dotted(one) for kind in (cst.Name, cst.Attribute) for one in file.inside(call, kind)}
     found: dict[cst.CSTNode, EarlyGroups] = {}
-    for built in file.nodes(cst.Call):
-        if file.scope(built) != scope or file.span(built).line <= line:
-            continue
-        parameters = parameters_of(built, file)
-        if parameters is None or parameters is built:
+    for built, parameters in _given_parameters(file.module, file).get(scope, ()):
+        if file.span(built).line <= line:
             continue
         for name, statement in _collected(parameters, call, file, DEEP):
             model = _model(statement, call, file)
@@ -81,6 +79,17 @@ def early_groups(call: cst.Call, file: File) -> list[EarlyGroups]:
                 untrained(call) if file.fsdp1(call.func) == FSDP else "",
             )
     return list(found.values())
+
+
+@once
+def _given_parameters(module: cst.Module, file: File) -> dict[str, list[tuple[cst.Call, cst.BaseExpression]]]:
+    """The calls of each scope that are given parameters, and what they are given."""
+    found: dict[str, list[tuple[cst.Call, cst.BaseExpression]]] = defaultdict(list)
+    for built in file.nodes(cst.Call):
+        parameters = parameters_of(built, file)
+        if parameters is not None and parameters is not built:
+            found[file.scope(built)].append((built, parameters))
+    return found
 
 
 def _collected(node: cst.CSTNode, call: cst.Call, file: File, depth: int) -> Iterator[tuple[str, cst.CSTNode]]:
