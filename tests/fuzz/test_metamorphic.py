@@ -40,18 +40,23 @@ def recorded(rule: Rule, names: list[str]) -> dict[str, int]:
     return {name: RECORDED[name][rule.id] for name in names if rule.id in RECORDED.get(name, {})}
 
 
+def more(rule: Rule, names: list[str]) -> dict[str, int]:
+    """Where ``rule`` is silent about more programs than the record says."""
+    known = recorded(rule, names)
+    return {name: count for name, count in silent(rule, names).items() if count > known.get(name, 0)}
+
+
 @pytest.mark.parametrize(
     ("rule", "names"), [pytest.param(rule, drawn(position), id=rule.id) for position, rule in enumerate(RULES)]
 )
 def test_no_rule_is_lost_in_the_transformations_drawn_for_it(rule: Rule, names: list[str]) -> None:
-    known = recorded(rule, names)
-    assert {name: count for name, count in silent(rule, names).items() if count > known.get(name, 0)} == {}
+    assert more(rule, names) == {}
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_the_record_has_the_losses_of_all_transformations(rule: Rule) -> None:
-    assert silent(rule, [*NAMES]) == recorded(rule, [*NAMES])
+def test_no_rule_is_lost_in_any_transformation(rule: Rule) -> None:
+    assert more(rule, [*NAMES]) == {}
 
 
 def test_every_transformation_is_drawn_for_some_rule_that_it_changes() -> None:
