@@ -37,6 +37,8 @@ _PAIRS = ((ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn), (ast.Lt
 #: A test may notice a change in what its subject imports, over so many modules.
 STEPS = 3
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = dict([*_PAIRS, *((right, left) for left, right in _PAIRS)])
+#: No answer: an endless loop, or a machine with other work. It counts as a survivor, to be read.
+SLOW = "it takes too long"
 _TEST = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -134,7 +136,7 @@ def run(copied: Path, tests: Sequence[str], seconds: float) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "it takes too long"
+        return SLOW
     said = _TEST.search(done.stdout.decode(errors="replace"))
     return "" if done.returncode in (0, 5) else said[1] if said else f"pytest ends with {done.returncode}"
 
@@ -158,7 +160,7 @@ def main() -> int:
         shutil.copytree(ROOT, copied, ignore=left_out, symlinks=True)
         for number, mutant in enumerate(drawn, start=1):
             found = noticed(mutant, copied, options.seconds)
-            if not found:
+            if found in ("", SLOW):
                 survivors.append(mutant)
             print(f"{number}. {mutant.path}:{mutant.line} {mutant.text}: {found or 'SURVIVES'}", flush=True)
     print(f"{len(drawn) - len(survivors)} of {len(drawn)} changes are noticed, drawn from {len(every)}; survivors:")
