@@ -111,7 +111,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "pipeline": {"configs", "tree"},
         "check": {"checkpoints", "pipeline", "tree"},
         "report": {"check", "checkpoints", "configs", "pipeline", "tree"},
-        "verify": {"pipeline", "report", "tree"},
+        "verify": {"checkpoints", "pipeline", "report", "tree"},
         "trace": {"report", "tree", "verify"},
         "migration": {"pipeline", "report", "trace", "tree", "verify"},
         "lsp": {"check", "pipeline", "report", "tree"},

@@ -29,6 +29,8 @@ only the environment brings in: nothing of the program changes, and torch is nee
     fsdp-migrate verify --before-dir OLD --after-dir NEW -- CMD
   a commit against the working tree:
     fsdp-migrate verify --before-ref v1.2 -- CMD
+  a run that resumes from what the old code has saved, on as many ranks or others:
+    fsdp-migrate verify --resume 3 --resume-with 'torchrun ... train.py --resume out' -- torchrun ... train.py
   only record, with any launcher, and only compare:
     fsdp-migrate verify record OUT -- CMD
     fsdp-migrate verify compare OUT1 OUT2
@@ -110,6 +112,14 @@ def verify() -> None:
     help="Where the two differ, run after again, each module fed the inputs that "
     "it had before: what differs then, differs by itself (implies --deep).",
 )
+@click.option(
+    "--resume",
+    type=click.IntRange(min=1),
+    metavar="STEP",
+    help="Stop the run before after STEP, when it has saved, and let the run after go on from that.",
+)
+@click.option("--save-with", metavar="CMD", help="How to start the run that saves, where it is another command.")
+@click.option("--resume-with", metavar="CMD", help="How to start the run that resumes, where it is another command.")
 @_recording_options
 def run(
     command: tuple[str, ...],
@@ -125,16 +135,21 @@ def run(
     link: tuple[str, ...],
     tolerance: float | None,
     feed: bool,
+    resume: int | None,
+    save_with: str | None,
+    resume_with: str | None,
     steps: int,
     seed: int | None,
     deep: int,
     timeout: float | None,
 ) -> int:
     """Run before and after, and compare."""
-    from fsdp_migrate.verify.comparison import Recorded, Wanted, verify
+    from fsdp_migrate.verify.comparison import verify
     from fsdp_migrate.verify.recording.recording import BadRecording
     from fsdp_migrate.verify.report.runs_progress import shown
+    from fsdp_migrate.verify.resuming import resume as run_resumed
     from fsdp_migrate.verify.runs.launch import CannotRun
+    from fsdp_migrate.verify.runs.sides import Recorded, Wanted
 
     files = [_report_file(name) for name in report]
     if (before is None) != (after is None) or (before_dir is None) != (after_dir is None):
@@ -143,7 +158,11 @@ def run(
         raise click.UsageError("name the command that starts the training, after --")
     if before is not None and command:
         raise click.UsageError("give the command once: after --, or as --before and --after")
+    if resume is None and (save_with is not None or resume_with is not None):
+        raise click.UsageError("--save-with and --resume-with go with --resume, which says after which step")
     commands = tuple(tuple(shlex.split(c)) for c in (before, after) if c is not None) or (command, command)
+    if resume_with is not None:
+        commands = (commands[0], tuple(shlex.split(resume_with)))
     wanted = Wanted(
         before=commands[0], after=commands[1], in_place=before is not None and before_dir is None, to=to,
         before_dir=before_dir, after_dir=after_dir, before_ref=before_ref, link=link, repeat=repeat,
@@ -151,7 +170,11 @@ def run(
     )  # fmt: skip
     with shown() as progress:
         try:
-            verdict = verify(wanted, progress)
+            if resume is None:
+                verdict = verify(wanted, progress)
+            else:
+                saving = tuple(shlex.split(save_with)) if save_with is not None else wanted.before
+                verdict = run_resumed(wanted, resume, saving, progress)
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
     _show(verdict, files)

@@ -19,9 +19,10 @@ from fsdp_migrate.trace.evidence import Evidence
 from fsdp_migrate.trace.record import Trace, dumped, load
 from fsdp_migrate.trace.recorded import traced
 from fsdp_migrate.tree import git, writing
-from fsdp_migrate.verify.comparison import Recorded, Wanted, verify
+from fsdp_migrate.verify.comparison import verify
 from fsdp_migrate.verify.runs import trees
 from fsdp_migrate.verify.runs.launch import CannotRun
+from fsdp_migrate.verify.runs.sides import Recorded, Wanted
 from fsdp_rules.verdict.result import Changed, Unchanged
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ class Verdict:
     """``firsts``: the earliest difference of each question, in order. ``noise``: what was allowed for, in words.
 
     ``alone``: modules that differ though they were fed the inputs of the run before; None where nothing was fed.
+    ``resumed``: the step after which the run after went on from what the run before saved.
     """
 
     comparison: Comparison
@@ -28,6 +29,7 @@ class Verdict:
     noise: str = ""
     notes: tuple[str, ...] = field(default=())
     alone: tuple[Difference, ...] | None = None
+    resumed: int | None = None
 
     @property
     def first(self) -> Difference | None:

@@ -83,7 +83,7 @@ DEFECTS = (
     Defect("zeros", _SHARD_ROOT, f"{_SHARD_ROOT}; model.blocks[2].attn.qkv.weight.data.zero_()",
            (WEIGHTS, -1, "blocks.2.attn.qkv.weight"), "not-loaded"),
     Defect("optimizer not resumed", 'load_optimizer(model, optimizer, checkpoint["optimizer"])', "pass",
-           ("optimizer settings", 0, "tok.weight"), "not-resumed", resumed=True),
+           ("initial optimizer state", -1, "tok.weight"), "not-resumed", resumed=True),
     Defect("model not resumed", 'model.load_state_dict(checkpoint["model"])', "pass", (WEIGHTS, -1, "tok.weight"),
            None, resumed=True),
     Defect("same data on all ranks", "sample_batch(step, micro, dist.get_rank()", "sample_batch(step, micro, 0",

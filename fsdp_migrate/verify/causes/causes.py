@@ -13,8 +13,9 @@ from fsdp_migrate.verify.causes.gradients import (
     OtherDivisor,
     SharedInput,
 )
-from fsdp_migrate.verify.causes.optimizer import NotResumed, OtherGroups, OtherSetting, SharedMoments, StaleOptimizer
+from fsdp_migrate.verify.causes.optimizer import OtherGroups, OtherSetting, SharedMoments, StaleOptimizer
 from fsdp_migrate.verify.causes.precision import BufferDtype, InputDtype, OtherReduceDtype, ParamDtype
+from fsdp_migrate.verify.causes.resume import RESUMING, NotResumed
 from fsdp_migrate.verify.causes.structure import InNoUnit, MissingUnit, OtherMesh, OtherReshard, Untied
 from fsdp_migrate.verify.causes.weights import InitialisedLater, NotLoaded, ReplicasApart
 from fsdp_migrate.verify.compare.compare import Comparison
@@ -55,4 +56,6 @@ CAUSES: tuple[Cause, ...] = (
 
 def name_cause(comparison: Comparison, first: Difference) -> Named | None:
     """The cause of the difference that decides, or None where it cannot be told."""
-    return next((named for cause in CAUSES if (named := cause.named(comparison, first)) is not None), None)
+    return next(
+        (named for cause in (*RESUMING, *CAUSES) if (named := cause.named(comparison, first)) is not None), None
+    )

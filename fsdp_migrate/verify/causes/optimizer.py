@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from fsdp_migrate.verify.causes.cause import Cause, at_step, name_of, steps_of
+from fsdp_migrate.verify.causes.cause import Cause, at_step, name_of
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
-from fsdp_migrate.verify.recording.recording import Recording, Step
-from fsdp_migrate.verify.recording.value import Value
-
-#: The last digit of float32, to which each element of a moment is rounded in a step, and how many of them are allowed.
-_DIGIT, _SURE = 2.0**-23, 8
+from fsdp_migrate.verify.compare.gap import state_gap
 
 
 class OtherGroups(Cause):
@@ -47,33 +42,6 @@ class OtherSetting(Cause):
         return f"{first.what} of {name} is {first.before} before and {first.after} after"
 
 
-class NotResumed(Cause):
-    """The run before goes on from a checkpoint, the run after starts its optimizer from scratch."""
-
-    name, rule = "not-resumed", "FSDP313"
-    cure = "Fill the template with get_optimizer_state_dict before dcp.load, and check what was loaded."
-
-    def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question not in (Question.INITIAL_WEIGHTS, Question.SETTINGS, Question.STATE) or first.event > 0:
-            return None
-        before, after = (_first_count(side) for side in (comparison.before, comparison.after))
-        if before is None or after is None or not before > after == 1:
-            return None
-        return f"the optimizer continues at step {before:g} before and at step 1 after: resumed from an empty template"
-
-
-def _first_count(recording: Recording) -> float | None:
-    """The step count in the optimizer's state after the first recorded step."""
-    states: Mapping[str, Mapping[str, Any]] = recording.steps[0].state if recording.steps else {}
-    for state in states.values():
-        count = state.get("step")
-        if isinstance(count, tuple) and count[0] is not None:
-            return count[0].scalar  # type: ignore[no-any-return]
-        if isinstance(count, (int, float)):
-            return float(count)
-    return None
-
-
 class StaleOptimizer(Cause):
     """The optimizer holds tensors that are no longer the model's parameters, or not all that are trained."""
 
@@ -95,50 +63,31 @@ class StaleOptimizer(Cause):
 
 
 class SharedMoments(Cause):
-    """The run before steps with a first moment that has the values of the second: FSDP1 loaded both from one tensor.
-
-    What the moments were before a step follows from what they are after it and from the gradient: sums are linear.
-    """
+    """The run before goes on from a state that has the values of another one: FSDP1 loaded both from one tensor."""
 
     name, rule = "shared-moments", "FSDP407"
     cure = "Compare with offload_to_cpu=False in FSDP1's optimizer state dict: the run after loads both as they were."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
-        if first.question is not Question.STATE or first.what != "exp_avg":
+        if first.question is not Question.INITIAL_STATE or not first.what:
             return None
-        before, after = steps_of(comparison, first)
-        moved = [found.name for found in at_step(comparison, Question.STATE, first) if found.what == first.what]
-        lost = {name: _is_shared(comparison.before, before, name) for name in moved}
-        kept = [_is_shared(comparison.after, after, comparison.pairs.keys.get(name, name)) for name in moved]
-        names = [name for name, shared in lost.items() if shared]
-        if not names or False in lost.values() or True in kept:
+        sides = [side.optimizers[first.optimizer].state for side in (comparison.before, comparison.after)]
+        moved = [d.name for d in comparison.tally.of(first.question) if d.what == first.what]
+        twins = {name: _twin(sides[0].get(name, {}), first.what) for name in moved}
+        kept = [_twin(sides[1].get(comparison.pairs.keys.get(name, name), {}), first.what) for name in moved]
+        other = twins[first.name]
+        if other is None or None in twins.values() or any(kept):
             return None
         return (
-            f"exp_avg of {name_of(comparison, *names)} has the values of exp_avg_sq before: FSDP1's state with "
+            f"{first.what} of {name_of(comparison, *moved)} has the values of {other} before: FSDP1's state with "
             "offload_to_cpu=True is one tensor for both on the CPU"
         )
 
 
-def _is_shared(recording: Recording, step: Step, key: str) -> bool | None:
-    """Whether both moments of a parameter had the same values before this step; None where it cannot be told."""
-    groups = recording.optimizers[step.optimizer].groups
-    settings = next((own for names, own in zip(groups, step.settings, strict=False) if key in names), {})
-    first, second = (_whole(step.state.get(key, {}).get(name)) for name in ("exp_avg", "exp_avg_sq"))
-    gradient = _whole(step.grads.get(key))
-    betas = settings.get("betas")
-    if first is None or second is None or gradient is None or not isinstance(betas, list) or not all(betas):
+def _twin(states: Mapping[str, Any], what: str) -> str | None:
+    """The other state of a parameter that has the same elements, where those are no zeros."""
+    mine = states.get(what)
+    if not isinstance(mine, tuple) or all(copy is None or copy.is_zero for copy in mine):
         return None
-    decoupled = settings.get("decoupled_weight_decay", recording.optimizers[step.optimizer].name == "AdamW")
-    if settings.get("weight_decay") and not decoupled:
-        # What the moments are made of is not the recorded gradient alone.
-        return None
-    sign = -1.0 if settings.get("maximize") else 1.0
-    one = (first.total - (1 - betas[0]) * sign * gradient.total) / betas[0]
-    two = (second.total - (1 - betas[1]) * gradient.l2**2) / betas[1]
-    greatest = first.greatest / betas[0] + second.greatest / betas[1]
-    rounding = _SURE * _DIGIT * math.sqrt(max(first.numel, 1)) * greatest
-    return None if abs(two) <= rounding else abs(one - two) <= rounding
-
-
-def _whole(state: Any) -> Value | None:
-    return state[0] if isinstance(state, tuple) else None
+    alike = (name for name, value in states.items() if name != what and state_gap(mine, value) is None)
+    return next(alike, None)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fsdp_migrate.verify.compare.difference import NORM_ROUNDING, Difference, Question, Tally
-from fsdp_migrate.verify.compare.gap import Gap, copies_gap, describe, gap
+from fsdp_migrate.verify.compare.gap import Gap, copies_gap, gap, state_gap
 from fsdp_migrate.verify.compare.pairs import Pairs, pair
 from fsdp_migrate.verify.compare.setup import environment_differences, unit_differences
 from fsdp_migrate.verify.recording.recording import Call, Forward, OfRank, Recording, Step
@@ -21,6 +20,9 @@ Allowance = Callable[[Question, int, str], float]
 def nothing_allowed(question: Question, event: int, subject: str) -> float:
     """Bit for bit."""
     return 0.0
+
+
+_LATER = {Question.INITIAL_WEIGHTS: Question.WEIGHTS, Question.INITIAL_STATE: Question.STATE}
 
 
 class Comparison:
@@ -65,6 +67,7 @@ class Comparison:
         self._seen |= fresh.keys()
         event, self._event = self._event, self._event or -1
         self._parameters(Question.INITIAL_WEIGHTS, -1, 0, fresh, second.weights)
+        self._state(Question.INITIAL_STATE, -1, number, first.state, second.state)
         self._event = event
 
     def _missing(self, question: Question, step: int, key: str, text: str, here: bool) -> None:
@@ -83,7 +86,7 @@ class Comparison:
         if clipped:
             self._parameters(Question.CLIPPED_GRADIENTS, step, number, first.grads, second.grads)
         self._settings(step, number, first, second)
-        self._state(step, number, first.state, second.state)
+        self._state(Question.STATE, step, number, first.state, second.state)
         self._parameters(Question.WEIGHTS, step, number, first.weights, second.weights)
 
     def _rank(self, step: int, number: int, rank: int, one: OfRank, two: OfRank) -> None:
@@ -165,32 +168,34 @@ class Comparison:
                     before, after = repr(settings[name]), repr(others[name])
                     self._add(Question.SETTINGS, step, number, key, None, None, before, after, name)
 
-    def _state(self, step: int, number: int, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    def _state(
+        self, question: Question, step: int, number: int, first: Mapping[str, Any], second: Mapping[str, Any]
+    ) -> None:
         back = {after: before for before, after in self.pairs.keys.items()}
         for key in second:
             if back.get(key, key) not in first:
-                self._add(Question.STATE, step, number, back.get(key, key), None, None, "None", "present")
+                self._add(question, step, number, back.get(key, key), None, None, "None", "present")
         for key, states in first.items():
             others = second.get(self.pairs.keys.get(key, key))
             if others is None:
-                self._add(Question.STATE, step, number, key, None, None, "present", "None")
+                self._add(question, step, number, key, None, None, "present", "None")
                 continue
             for name in sorted(states.keys() ^ others.keys()):
                 texts = ("present", "None") if name in states else ("None", "present")
-                self._add(Question.STATE, step, number, key, None, None, *texts, name)
+                self._add(question, step, number, key, None, None, *texts, name)
             for name in sorted(states.keys() & others.keys()):
-                self.tally.count(Question.STATE)
-                share = self._share(Question.STATE, key, name, states[name])
-                found = _plain_gap(_copies(states[name]), _copies(others[name]))
+                self.tally.count(question)
+                share = self._share(question, key, name, states[name])
+                found = state_gap(states[name], others[name])
                 if found is not None:
-                    self._add(Question.STATE, step, number, key, found, what=name, share=share)
+                    self._add(question, step, number, key, found, what=name, share=share)
 
     def _share(self, question: Question, key: str, what: str, value: Any) -> float:
         """The greatest magnitude in a tensor over the greatest that it has had: noise is of that size.
 
         A bias of one element that happens to be near zero has the noise of what it was before.
         """
-        of = Question.WEIGHTS if question is Question.INITIAL_WEIGHTS else question, key, what
+        of = _LATER.get(question, question), key, what
         copies = value if isinstance(value, tuple) else ()
         now = max((copy.greatest for copy in copies if copy is not None and not copy.nonfinite), default=0.0)
         most = self._greatest[of] = max(self._greatest.get(of, 0.0), now)
@@ -234,30 +239,6 @@ class Comparison:
                 self.tally.rounded += question is Question.NORM
                 return
         self.tally.add(seen)
-
-
-def _copies(value: Any) -> Any:
-    if isinstance(value, tuple) and len(value) == 1 and value[0] is not None and value[0].scalar is not None:
-        return value[0].scalar
-    return value
-
-
-def _plain_gap(one: Any, two: Any) -> Gap | None:
-    if isinstance(one, tuple) and isinstance(two, tuple):
-        return copies_gap(one, two)
-    if one == two:
-        return None
-    texts = [describe(side[0]) if isinstance(side, tuple) else repr(side) for side in (one, two)]
-    return Gap(_relative(one, two), None, None, *texts)
-
-
-def _relative(one: Any, two: Any) -> float:
-    """Of two tensors of one element; counts, which are whole numbers, have no rounding."""
-    if not (isinstance(one, float) and isinstance(two, float) and math.isfinite(one) and math.isfinite(two)):
-        return math.inf
-    if one.is_integer() and two.is_integer():
-        return math.inf
-    return abs(one - two) / max(abs(one), abs(two))
 
 
 def _clean(key: str) -> str:

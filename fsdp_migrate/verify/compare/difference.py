@@ -15,17 +15,18 @@ class Question(IntEnum):
     DATA = 1
     INITIAL_WEIGHTS = 2
     INITIAL_BUFFERS = 3
-    UNITS = 4
-    FORWARD = 5
-    LOSS = 6
-    LOCAL_GRADIENTS = 7
-    GRADIENTS = 8
-    NORM = 9
-    CLIPPED_GRADIENTS = 10
-    SETTINGS = 11
-    STATE = 12
-    WEIGHTS = 13
-    BUFFERS = 14
+    INITIAL_STATE = 4
+    UNITS = 5
+    FORWARD = 6
+    LOSS = 7
+    LOCAL_GRADIENTS = 8
+    GRADIENTS = 9
+    NORM = 10
+    CLIPPED_GRADIENTS = 11
+    SETTINGS = 12
+    STATE = 13
+    WEIGHTS = 14
+    BUFFERS = 15
 
     @property
     def text(self) -> str:
@@ -38,6 +39,7 @@ _TEXTS = {
     Question.DATA: "data",
     Question.INITIAL_WEIGHTS: "initial weights",
     Question.INITIAL_BUFFERS: "initial buffers",
+    Question.INITIAL_STATE: "initial optimizer state",
     Question.UNITS: "units, dtypes and meshes",
     Question.FORWARD: "forward of modules",
     Question.LOSS: "loss",

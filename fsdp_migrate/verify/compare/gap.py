@@ -47,6 +47,32 @@ def copies_gap(before: Copies, after: Copies) -> Gap | None:
     return max(gaps, key=lambda found: found.relative, default=None)
 
 
+def state_gap(before: object, after: object) -> Gap | None:
+    """As :func:`copies_gap`, for what an optimizer keeps, which may be a number: of Python, or a tensor of one."""
+    one, two = _number(before), _number(after)
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        return copies_gap(one, two)
+    if one == two:
+        return None
+    texts = [describe(side[0]) if isinstance(side, tuple) else repr(side) for side in (one, two)]
+    return Gap(_apart(one, two), None, None, *texts)
+
+
+def _number(value: object) -> object:
+    if isinstance(value, tuple) and len(value) == 1 and value[0] is not None and value[0].scalar is not None:
+        return value[0].scalar
+    return value
+
+
+def _apart(one: object, two: object) -> float:
+    """Of two tensors of one element; counts, which are whole numbers, have no rounding."""
+    if not (isinstance(one, float) and isinstance(two, float) and math.isfinite(one) and math.isfinite(two)):
+        return math.inf
+    if one.is_integer() and two.is_integer():
+        return math.inf
+    return abs(one - two) / max(abs(one), abs(two))
+
+
 def agree(copies: Copies) -> bool:
     """Whether all replicas of one tensor are the same bit for bit."""
     return all(gap(copies[0], other) is None for other in copies[1:])

@@ -39,14 +39,16 @@ def unit_differences(before: Recording, after: Recording, pairs: Pairs) -> Itera
         reported: set[tuple[str, str]] = set()
         for key, unit in first.items():
             other = second.get(pairs.keys.get(key, key))
-            for name, left, right in _apart(unit, other):
+            for name, left, right in _apart(unit, other, before.world == after.world):
                 where = f"{number}:{unit['module']}"
                 if (where, name) not in reported:
                     reported.add((where, name))
                     yield Difference(Question.UNITS, -1, where, left, right, what=name)
 
 
-def _apart(unit: Mapping[str, Any], other: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
+def _apart(
+    unit: Mapping[str, Any], other: Mapping[str, Any] | None, same_world: bool
+) -> Iterator[tuple[str, str, str]]:
     if other is None:
         yield "unit", f"in unit {unit['module'] or '(root)'}", "in no unit"
         return
@@ -54,7 +56,8 @@ def _apart(unit: Mapping[str, Any], other: Mapping[str, Any] | None) -> Iterator
         yield "unit", f"in unit {unit['module'] or '(root)'}", f"in unit {other['module'] or '(root)'}"
         return
     for name in _COMPARED:
-        if unit.get(name) != other.get(name):
+        # Another number of ranks is asked for, and has other shards.
+        if unit.get(name) != other.get(name) and (same_world or name not in ("shards", "replicas")):
             yield name, str(unit.get(name)), str(other.get(name))
     # A unit of one shard has nothing to give back, whatever it is told.
     cut = max(unit.get("shards", 1), other.get("shards", 1)) > 1

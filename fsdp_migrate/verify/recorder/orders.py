@@ -16,8 +16,10 @@ class Orders:
     ``deep``: for so many steps also record every module's inputs, outputs and gradients. ``seed``: seed all generators
     when torch is imported. ``since``: seconds since the epoch at which the first run of a comparison began.
     ``scale``: scale clipped gradients by one plus this. ``rounding``: move each element of the gradients of these
-    parameters by up to so much of the greatest of them. Both are to measure what rounding does.
+    parameters by up to so much of the greatest of them, from the step ``rounds_from`` on. Both are to measure what
+    rounding does.
     ``preflight``: look at the model before the first optimizer step, and stop there.
+    ``saves``: end the program only as the step after the last one begins, when what it saves after its step is written.
     ``keeps``: keep what goes into each module in the first step. ``feed``: the folder of a run that kept it, whose
     modules' inputs this run's get in place of their own. Both need ``deep``.
     ``observe``: in place of all this, look at the code below this folder, and write which of it holds what.
@@ -31,7 +33,9 @@ class Orders:
     since: float | None = None
     scale: float = 0.0
     rounding: dict[str, float] = field(default_factory=dict)
+    rounds_from: int = 0
     preflight: bool = False
+    saves: bool = False
     keeps: bool = False
     feed: str | None = None
     observe: str = ""

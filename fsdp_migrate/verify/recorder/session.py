@@ -28,7 +28,7 @@ from .orders import Orders
 from .parts import local_of, rank
 from .states import Optimizers
 from .steps import Steps
-from .surroundings import layout, loaded_files, peak, start
+from .surroundings import generator, layout, loaded_files, peak, start
 from .values import Values
 from .writer import Writer
 
@@ -158,7 +158,7 @@ class Session:
             self._values.put(entry, "value", local, Range(0, local.numel(), local.numel()))
 
     def _round(self) -> None:
-        if self._orders.rounding:
+        if self._orders.rounding and all(t.step >= self._orders.rounds_from for t in self._optimizers.traces):
             self._rounded += 1
             self._optimizers.round(self._named(), self._orders.rounding, self._rounded)
 
@@ -194,6 +194,7 @@ class Session:
         if not self._pending["unclipped"]:
             self._round()
         self._grads = {}
+        self._pending["random"] = generator()
         trace.tell(self._grads)
 
     def _begin(self, optimizer: Optimizer) -> None:
@@ -213,11 +214,13 @@ class Session:
             for number, root in enumerate(self._roots)
         ]
         weights: dict[str, Any] = {}
+        state: dict[str, Any] = {}
         self._optimizers.weights(named, weights)
+        trace.tell_state(state)
         self._values.write()
         self._writer.write(
             "optimizer", number=trace.number, optimizer=type(optimizer).__name__, models=models, weights=weights,
-            groups=trace.group_names(), missing=trace.missing(named),
+            groups=trace.group_names(), missing=trace.missing(named), state=state, shared=trace.shared(),
         )  # fmt: skip
 
     @guarded
@@ -250,7 +253,8 @@ class Session:
             for deep in self._deep:
                 deep.remove()
             self._deep.clear()
-        if self._orders.steps > 1 and all(t.step >= self._orders.steps for t in self._optimizers.traces):
+        leaves = self._orders.steps > 1 and not self._orders.saves
+        if leaves and all(t.step >= self._orders.steps for t in self._optimizers.traces):
             self._finish()
 
     def _clear(self) -> None:

@@ -74,12 +74,31 @@ class Trace:
         with self._values.together():
             for parameter, key, part in self._each():
                 put(self._values, weights, key, part, parameter)
-                own = self.optimizer.state.get(parameter, {})
+        self.tell_state(state)
+
+    def tell_state(self, state: dict[str, Any]) -> None:
+        """Digest the state of every parameter that has one."""
+        with self._values.together():
+            for parameter, key, part in self._each():
                 found: dict[str, Any] = {}
-                for name, value in own.items():
+                for name, value in self.optimizer.state.get(parameter, {}).items():
                     self._put_state(found, str(name), value, parameter, part)
                 if found:
                     state[key] = found
+
+    def shared(self) -> dict[str, list[str]]:
+        """The names of states that are one tensor: ``between`` several parameters, and ``within`` one."""
+        owners: dict[tuple[int, int], list[tuple[int, str]]] = {}
+        for parameter, state in self.optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and (local := local_of(value)).numel():
+                    place = (local.untyped_storage().data_ptr(), int(local.storage_offset()))
+                    owners.setdefault(place, []).append((id(parameter), str(name)))
+        several = [each for each in owners.values() if len(each) > 1]
+        return {
+            "between": sorted({name for each in several if len({of for of, _ in each}) > 1 for _, name in each}),
+            "within": sorted({name for each in several if len({of for of, _ in each}) == 1 for _, name in each}),
+        }
 
     def _put_state(self, found: dict[str, Any], name: str, value: Any, parameter: torch.Tensor, part: Part) -> None:
         if not isinstance(value, torch.Tensor) or (not value.dim() and value.device.type == "cpu"):

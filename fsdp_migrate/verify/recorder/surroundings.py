@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import platform
 import sys
@@ -72,6 +73,14 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "flags": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_FLAGS)},
     }
+
+
+def generator() -> str:
+    """A digest of where torch's generators are."""
+    state = torch.get_rng_state().tolist()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state += torch.cuda.get_rng_state().tolist()
+    return hashlib.sha256(bytes(state)).hexdigest()[:16]
 
 
 def loaded_files() -> list[str]:

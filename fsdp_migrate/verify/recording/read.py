@@ -20,6 +20,7 @@ from fsdp_migrate.verify.recording.recording import (
     OtherRanks,
     Parameter,
     Recording,
+    State,
     Step,
 )
 from fsdp_migrate.verify.recording.value import Copies, read_value, together
@@ -140,7 +141,13 @@ def _optimizer(events: Sequence[_Event], known: Mapping[str, Parameter]) -> Opti
     first = events[0]
     weights = _copies([event["weights"] for event in events], known)
     groups = tuple(tuple(group) for group in first["groups"])
-    return OptimizerStart(first["optimizer"], groups, tuple(first["missing"]), weights)
+    state = _states([event.get("state", {}) for event in events], known)
+    empty = tuple(rank for rank, event in enumerate(events) if state and not event["state"])
+    between, within = (
+        frozenset(name for event in events for name in event.get("shared", {}).get(where, ()))
+        for where in ("between", "within")
+    )
+    return OptimizerStart(first["optimizer"], groups, tuple(first["missing"]), weights, state, empty, between, within)
 
 
 def _buffers(events: Sequence[_Event]) -> dict[str, Any]:
@@ -150,13 +157,6 @@ def _buffers(events: Sequence[_Event]) -> dict[str, Any]:
 
 def _step(events: Sequence[_Event], known: Mapping[str, Parameter]) -> Step:
     first = events[0]
-    states: dict[str, dict[str, Any]] = {}
-    for key in dict.fromkeys(key for event in events for key in event["state"]):
-        of_ranks = [event["state"].get(key, {}) for event in events]
-        for name in dict.fromkeys(name for state in of_ranks for name in state):
-            found = [state.get(name) for state in of_ranks]
-            plain = next((value for value in found if not isinstance(value, list) and value is not None), None)
-            states.setdefault(key, {})[name] = plain if plain is not None else _state(key, found, known)
     return Step(
         first["optimizer"],
         first["step"],
@@ -164,9 +164,20 @@ def _step(events: Sequence[_Event], known: Mapping[str, Parameter]) -> Step:
         _copies([event["unclipped"] for event in events], known),
         _copies([event["grads"] for event in events], known),
         _copies([event["weights"] for event in events], known),
-        states,
+        _states([event["state"] for event in events], known),
         tuple(first["settings"]),
     )
+
+
+def _states(written: Sequence[Mapping[str, Any]], known: Mapping[str, Parameter]) -> dict[str, State]:
+    states: dict[str, dict[str, Any]] = {}
+    for key in dict.fromkeys(key for of_rank in written for key in of_rank):
+        of_ranks = [of_rank.get(key, {}) for of_rank in written]
+        for name in dict.fromkeys(name for state in of_ranks for name in state):
+            found = [state.get(name) for state in of_ranks]
+            plain = next((value for value in found if not isinstance(value, list) and value is not None), None)
+            states.setdefault(key, {})[name] = plain if plain is not None else _state(key, found, known)
+    return dict(states)
 
 
 def _of_rank(event: _Event) -> OfRank:
@@ -181,6 +192,7 @@ def _of_rank(event: _Event) -> OfRank:
         event["seconds"],
         event["peak"],
         event["collectives"],
+        event.get("random", ""),
     )
 
 

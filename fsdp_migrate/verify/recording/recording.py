@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fsdp_migrate.verify.recording.value import Copies, Value
 
@@ -20,6 +20,10 @@ class OtherRanks(BadRecording):
     def __init__(self, directory: Path, found: int, world: int, is_node: bool) -> None:
         super().__init__(f"{directory}: {found} of {world} ranks were recorded; copy the files of all of them")
         self.found, self.world, self.is_node = found, world, is_node
+
+
+#: What an optimizer keeps of one parameter, by name.
+State: TypeAlias = Mapping[str, Copies | float | str | None]
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class OfRank:
     seconds: float
     peak: Mapping[str, int]
     collectives: Mapping[str, int]
+    #: A digest of where torch's generators were as the step began.
+    random: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,18 +109,26 @@ class Step:
     unclipped: Mapping[str, Copies]
     grads: Mapping[str, Copies]
     weights: Mapping[str, Copies]
-    state: Mapping[str, Mapping[str, Copies | float | str | None]]
+    state: Mapping[str, State]
     settings: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class OptimizerStart:
-    """An optimizer before its first step. ``weights`` are those of all models, trained or not."""
+    """An optimizer before its first step. ``weights`` are those of all models, trained or not.
+
+    ``state``: what it was given by a load, as in :class:`Step`; ``empty``: ranks that have none where others have some.
+    ``between`` and ``within``: names of states that are one tensor for several parameters, or in one parameter.
+    """
 
     name: str
     groups: tuple[tuple[str, ...], ...]
     missing: tuple[str, ...]
     weights: Mapping[str, Copies]
+    state: Mapping[str, State] = field(default_factory=dict)
+    empty: tuple[int, ...] = ()
+    between: frozenset[str] = frozenset()
+    within: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -132,6 +146,8 @@ class Recording:
     asked: int
     deep: int
     failures: tuple[str, ...] = field(default=())
+    #: The steps before, where this is the rest of a run.
+    until: tuple[Step, ...] = ()
 
     @property
     def world(self) -> int:

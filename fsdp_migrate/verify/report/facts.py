@@ -50,6 +50,8 @@ def headline(verdict: Verdict) -> str:
     before, after = comparison.before.world, comparison.after.world
     ranks = count(before, "rank") if before == after else f"{before} and {count(after, 'rank')}"
     over = f"over {count(verdict.steps, 'step')} on {ranks}"
+    if verdict.resumed is not None:
+        over += f", resumed after step {verdict.resumed}"
     first = verdict.first
     if first is None and verdict.noise:
         same = verdict.compared - verdict.differing

@@ -58,6 +58,15 @@ def copy(tree: Path, target: Path) -> None:
     shutil.copytree(tree, target, symlinks=True)
 
 
+def carry(source: Path, target: Path) -> None:
+    """Copy the files of ``source`` that ``target`` lacks: what a run has written, its bytecode apart."""
+    for path in sorted(source.rglob("*")):
+        there = target / path.relative_to(source)
+        if path.is_file() and not there.exists() and "__pycache__" not in path.parts:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, there, follow_symlinks=False)
+
+
 def link(root: Path, tree: Path, names: tuple[str, ...]) -> None:
     """Show files or folders that git does not have (a data set) in a copy, by links to those of the repository."""
     for name in names:
