@@ -17,6 +17,7 @@ from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.runs.launch import CannotRun
 from fsdp_migrate.verify.runs.sides import Runner, Wanted, sides, workspace
 from fsdp_migrate.verify.verdict import Verdict, judge, with_rounding
+from fsdp_migrate.verify.written import compare
 
 if TYPE_CHECKING:
     from fsdp_migrate.verify.report.runs_progress import Progress
@@ -57,6 +58,12 @@ def verify(wanted: Wanted, progress: Progress) -> Verdict:
         if wanted.recorded.feed and verdict.first is not None:
             fed = runner.record("after-fed", after, feed=work / "before")
             verdict = replace(verdict, alone=alone(Comparison(first, fed)))
+        if before.fresh is not None and after.fresh is not None:
+            try:
+                written = compare(runner.tree("before"), runner.tree("after"), before.fresh)
+                verdict = replace(verdict, written=written)
+            except ModuleNotFoundError as error:
+                notes.append(f"checkpoints that the runs wrote were not compared: {error.name} is not installed")
         return replace(verdict, notes=(*verdict.notes, *notes))
 
 

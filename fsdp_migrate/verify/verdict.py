@@ -10,6 +10,7 @@ from fsdp_migrate.verify.causes.causes import name_cause
 from fsdp_migrate.verify.compare.compare import Allowance, Comparison, first_differences, nothing_allowed
 from fsdp_migrate.verify.compare.difference import CONTEXT, Difference, Question
 from fsdp_migrate.verify.recording.recording import Recording
+from fsdp_migrate.verify.written import Written
 
 EQUAL, DIFFERENT, NOT_COMPARED = 0, 1, 2
 _VALUES = [question for question in Question if question not in (*CONTEXT, Question.NORM)]
@@ -21,6 +22,7 @@ class Verdict:
 
     ``alone``: modules that differ though they were fed the inputs of the run before; None where nothing was fed.
     ``resumed``: the step after which the run after went on from what the run before saved.
+    ``written``: the checkpoints that the two wrote.
     """
 
     comparison: Comparison
@@ -30,6 +32,7 @@ class Verdict:
     notes: tuple[str, ...] = field(default=())
     alone: tuple[Difference, ...] | None = None
     resumed: int | None = None
+    written: Written = field(default=Written())
 
     @property
     def first(self) -> Difference | None:
@@ -40,7 +43,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        return EQUAL if self.first is None else DIFFERENT
+        return EQUAL if self.first is None and not self.written.different else DIFFERENT
 
     @property
     def compared(self) -> int:

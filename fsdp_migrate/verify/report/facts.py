@@ -53,6 +53,9 @@ def headline(verdict: Verdict) -> str:
     if verdict.resumed is not None:
         over += f", resumed after step {verdict.resumed}"
     first = verdict.first
+    if first is None and verdict.written.different:
+        files = count(len(verdict.written.different), "checkpoint")
+        return f"different: {files} of those that both wrote, while all {verdict.compared} values are equal {over}"
     if first is None and verdict.noise:
         same = verdict.compared - verdict.differing
         return f"equal within {verdict.noise}: {same} of {verdict.compared} values {over}"

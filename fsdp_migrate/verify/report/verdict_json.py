@@ -31,6 +31,7 @@ def render(verdict: Verdict) -> str:
         "questions": [row._asdict() for row in spread(verdict)],
         "losses": {"before": comparison.before.losses(0), "after": comparison.after.losses(0)},
         "cost": {"before": asdict(side(comparison.before)), "after": asdict(side(comparison.after))},
+        "written": asdict(verdict.written),
         "notes": list(verdict.notes),
     }
     return json.dumps(answer, indent=2) + "\n"

@@ -32,6 +32,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
     environment = verdict.comparison.tally.of(Question.ENVIRONMENT)
     for difference in environment:
         yield f"note: {difference.name} is {difference.before} before and {difference.after} after"
+    yield from _written(verdict)
     for note in verdict.notes:
         yield f"note: {note}"
     yield ""
@@ -45,6 +46,19 @@ def _by_themselves(verdict: Verdict) -> Iterator[str]:
         yield f"given the inputs of before, {count(len(found), 'module')} differ{'s' * (len(found) == 1)} alone"
     for module, what in found or ():
         yield f"  {module}: {what}"
+
+
+def _written(verdict: Verdict) -> Iterator[str]:
+    found = verdict.written
+    both = len(found.equal) + len(found.different)
+    if both:
+        yield f"{'checkpoints written':28} {len(found.equal)} of {both} equal"
+    for name, said in found.different:
+        yield f"  {name}: {said}"
+    for name in found.only_before:
+        yield f"note: {name} is written by the run before only"
+    for name in found.only_after:
+        yield f"note: {name} is written by the run after only"
 
 
 def _table(verdict: Verdict) -> Iterator[str]:
