@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fixtures.checkpoints import hostile
 from fsdp_migrate.checkpoints.convert import manifest
@@ -127,6 +128,21 @@ def test_a_file_without_digests_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert any("no CRC-32" in note for note in done.notes)
     assert main(["checkpoint", "verify", str(tmp_path / "a.pt")]) == 2
     assert "not compared" in capsys.readouterr().out
+    assert main(["checkpoint", "inspect", "--digests", str(tmp_path / "a.pt")]) == 0
+    assert "FSDP405 info: its tensors have no CRC-32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_check_says_that_it_compared_nothing(is_old: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / ("a.pt" if is_old else "a.safetensors")
+    if is_old:
+        torch.save({"w": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
+    else:
+        save_file({"w": torch.ones(3)}, path)
+    assert main(["check", str(path)]) == 0
+    assert "CRC-32" not in capsys.readouterr().out
+    assert main(["check", "--digests", str(path)]) == 0
+    assert "its tensors have no CRC-32, so nothing here notices damage to them" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("to", list(Target))

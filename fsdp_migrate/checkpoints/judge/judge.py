@@ -113,6 +113,14 @@ def _incomplete(checkpoint: Checkpoint) -> Iterator[_Said]:
             "copy the file again, or use an earlier checkpoint",
             checkpoint.path,
         )
+    elif checkpoint.undigested:
+        yield _Said(
+            "FSDP405",
+            Level.INFO,
+            "its tensors have no CRC-32, so nothing here notices damage to them",
+            "use checkpoint verify, which compares with the manifest that checkpoint convert writes",
+            checkpoint.path,
+        )
 
 
 def _flat(checkpoint: Checkpoint, count: int) -> _Said:

@@ -48,13 +48,12 @@ _OLD_MAGIC = 0x1950A86A20F9469CFC6C
 class Checkpoint:
     """What can be known of a checkpoint without reading its tensors or running its pickles.
 
-    ``entries``: all that it holds, ranks put together. ``ranks``: the file of each rank, for rank files; a single file
-    is rank 0's. ``rankwise``: keys that are not sharded and yet differ between ranks. ``problems``: why it is not
-    whole; with any, ``entries`` may be incomplete. ``dangers``: files and what loading them would run. ``metadata``:
-    that of a folder of torch.distributed.checkpoint. ``names``: all classes and functions that its pickles name.
-    ``sequences``: which prefixes of keys are lists and tuples, and not dictionaries. ``foreign``: files and the classes
-    of programs that loading them needs. ``lost``: what the entry of a key cannot say, as :class:`TorchFile` has it.
-    ``damage``: tensors with other elements than were saved, where :mod:`digests` has looked.
+    ``entries``: all that it holds. ``ranks``: the file of each rank, for rank files; a single file is rank 0's.
+    ``rankwise``: keys that are not sharded and yet differ between ranks. ``problems``: why it is not whole.
+    ``dangers``: files and what loading them would run. ``metadata``: of a DCP folder. ``names``: all classes and
+    functions that its pickles name. ``sequences``: prefixes of keys that are lists and tuples. ``foreign``: files and
+    the classes of programs that loading them needs. ``lost``: what the entry of a key cannot say, as :class:`TorchFile`
+    has it. Once :mod:`digests` has looked, ``damage``: elements that were not saved so; ``undigested``: without digest.
     """
 
     found: Found
@@ -71,6 +70,7 @@ class Checkpoint:
     foreign: tuple[tuple[Path, tuple[Global, ...]], ...] = ()
     lost: Mapping[Key, str] = field(default_factory=dict)
     damage: tuple[Damage, ...] = ()
+    undigested: bool = False
 
     @property
     def path(self) -> Path:

@@ -30,14 +30,16 @@ def with_damage(checkpoint: Checkpoint, advance: Callable[[int], object] = lambd
 
     Reads all tensors, a block at a time. Safetensors have no digests.
     """
-    if checkpoint.problems or checkpoint.found.kind in (Kind.SAFETENSORS, Kind.PICKLE):
+    if checkpoint.problems:
         return checkpoint
+    if checkpoint.found.kind in (Kind.SAFETENSORS, Kind.PICKLE):
+        return replace(checkpoint, undigested=True)
     found = []
     for storage in _storages(checkpoint):
         problem = _problem(storage, advance)
         if problem:
             found.append(Damage(_keys(checkpoint, storage), problem))
-    return replace(checkpoint, damage=tuple(found))
+    return replace(checkpoint, damage=tuple(found), undigested=lacks_digests(checkpoint))
 
 
 def lacks_digests(checkpoint: Checkpoint) -> bool:
