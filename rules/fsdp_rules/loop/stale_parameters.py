@@ -21,7 +21,7 @@ from fsdp_rules.verdict.rule import Rule
 READS = frozenset({"get_model_state_dict", "get_state_dict", "state_dict", "summon_full_params"})
 NATIVE = "FSDP1 computes with the old values up to its next backward; FSDP2 with these"
 SHIM = "FSDP1's states have the old values up to its next backward; fsdp_compat's have these"
-UNSURE = "if the root has parameters of its own: "
+UNSURE = "if parameters belong to the root itself: "
 MOVE = "change the parameters before the forward, or after a backward, where both see them at once, and compare"
 
 
