@@ -34,7 +34,7 @@ class Why(enum.Enum):
     TESTED = "a test around it says that it is another object"
     RAN = "the traced run shows a sharded model here"
     RAN_OTHER = "the traced run shows another object here"
-    OTHER = "all that reaches it is no module"
+    OTHER = "only objects that are not modules reach it"
     UNKNOWN = "nothing is known of it"
 
 
