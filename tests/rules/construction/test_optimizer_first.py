@@ -403,3 +403,20 @@ def test_the_helper_relinks_what_another_file_builds(built: str) -> None:
         settings = Settings(helpers=helpers)
         said = [one for one in findings(BUILD.format(built), settings, **others) if one.rule == "FSDP117"]
         assert [one.level.value for one in said] == expected
+
+
+def test_another_name_of_the_model_is_wrapped_above() -> None:
+    source = """
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    class Trainer:
+        def __init__(self, model, optimizer_cls):
+            self.model = model
+            self.model = FSDP(module=self.model)
+            self.optimizer = optimizer_cls(params=model.parameters())
+
+    def main(model):
+        return Trainer(model=model, optimizer_cls=torch.optim.Adam)
+    """
+    assert [one for one in findings(source) if one.rule == "FSDP117"] == []

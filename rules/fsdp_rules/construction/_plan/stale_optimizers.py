@@ -16,7 +16,7 @@ from fsdp_rules.construction._plan.early_optimizers import (
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.wrapping import wrapped_module
+from fsdp_rules.model.wrapping import assignments_of, wrapped_module
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.project.texts import NO_MODEL
 
@@ -122,9 +122,19 @@ def _is_wrapped_above(model: str, call: cst.Call, file: File) -> bool:
         given = [argument.value for argument in other.args]
         if name in file.project.shards_arguments and any(file.code(entry) == model for entry in given):
             return True
-        if wraps(other, file) and wraps_part(other, model, file):
+        if wraps(other, file) and (wraps_part(other, model, file) or _wraps_alias(other, model, file)):
             return True
     return False
+
+
+def _wraps_alias(call: cst.Call, model: str, file: File) -> bool:
+    """Whether ``call`` wraps another name that the same function gives ``model``."""
+    module = wrapped_module(call)
+    text = None if module is None else dotted(module)
+    return text is not None and any(
+        file.code(given.value) == model and file.scope(given) == file.scope(call)
+        for given in assignments_of(text, file)
+    )
 
 
 def _is_wrapped_by_a_later_method(model: str, call: cst.Call, file: File) -> bool:
