@@ -40,9 +40,18 @@ class Attributes:
 
     def every(self, owner: Obj, to: int) -> None:
         """``to`` is each attribute of ``owner``."""
-        self._all.setdefault(owner, []).append(to)
-        for name in tuple(self._named.get(owner, ())):
-            self._store.edge(self.field(owner, name), to)
+        owners = [owner]
+        cls = owner.data[0] if owner.kind is Kind.INSTANCE else None
+        for family in (cls, *cls.above) if isinstance(cls, Class) else ():
+            owners.append(self.any_of(family))
+            if owner.data[1] is None:
+                family.whole.append(to)
+                for cell in family.fields.values():
+                    self._store.edge(cell, to)
+        for one in owners:
+            self._all.setdefault(one, []).append(to)
+            for name in tuple(self._named.get(one, ())):
+                self._store.edge(self.field(one, name), to)
 
     def load(self, owner: Obj, name: str, to: int) -> None:
         """``to`` is ``owner.name``."""
@@ -102,6 +111,8 @@ class Attributes:
         """The cell of what ``name`` is in each object of the class that a call makes."""
         if name not in cls.fields:
             cls.fields[name] = self._store.cells()
+            for to in cls.whole:
+                self._store.edge(cls.fields[name], to)
         return cls.fields[name]
 
     def _of_instance(self, owner: Obj, name: str, to: int) -> None:

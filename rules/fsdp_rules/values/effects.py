@@ -81,6 +81,8 @@ class Effects(Iteration):
             )
 
         self._store.watch(owner, read)
+        # A name that is computed may be any.
+        self._machine.items.later(name, lambda: self._store.watch(owner, lambda one: attributes.every(one, to)))
         for cell in given.positional[2:3]:
             self._store.edge(cell, to)
 

@@ -69,3 +69,5 @@ class Class:
     #: of such a one the method that gets it.
     readers: list[tuple[str, int, bool, str]] = field(default_factory=list)
     fields: dict[str, int] = field(default_factory=dict)
+    #: Who reads all attributes of an object of which no call that makes it is seen.
+    whole: list[int] = field(default_factory=list)

@@ -38,6 +38,10 @@ class Items:
                     self._store.edge(known, self.cell(into, key))
         return known
 
+    def later(self, cell: int, action: Callable[[], None]) -> None:
+        """Call ``action`` where nothing comes to be known of ``cell``."""
+        self._waiting.append((cell, action))
+
     def settle(self) -> None:
         """Take the keys of which nothing is known for any."""
         waiting, self._waiting = self._waiting, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Protocol
 
 from fsdp_rules.ir.operations import Body, Call
@@ -37,6 +37,7 @@ class ItemAccess(Protocol):
     def put(self, owner: Obj, key: Obj | None, value: int) -> None: ...
     def elements(self, of: int, to: int) -> None: ...
     def entered(self, of: int, to: int) -> None: ...
+    def later(self, cell: int, action: Callable[[], None]) -> None: ...
     def of(self, owner: Obj, key: Obj | None, to: int) -> None: ...
 
 
