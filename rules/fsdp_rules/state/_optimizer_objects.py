@@ -13,7 +13,8 @@ from fsdp_rules.project.optimizers import holds_optimizer, is_optimizer
 
 def is_an_optimizer(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is an optimizer, by what reaches it, the class that it is made of or its name."""
-    if value_of(node, file).optimizer is not Certainty.NO:
+    found = value_of(node, file)
+    if found.optimizer is not Certainty.NO and found.model is Certainty.NO:
         return True
     made = file.value(node)
     if isinstance(made, cst.Call) and is_optimizer(file.resolved(made.func) or last_name(made.func)):

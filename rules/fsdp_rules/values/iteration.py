@@ -84,6 +84,12 @@ class Iteration:
             self._store.watch(cell, lambda one: items.unpack(one, made))
             self._store.watch(self._elements(cell), pair)
 
+    def _default_dictionary(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._dictionary(given._replace(positional=given.positional[1:]), to, key)
+        value = self._machine.items.cell(self._made(key, to), ANY)
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._machine.calls.call(one, Arguments(), value, (key, "default")))
+
     def _element(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional[:1]:
             self._machine.items.elements(cell, to)
