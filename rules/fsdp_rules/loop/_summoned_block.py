@@ -15,9 +15,11 @@ from fsdp_rules.file.stored_contexts import Entered, entered_by_name, is_rebound
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._summoned_parameters import Uses, uses_of
 from fsdp_rules.loop.gathered import may_be_gathered
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrap_arguments import IGNORED, Given, given
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.verdict.diagnosis import Edit, Rebuild, ReplaceStatement, remove
 
 PARAMETERS = ("module", "recurse", "writeback", "rank0_only", "offload_to_cpu", "with_grads")
@@ -219,6 +221,10 @@ def _looped(block: _Block, loops: Sequence[tuple[Iteration, str]], file: File) -
         return "recurse=False leaves the parameters of inner units sharded"
     if any(asks_for_rank(entry.test, file) for entry in file.inside(block.statement, cst.If)):
         return "some ranks alone read parameters, and full_tensor() needs all of them"
+    for call in file.inside(block.statement.body, cst.Call):
+        own = any(_method(place, file) in file.inside(call, cst.Attribute) for place in _mentions(block))
+        if not own and value_of(call, file).parameters is not Certainty.NO:
+            return f"{file.code(call)} gives parameters that it gathers, too"
     found = Native("full_tensor() gathers each parameter where the block reads it")
     writes = block.flag("writeback", True) is True
     changes = False

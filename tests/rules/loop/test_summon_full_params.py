@@ -336,3 +336,24 @@ def test_a_model_that_nothing_is_known_of_is_assumed_to_be_the_sharded_one() -> 
     (found,) = (one for one in result.findings if one.rule == "FSDP203")
     assert found.level.value == "review"
     assert "assumes unknown is the sharded model" in found.message
+
+
+def test_a_method_that_reads_parameters_inside_keeps_the_block() -> None:
+    source = """
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    class Pruner:
+        def __init__(self, net):
+            self.model = FSDP(net, use_orig_params=True)
+            with FSDP.summon_full_params(self.model, writeback=False):
+                self.masks = {n: torch.ones_like(p) for n, p in self.prunable()}
+                self.start = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+
+        def prunable(self):
+            return [(n, p) for n, p in self.model.named_parameters() if n.endswith("weight")]
+    """
+    (found,) = [one for one in findings(source) if one.rule == "FSDP203"]
+    assert "self.prunable() gives parameters that it gathers, too" in found.message
+    (found,) = [one for one in findings(source.replace("self.prunable()}", "()}")) if one.rule == "FSDP203"]
+    assert "full_tensor()" in found.message
