@@ -76,15 +76,20 @@ class Effects(Iteration):
                 lambda text: (
                     attributes.load(one, text.data, to)
                     if text.kind is Kind.CONSTANT and isinstance(text.data, str)
-                    else attributes.every(one, to)
+                    else self._any(one, to)
                 ),
             )
 
         self._store.watch(owner, read)
         # A name that is computed may be any.
-        self._machine.items.later(name, lambda: self._store.watch(owner, lambda one: attributes.every(one, to)))
+        self._machine.items.later(name, lambda: self._store.watch(owner, lambda one: self._any(one, to)))
         for cell in given.positional[2:3]:
             self._store.edge(cell, to)
+
+    def _any(self, owner: Obj, to: int) -> None:
+        """``to`` is some attribute of ``owner``, or one that is not seen."""
+        self._machine.attributes.every(owner, to)
+        self._store.put(to, self._objects.open)
 
     def _write_attribute(self, given: Arguments, to: int, key: Hashable) -> None:
         if len(given.positional) < 3:

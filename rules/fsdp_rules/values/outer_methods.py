@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.values.abstract import Kind, Obj
-from fsdp_rules.values.frames import Arguments
+from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.module_members import Parts
@@ -66,8 +66,12 @@ class Methods:
                 key, lambda one: attributes.save(owner, str(one.data) if one.kind is Kind.CONSTANT else ANY, value)
             )
         elif name == "_replace":
+            cls = owner.data[0]
+            names = cls.body.fields if isinstance(cls, Class) else ()
             for field, cell in given.keywords:
                 attributes.save(owner, field, cell)
+                if field in names:
+                    self._store.edge(cell, self._machine.items.cell(owner, names.index(field)))
             self._store.put(to, owner)
         elif (effect := table("model").get(name, "")) in _GIVE_PARTS:
             held = self._store.cells()

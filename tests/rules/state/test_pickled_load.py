@@ -45,7 +45,7 @@ def test_what_needs_pickles_is_loaded_with_them(saved: str) -> None:
     [
         ("{'args': args}", "torch.load(path, weights_only=True)"),
         ("{'args': args}", "torch.load(path, weights_only=False)"),
-        ("{'args': args}", "torch.load(path, **options)"),
+        ("{'args': args}", "torch.load(path, **dict(weights_only=False))"),
         ("{'args': args}", "pickle.load(path)"),
         ("{'model': model.state_dict(), 'step': step, 'lr': 0.1}", "torch.load(path)"),
         ("{'args': vars(args), 'config': dict(cfg)}", "torch.load(path)"),
@@ -60,3 +60,10 @@ def test_what_is_loaded_as_before_is_left_alone(saved: str, load: str) -> None:
 def test_a_project_that_needs_torch_2_6_now_is_left_alone() -> None:
     settings = Settings(raises_torch=False)
     assert not [one for one in findings(source("{'args': args}"), settings) if one.rule == "FSDP316"]
+
+
+def test_options_that_are_not_seen_are_an_assumption() -> None:
+    (found,) = [
+        one for one in findings(source("{'args': args}", "torch.load(path, **options)")) if one.rule == "FSDP316"
+    ]
+    assert (found.level.value, found.message.partition(":")[0]) == ("review", "assumes options has weights_only=False")
