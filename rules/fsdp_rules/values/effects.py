@@ -87,7 +87,7 @@ class Effects(Iteration):
             self._store.edge(cell, to)
 
     def _any(self, owner: Obj, to: int) -> None:
-        """``to`` is some attribute of ``owner``, or one that is not seen."""
+        """``to`` is some attribute of ``owner``, or any other object."""
         self._machine.attributes.every(owner, to)
         self._store.put(to, self._objects.open)
 
