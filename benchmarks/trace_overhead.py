@@ -102,7 +102,7 @@ def main() -> None:
             "from": round(found[0], 3),
             "to": round(found[-1], 3),
         }
-    text = json.dumps({"conditions": conditions(), "rounds": options.rounds, **ratios}, indent=2) + "\n"
+    text = json.dumps({**conditions(), "rounds": options.rounds, **ratios}, indent=2) + "\n"
     sys.stdout.write(text)
     if options.output:
         options.output.write_text(text, encoding="utf-8")

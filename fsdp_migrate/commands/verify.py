@@ -29,8 +29,8 @@ only the environment brings in: nothing of the program changes, and torch is nee
     fsdp-migrate verify --before-dir OLD --after-dir NEW -- CMD
   a commit against the working tree:
     fsdp-migrate verify --before-ref v1.2 -- CMD
-  a run that resumes from what the old code has saved, on as many ranks or others:
-    fsdp-migrate verify --resume 3 --resume-with 'torchrun ... train.py --resume out' -- torchrun ... train.py
+  a run that resumes from what the old code saved:
+    fsdp-migrate verify --resume 3 -- torchrun ... train.py
   only record, with any launcher, and only compare:
     fsdp-migrate verify record OUT -- CMD
     fsdp-migrate verify compare OUT1 OUT2

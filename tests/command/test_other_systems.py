@@ -20,7 +20,7 @@ from fsdp_migrate.report.diff import patch_path
 #: Run before anything of the command is imported. Opening a folder fails, as it does on Windows.
 _WITHOUT_POSIX = """
 import multiprocessing.connection, multiprocessing.popen_spawn_posix, multiprocessing.resource_tracker, os, signal
-import shutil, subprocess, sys, tempfile
+import platformdirs, shutil, subprocess, sys, tempfile
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[name] = None
 for name in ("chown", "fork", "forkpty", "getegid", "geteuid", "getgid", "getpgid", "getuid", "getxattr", "killpg",

@@ -105,7 +105,7 @@ def _gathered(state: cst.Call, file: File) -> Diagnosis:
     if file.settings.to == "shim":
         return Diagnosis(
             state,
-            Level.MANUAL,
+            Level.REVIEW,
             f"{text} of a fresh optimizer is empty, as under FSDP1: its state is not loaded",
             "load load_sharded_optimizer_state_dict(model.state_dict(), key, reader) of "
             "torch.distributed.checkpoint.optimizer",

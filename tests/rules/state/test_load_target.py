@@ -28,7 +28,7 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize(("to", "level"), [("native", "review"), ("shim", "manual")])
+@pytest.mark.parametrize(("to", "level"), [("native", "review"), ("shim", "review")])
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
 def test_what_a_load_fills_is_empty_under_fsdp1(made: str, to: str, level: str) -> None:
     source = SOURCE.format(made=made, filled="dcp.load(state, checkpoint_id=path)")
