@@ -70,6 +70,7 @@ DIFFERS = {
     "FSDP241-new-names": "gradients are reduced in every second step alone",
     "FSDP226-random-values": "the numbers drawn for DTensors are others",
     "FSDP312-sharded-tensor": "nothing is a ShardedTensor any more",
+    "FSDP317-saved-parameters": "no tensor of the file is a plain one",
 }
 
 

@@ -21,6 +21,7 @@ class Fact(NamedTuple):
     parameter: Certainty = Certainty.NO
     parameters: Certainty = Certainty.NO
     gradient: Certainty = Certainty.NO
+    gradients: Certainty = Certainty.NO
     #: A tensor that is computed of gradients.
     number: Certainty = Certainty.NO
     optimizer: Certainty = Certainty.NO

@@ -21,6 +21,8 @@ _FIELDS = {
     Kind.GRADIENT: "gradient",
     Kind.NUMBER: "number",
 }
+#: Those of the containers that give some.
+_SEVERAL = {Kind.PARAMETER: "parameters", Kind.GRADIENT: "gradients"}
 _PARAMETERS = frozenset({Kind.PARAMETER})
 _MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OPEN})
 #: Those of objects that say nothing of a model.
@@ -143,8 +145,9 @@ def _gives(kinds: Collection[Kind], container: Obj, machine: Interpreter, depth:
 def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
     fields = {**_FIELDS, **_BESIDE}
     found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
-    if any(one.kind is Kind.CONTAINER and _gives(_PARAMETERS, one, machine) for one in every):
-        found["parameters"] = Certainty.MAYBE
+    for kind, name in _SEVERAL.items():
+        if any(one.kind is Kind.CONTAINER and _gives({kind}, one, machine) for one in every):
+            found[name] = Certainty.MAYBE
     if len({one.kind for one in every}) == 1 and len(found) == 1 and machine.is_complete:
         found = dict.fromkeys(found, Certainty.YES)
     return Fact(**found)
