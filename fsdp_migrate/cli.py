@@ -17,7 +17,9 @@ from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
 from fsdp_migrate.commands.status import status
 from fsdp_migrate.commands.stopping import clear_up_when_stopped
+from fsdp_migrate.commands.suggesting import Suggesting
 from fsdp_migrate.commands.trace import trace
+from fsdp_migrate.commands.undo import undo
 from fsdp_migrate.commands.verify import verify
 from fsdp_migrate.commands.whole_migration import migrate
 
@@ -29,9 +31,10 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate migrate -- torchrun ... trace, rewrite and verify a training
   fsdp-migrate rewrite --diff src/     see what would change
   fsdp-migrate rewrite src/            change it
+  fsdp-migrate undo                    put back what it replaced
   fsdp-migrate check src/ checkpoints/ fail if FSDP1 code remains, for CI
   fsdp-migrate rules                   list the rules about FSDP1
-  fsdp-migrate rules FSDP102           explain one rule, with an example
+  fsdp-migrate explain FSDP102         explain one rule, with an example
   fsdp-migrate status                  show how far a project is
   fsdp-migrate trace -- torchrun ...   record what a run shows to rewrite
   fsdp-migrate verify -- torchrun ...  prove that your run trains the same
@@ -40,7 +43,11 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
 """
 
 
-@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Suggesting,
+    help=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="fsdp-migrate", message="%(prog)s %(version)s")
 def cli() -> None:
     return
@@ -53,8 +60,10 @@ cli.add_command(migrate)
 cli.add_command(preflight)
 cli.add_command(rewrite)
 cli.add_command(rules)
+cli.add_command(rules, "explain")
 cli.add_command(status)
 cli.add_command(trace)
+cli.add_command(undo)
 cli.add_command(verify)
 
 

@@ -41,8 +41,10 @@ def _cache_folders() -> Iterator[Iterator[str]]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(_cache_folders: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a cache of its own, which is empty."""
-    monkeypatch.setenv("XDG_CACHE_HOME", next(_cache_folders))
+    """Each test has a cache and a state folder of its own, which are empty."""
+    folder = next(_cache_folders)
+    monkeypatch.setenv("XDG_CACHE_HOME", folder)
+    monkeypatch.setenv("XDG_STATE_HOME", f"{folder}-state")
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def rewrite_asking(request: Request, engine: RulesEngine) -> RunResult | None:
     kept = _choices(answers.read())
     if kept:
         click.echo(f"{count(len(kept), 'answer')} of the last run kept")
-    asker = Asker(Console(highlight=False), click.getchar, _edited, kept)
+    asker = Asker(Console(highlight=False), _key, _edited, kept)
     try:
         result = run.rewrite(request, engine, NoProgress(), asker)
     except (Quit, KeyboardInterrupt, EOFError):
@@ -37,6 +37,14 @@ def rewrite_asking(request: Request, engine: RulesEngine) -> RunResult | None:
     if said := finished(asker):
         click.echo(said)
     return result
+
+
+def _key() -> str:
+    """The next key; Enter, which many press after a key, is none."""
+    # Keys that are pressed quickly are read as one text.
+    while not (key := click.getchar().strip("\r\n")):
+        pass
+    return key
 
 
 def _edited(text: str, suffix: str) -> str | None:

@@ -117,6 +117,7 @@ def rewrite(
     from fsdp_migrate.tree import settings
     from fsdp_migrate.tree.files import NoSuchPath
     from fsdp_migrate.tree.git import GitError
+    from fsdp_migrate.tree.undoing import NotKept, keeper
 
     if of == to == "shim":
         raise click.UsageError("--from shim moves code on to FSDP2: leave out --to shim")
@@ -132,7 +133,7 @@ def rewrite(
             say_settings(wanted, release, defaults)
         request = Request(
             paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin,
-            observe=trace,
+            observe=trace, keep=keeper(paths, _command()),
         )  # fmt: skip
         if interactive:
             from fsdp_migrate.commands.interactive import rewrite_asking
@@ -144,7 +145,7 @@ def rewrite(
         else:
             with shown() as progress:
                 result = run.rewrite(request, RulesEngine(), progress)
-    except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
+    except (NoSuchPath, UnknownRule, settings.SettingsError, NotKept) as error:
         raise click.ClickException(str(error)) from error
     except GitError as error:
         raise click.ClickException(f"{error}; pass --allow-dirty to write without asking git") from error
@@ -250,15 +251,18 @@ def _about(result: RunResult) -> list[tuple[str, str]]:
     first = Path(result.paths[0]).resolve()
     root = git.repository(first if first.is_dir() else first.parent)
     commit, day = git.head(root) if root is not None else ("", "")
-    words = click.get_current_context().obj or []
     about = [
         ("Project", (root or (first if first.is_dir() else first.parent)).name),
         ("Commit", f"{commit} of {day}" if commit else ""),
         ("Report", f"{datetime.date.today():%Y-%m-%d}"),
         ("fsdp-migrate", version("fsdp-migrate")),
-        ("Command", shlex.join(["fsdp-migrate", *words])),
+        ("Command", _command()),
     ]
     return [(name, value) for name, value in about if value]
+
+
+def _command() -> str:
+    return shlex.join(["fsdp-migrate", *(click.get_current_context().obj or [])])
 
 
 def _render(suffix: str, result: RunResult) -> str:

@@ -59,6 +59,7 @@ def migrate(
     from fsdp_migrate.migration.stages import begin, go_on
     from fsdp_migrate.trace.record import BadTrace
     from fsdp_migrate.tree.git import GitError
+    from fsdp_migrate.tree.undoing import NoRun
     from fsdp_migrate.verify.recording.recording import BadRecording
     from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs import trees
@@ -83,7 +84,7 @@ def migrate(
             moved = go_on(desk, journal, _settings(journal.options.to), progress)
     except (CannotRun, BadRecording, BadTrace) as error:
         raise click.ClickException(f"{error}\n{_NEXT}") from error
-    except (GitError, NoJournal, ChangedSince) as error:
+    except (GitError, NoJournal, NoRun, ChangedSince) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror or error}\n{_NEXT}") from error

@@ -1,9 +1,12 @@
-"""What a migration has done so far, in the repository's own ``.git``: enough to go on, and to put every byte back."""
+"""What a migration has done so far, in the repository's own ``.git``: enough to go on.
+
+What it replaced is kept where every run that writes keeps it (:mod:`fsdp_migrate.tree.undoing`).
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -11,8 +14,9 @@ from pathlib import Path
 
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.git import metadata
+from fsdp_migrate.tree.undoing import NoRun, Runs
 
-_VERSION = 1
+_VERSION = 2
 
 
 class NoJournal(Exception):
@@ -39,14 +43,14 @@ class Options:
 class Journal:
     """``stage``: the last that is done of checked, traced, rewritten and verified.
 
-    ``before`` is the tree of git that is migrated, ``seconds`` what each stage took, ``files`` the hashes of what is
-    rewritten, by path from the root: before, and after.
+    ``before`` is the tree of git that is migrated, ``seconds`` what each stage took, ``run`` the number of the run that
+    ``undo`` knows, 0 before there is one.
     """
 
     options: Options
     stage: str = "checked"
     before: str = ""
-    files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    run: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -58,6 +62,7 @@ class Desk:
         self.folder = metadata(root) / "fsdp-migrate"
         self.trace = self.folder / "trace.json"
         self._file = self.folder / "migration.json"
+        self._runs = Runs(root)
 
     @property
     def is_open(self) -> bool:
@@ -77,47 +82,38 @@ class Desk:
                 raise NoJournal(f"{self._file} is of another version of fsdp-migrate: go on with that one")
             options = known.pop("options")
             options["command"], options["link"] = tuple(options["command"]), tuple(options["link"])
-            files = {path: (before, after) for path, (before, after) in known.pop("files").items()}
-            return Journal(Options(**options), files=files, **known)
+            return Journal(Options(**options), **known)
         except FileNotFoundError as error:
             raise NoJournal("no migration has begun here") from error
         except (ValueError, KeyError, TypeError) as error:
             raise NoJournal(f"{self._file} is damaged: {error}") from error
 
     def put(self, journal: Journal, changes: Mapping[str, tuple[bytes, bytes]]) -> Journal:
-        """Write files, by path from the root, once what they held before lies here."""
-        for path, (before, _) in changes.items():
-            kept = self._kept(path)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            writing.replace(kept, before)
-        journal = replace(journal, files={path: (_hash(old), _hash(new)) for path, (old, new) in changes.items()})
+        """Write files, by path from the root, once what they held before is kept. Raises :class:`OSError`."""
+        command = shlex.join(["fsdp-migrate", "migrate", "--", *journal.options.command])
+        kept = {self.root / path: change for path, change in changes.items()}
+        journal = replace(journal, run=self._runs.keep(kept, command))
         self.write(journal)
-        for path, (before, after) in changes.items():
-            writing.replace(self.root / path, after, expected=before)
+        for path, (before, after) in kept.items():
+            writing.replace(path, after, expected=before)
         return journal
 
     def put_back(self, journal: Journal) -> list[str]:
         """Give every file that was written the bytes that it had; their paths. Raises :class:`ChangedSince`."""
-        left = [path for path in journal.files if self._is_changed(path, journal.files[path])]
-        if left:
-            kept = self.folder / "before"
-            raise ChangedSince(f"{', '.join(left)}: changed since; nothing is put back, what was before is in {kept}")
-        for path, (before, _) in journal.files.items():
-            if _hash((self.root / path).read_bytes()) != before:
-                writing.replace(self.root / path, self._kept(path).read_bytes())
-        return sorted(journal.files)
+        if not journal.run:
+            return []
+        try:
+            run = self._runs.get(journal.run)
+        except NoRun:
+            # It was taken back by itself already.
+            return []
+        if edited := self._runs.edited(run):
+            names = ", ".join(file.path for file in edited)
+            raise ChangedSince(
+                f"{names}: changed since; nothing is put back (fsdp-migrate undo puts back the other files)"
+            )
+        return [*self._runs.put_back(run).done]
 
     def close(self) -> None:
         """The migration is over."""
         shutil.rmtree(self.folder)
-
-    def _kept(self, path: str) -> Path:
-        return self.folder / "before" / path
-
-    def _is_changed(self, path: str, known: tuple[str, str]) -> bool:
-        file = self.root / path
-        return not file.is_file() or _hash(file.read_bytes()) not in known
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -25,6 +25,8 @@ class Progress(Protocol):
         """One step of the current phase is done."""
 
 
+#: Keeps what files, by their real path, hold before and after, before any of them is written.
+Keep = Callable[[Mapping[Path, tuple[bytes, bytes]]], None]
 #: What a traced run showed of sources.
 Observe = Callable[[Mapping[str, tuple[Path, bytes]]], "Observed"]
 
@@ -37,6 +39,7 @@ class Request:
     ``shim`` where it goes on from ``fsdp_compat``. ``stdin`` is a text that is read in place of the one path, which
     names it; then nothing is written. ``overlay`` has what is read in place of some files, by their real path.
     ``observe`` gives what a traced run showed of sources, which are given by path: where each lies, and its bytes.
+    ``keep`` gets what is about to be replaced; nothing is written where it raises an error.
     """
 
     paths: tuple[str, ...]
@@ -50,3 +53,4 @@ class Request:
     stdin: bytes | None = None
     overlay: Mapping[Path, bytes] = field(default_factory=dict)
     observe: Observe | None = None
+    keep: Keep | None = None

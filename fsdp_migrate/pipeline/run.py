@@ -53,7 +53,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     """Rewrite what ``request`` names. Nothing is written before every result is known, and ``choose`` has answered.
 
     Raises :class:`fsdp_migrate.tree.files.NoSuchPath` and :class:`fsdp_migrate.tree.git.GitError` before anything is
-    written, :class:`Interrupted` between two files. Whatever goes wrong with one file is in its outcome.
+    written, also what ``request.keep`` raises, and :class:`Interrupted` between two files. Whatever goes wrong with one
+    file is in its outcome.
     """
     # A parsed file is some 100,000 objects that live as long as it is worked on, and so do the rules.
     gc.set_threshold(OBJECTS_OF_A_FILE)
@@ -94,6 +95,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
         if not refused:
             if choose is not None:
                 changed = _choose(changed, choose)
+            if request.keep is not None and changed:
+                request.keep(_replaced(changed))
             _write(changed, progress)
     outcomes = tuple(map(_outcome, files)) if request.diff or refused else follow_wraps([*map(_outcome, files)])
     since = None if request.observe is None else project.observed.changed if project is not None else ()
@@ -220,6 +223,10 @@ def _follow(changed: Sequence[ReadFile]) -> None:
         if isinstance(file.result, Changed):
             after = file.result.source
             file.result = Changed(after, follow(file.result.findings, file.data, after))
+
+
+def _replaced(changed: Sequence[ReadFile]) -> dict[Path, tuple[bytes, bytes]]:
+    return {file.source.path: (file.data, file.result.source) for file in changed if isinstance(file.result, Changed)}
 
 
 def _write(changed: Sequence[ReadFile], progress: Progress) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
+from fsdp_migrate.tree.git import repository
 from fsdp_migrate.tree.torch_release import TorchRelease
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed
@@ -174,6 +175,10 @@ def _next(result: RunResult, manual: int) -> str:
     if result.errors:
         return "Next: fix these files, then run the same command again."
     if result.changed:
+        if all(repository(file.real.parent) is None for file in result.changed):
+            # What only git could do is not named where there is none.
+            undo = "fsdp-migrate undo" if targets == "." else f"fsdp-migrate undo {targets}"
+            return f"Next: train a few steps and compare the losses; {undo} puts the old files back."
         return "Next: git diff, then train a few steps and compare the losses."
     return "Nothing to do."
 

@@ -42,7 +42,8 @@ def test_rewrites_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == (
         "No file of the project requires a torch: the output is for torch 2.6, the first with FSDP2. --torch names "
         "another.\na.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Written for torch 2.6 (no "
-        "file requires one). Next: git diff, then train a few steps and compare the losses.\n",
+        "file requires one). Next: train a few steps and compare the losses; fsdp-migrate undo a.py puts the old files "
+        "back.\n",
         "",
     )
 
@@ -129,7 +130,9 @@ def test_markdown_report(tmp_path: Path) -> None:
         (["rewrite", "--frobnicate", "."], "No such option"),
         (["rules", "FSDP9010"], "there is no rule FSDP9010; the nearest are FSDP901"),
         (["rules", "102x"], "there is no rule 102x; the nearest is FSDP102"),
-        (["frobnicate"], "No such command"),
+        (["frobnicate"], "No such command 'frobnicate'; fsdp-migrate --help lists them"),
+        (["explian"], "No such command 'explian'; did you mean explain?"),
+        (["chekc"], "No such command 'chekc'; did you mean check or checkpoint?"),
     ],
 )
 def test_bad_calls(arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,6 +150,8 @@ def test_a_rule_is_found_by_its_number(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["rules", "102"]) == 0
     by_number = capsys.readouterr().out
     assert main(["rules", "FSDP102"]) == 0
+    assert by_number == capsys.readouterr().out
+    assert main(["explain", "102"]) == 0
     assert by_number == capsys.readouterr().out
     assert by_number.startswith("# FSDP102 ")
 
@@ -348,7 +353,7 @@ def test_diff_of_a_repository_elsewhere_is_relative_to_it(
 
 
 @pytest.mark.parametrize("words", [command.split() for command in (
-    "", "check", "rewrite", "status", "rules", "verify", "verify run", "verify record", "verify compare", "preflight",
+    "", "check", "rewrite", "undo", "status", "rules", "verify", "verify run", "verify record", "verify compare", "preflight",
     "lsp", "checkpoint", "checkpoint inspect", "checkpoint convert",
 )], ids=" ".join)  # fmt: skip
 def test_help_fits_a_terminal_of_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +401,11 @@ def test_an_interrupt_between_two_files(
     monkeypatch.setattr(writing.os, "replace", replace)
     assert main(["rewrite", "."]) == 130
     assert capsys.readouterr().err == "interrupted: 1 of 3 files were rewritten, each completely\n"
-    assert [entry.read_text() for entry in sorted(tmp_path.iterdir())] == ["fully_shard(x)\n", "FSDP(x)\n", "FSDP(x)\n"]
+    assert [entry.read_text() for entry in sorted(tmp_path.glob("*.py"))] == [
+        "fully_shard(x)\n",
+        "FSDP(x)\n",
+        "FSDP(x)\n",
+    ]
 
 
 def test_an_interrupt_before_writing(

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def train(loss):
 PROMPT = b"[?] help: "
 
 
-def answered(keys: str, *arguments: str, cwd: Path, code: int, editor: str = "true") -> str:
+def answered(keys: Sequence[str], *arguments: str, cwd: Path, code: int, editor: str = "true") -> str:
     """What a person sees who presses ``keys``, one at each question."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "EDITOR": editor, "VISUAL": editor}
@@ -76,6 +77,14 @@ def project(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "train.py").write_text(SOURCE)
     return folder
+
+
+def test_a_key_and_enter_are_one_key(project: Path) -> None:
+    # Enter is pressed while the command waits for a single key.
+    seen = answered(["a\r", "\n\rs", "\rw\r"], "--allow-dirty", "train.py", cwd=project, code=0)
+    assert "skip this hunk" not in seen
+    assert "fully_shard(model" in (project / "train.py").read_text()
+    assert "1 hunk skipped" in seen
 
 
 def test_one_hunk_is_taken_and_one_is_left(project: Path) -> None:
