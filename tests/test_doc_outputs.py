@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def minigpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("projects")
     shutil.copytree(ROOT / "fixtures/projects/minigpt", folder / "minigpt")
     (folder / "pyproject.toml").write_text('[project]\nname = "minigpt"\ndependencies = ["torch>=2.6"]\n')
+    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    for words in (["init", "--quiet"], ["add", "--all"], [*who, "commit", "--quiet", "--message=m"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
     return folder
 
 

@@ -53,4 +53,4 @@ class Request:
     stdin: bytes | None = None
     overlay: Mapping[Path, bytes] = field(default_factory=dict)
     observe: Observe | None = None
-    keep: Keep | None = None
+    keep: Keep | None = field(default=None, compare=False)

@@ -353,8 +353,8 @@ def test_diff_of_a_repository_elsewhere_is_relative_to_it(
 
 
 @pytest.mark.parametrize("words", [command.split() for command in (
-    "", "check", "rewrite", "undo", "status", "rules", "verify", "verify run", "verify record", "verify compare", "preflight",
-    "lsp", "checkpoint", "checkpoint inspect", "checkpoint convert",
+    "", "check", "rewrite", "undo", "status", "rules", "verify", "verify run", "verify record", "verify compare",
+    "preflight", "lsp", "checkpoint", "checkpoint inspect", "checkpoint convert",
 )], ids=" ".join)  # fmt: skip
 def test_help_fits_a_terminal_of_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -393,7 +393,8 @@ def test_an_interrupt_between_two_files(
     calls = iter([None, KeyboardInterrupt()])
 
     def replace(source: Path, target: Path) -> None:
-        trouble = next(calls)
+        # What is replaced is kept first, in files of other names.
+        trouble = next(calls) if target.suffix == ".py" else None
         if trouble:
             raise trouble
         real(source, target)
@@ -401,11 +402,8 @@ def test_an_interrupt_between_two_files(
     monkeypatch.setattr(writing.os, "replace", replace)
     assert main(["rewrite", "."]) == 130
     assert capsys.readouterr().err == "interrupted: 1 of 3 files were rewritten, each completely\n"
-    assert [entry.read_text() for entry in sorted(tmp_path.glob("*.py"))] == [
-        "fully_shard(x)\n",
-        "FSDP(x)\n",
-        "FSDP(x)\n",
-    ]
+    texts = [entry.read_text() for entry in sorted(tmp_path.glob("*.py"))]
+    assert texts == ["fully_shard(x)\n", "FSDP(x)\n", "FSDP(x)\n"]
 
 
 def test_an_interrupt_before_writing(

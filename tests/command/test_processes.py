@@ -121,9 +121,13 @@ STOPPED = """
 import os, signal, sys
 number = int(sys.argv[1])
 sync = os.{step}
+left = {calls}
 
 def stopped(*given):
-    os.kill(os.getpid(), number)
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), number)
     return sync(*given)
 
 os.{step} = stopped
@@ -134,23 +138,25 @@ from fsdp_migrate.cli import entry_point
 entry_point()
 """
 WRITES = {
-    "a rewrite": ("fsync", ["rewrite", "."]),
-    "before the exchange": ("replace", ["rewrite", "."]),
-    "a report": ("fsync", ["check", "--output", "out.txt", "."]),
+    "what undo needs": ("fsync", 1, ["rewrite", "."]),
+    "a rewrite": ("fsync", 3, ["rewrite", "."]),
+    "before the exchange": ("replace", 3, ["rewrite", "."]),
+    "a report": ("fsync", 1, ["check", "--output", "out.txt", "."]),
 }
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("write", WRITES)
 def test_a_signal_leaves_no_temporary_file(write: str, number: signal.Signals, tmp_path: Path) -> None:
-    step, words = WRITES[write]
+    step, calls, words = WRITES[write]
     source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
     (tmp_path / "a.py").write_text(source)
-    command = [sys.executable, "-c", STOPPED.format(step=step, words=words), str(int(number))]
+    command = [sys.executable, "-c", STOPPED.format(step=step, calls=calls, words=words), str(int(number))]
     ended = subprocess.run([*command, "met"], cwd=tmp_path, capture_output=True)
     assert ended.returncode == 128 + number
     assert b"Traceback" not in ended.stderr
-    assert [one.name for one in tmp_path.iterdir()] == ["a.py"] and (tmp_path / "a.py").read_text() == source
+    assert [*tmp_path.rglob("*.tmp")] == []
+    assert (tmp_path / "a.py").read_text() == source
     subprocess.run([*command, "ignored"], cwd=tmp_path, capture_output=True)
     assert (tmp_path / "a.py").read_text() != source or (tmp_path / "out.txt").exists()
 
