@@ -39,6 +39,7 @@ CHAPTERS = {
     "3": "State and optimizer",
     "4": "Checkpoints on disk",
     "5": "Configuration files",
+    "6": "Edits that weaken the proof",
     "9": "Beyond reach",
 }
 VERDICTS = """\

@@ -35,7 +35,7 @@ class CheckRequest:
     """What the user asked for. ``settings`` are those of a rewrite; ``baseline`` is a file of known findings.
 
     ``stdin`` is a text that is read in place of the one path, which names it; ``observe`` is that of a rewrite.
-    ``cache`` has what earlier runs came to.
+    ``cache`` has what earlier runs came to. ``edits`` are findings about edits, which nothing silences.
     """
 
     paths: tuple[str, ...]
@@ -48,6 +48,7 @@ class CheckRequest:
     digests: bool = False
     observe: Observe | None = None
     cache: Cache | None = None
+    edits: tuple[Finding, ...] = ()
 
 
 def check(
@@ -90,6 +91,8 @@ def check(
             told.append(one)
         else:
             below += 1
+    told += [Told(one, True, False, _of_message(one)) for one in request.edits]
+    told.sort(key=lambda one: (one.finding.path, one.finding.line, one.finding.column, one.finding.rule))
     return CheckResult(
         paths=sorted_paths.sources,
         min_level=request.min_level,
@@ -101,6 +104,10 @@ def check(
         errors=tuple(dict.fromkeys(errors)),
         skipped=(*rewritten.skipped, *sorted_paths.skipped),
     )
+
+
+def _of_message(finding: Finding) -> str:
+    return fingerprints([finding], {})[0]
 
 
 def _changes(result: RunResult) -> dict[str, list[Hunk]]:

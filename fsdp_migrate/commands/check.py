@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.check.checked import CheckResult
     from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.torch_release import TorchRelease
+    from fsdp_rules.verdict.finding import Finding
 
 _HELP = """Fail if PATH... still has FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
 
@@ -45,6 +46,7 @@ more than its metadata, however large it is: no tensor is read, and no pickle is
   fsdp-migrate check --write-baseline known.json .  record what is there now,
   fsdp-migrate check --baseline known.json .        and fail on what is new
   fsdp-migrate check --ignore FSDP2,FSDP404 .       leave some rules out
+  fsdp-migrate check --since main                   and name edits that cheat
   fsdp-migrate check --stdin-filename a.py - < a.py a text, for editors
   fsdp-migrate check --format sarif --output out.sarif src/ out/step_1000
 
@@ -113,6 +115,12 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     shell_complete=complete_files,
     help="Write all findings to FILE, and exit 0.",
 )
+@click.option(
+    "--since",
+    metavar="REV",
+    help="Also name edits since this commit, anywhere in the repository, that weaken what shows that the migration "
+    "is right: deleted asserts, skipped tests, fewer steps, other seeds, silenced findings.",
+)
 @click.option("--digests", is_flag=True, help="Read the tensors of checkpoints too, and compare their CRC-32.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
@@ -132,6 +140,7 @@ def check(
     ignore: tuple[str, ...],
     baseline: str | None,
     write_baseline: str | None,
+    since: str | None,
     digests: bool,
     exit_zero: bool,
     to: str | None,
@@ -176,6 +185,7 @@ def check(
             digests,
             trace,
             None if no_cache else user_cache(),
+            _edits(since, Path(paths[0])) if since else (),
         )
         with shown() as progress:
             result = run.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)
@@ -190,6 +200,20 @@ def check(
         _say_to_github(result)
     code = exit_code(result)
     return 0 if exit_zero and code == 1 else code
+
+
+def _edits(rev: str, path: Path) -> tuple[Finding, ...]:
+    from fsdp_migrate.check.weakening.since import edits_since
+    from fsdp_migrate.tree import git
+
+    there = path.resolve()
+    root = git.repository(there if there.is_dir() else there.parent)
+    if root is None:
+        raise click.UsageError("--since compares with a commit, and this is not a git repository")
+    try:
+        return tuple(edits_since(root, rev))
+    except git.GitError as error:
+        raise click.ClickException(f"--since {rev}: {error}") from error
 
 
 def _say_to_github(result: CheckResult) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fsdp_migrate.check.weakening import weakening_rules
 from fsdp_migrate.checkpoints.judge.checkpoint_rules import DOCS, NAMES
 from fsdp_migrate.tree.notebooks import CELL_RULE, CELL_RULE_NAME
 from fsdp_rules.settings import Settings
@@ -55,8 +56,9 @@ def pages() -> list[Page]:
     own = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after) for rule in all_rules()]
     configs = [Page(rule.id, rule.name, rule.doc(), rule.before, rule.after, rule.language) for rule in config_rules()]
     checkpoints = [Page(rule, name, DOCS[rule], "", "") for rule, name in NAMES.items()]
+    edits = [Page(rule, name, weakening_rules.DOCS[rule], "", "") for rule, name in weakening_rules.NAMES.items()]
     versions = Page(RULE, NAME, DOC, "", "")
-    return sorted([*own, *configs, *checkpoints, versions, _CELL], key=lambda page: page.id)
+    return sorted([*own, *configs, *checkpoints, *edits, versions, _CELL], key=lambda page: page.id)
 
 
 def find(wanted: str, known: Sequence[Page]) -> Page:

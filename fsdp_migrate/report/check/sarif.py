@@ -24,6 +24,7 @@ _SUBJECTS = {
     "3": "state-dict",
     "4": "checkpoint",
     "5": "configuration",
+    "6": "proof",
 }
 _LEVELS = {Level.MANUAL: "error", Level.REVIEW: "warning", Level.SAFE: "warning", Level.INFO: "note"}
 

@@ -1,0 +1,81 @@
+"""Names and meaning of the rules about edits that weaken what shows that a migration is right."""
+
+from __future__ import annotations
+
+#: The names of the rules, by id.
+NAMES = {
+    "FSDP601": "deleted-assert",
+    "FSDP602": "not-strict",
+    "FSDP603": "fewer-steps",
+    "FSDP604": "other-seed",
+    "FSDP605": "silenced-finding",
+    "FSDP606": "out-of-reach",
+    "FSDP607": "skipped-test",
+    "FSDP608": "wider-tolerance",
+}
+
+#: What shows that nothing was weakened.
+WHAT_TO_TEST = "Run `fsdp-migrate check --since REV` again: the edit is no longer named."
+
+_ONLY = "Only `fsdp-migrate check --since REV` reports it, and neither a comment nor a setting silences it."
+
+#: What each is about, as Markdown.
+DOCS = {
+    "FSDP601": f"""\
+Asserts that were deleted, or that can no longer fail.
+
+{_ONLY}
+
+Neither the function nor another file has the assert any more, nothing reaches it (after a `return`, below `if
+False`), its failure is caught, or it is always true. An assert that moved, or whose names changed with the model,
+is not meant. Put it back, or write the one that is true under FSDP2.""",
+    "FSDP602": f"""\
+`strict=False`, or a partial load, where states had to match.
+
+{_ONLY}
+
+A state whose keys do not match then loads in part, silently, and the model trains from other weights. Convert the
+keys of the state instead, and load strictly.""",
+    "FSDP603": f"""\
+Fewer steps, epochs or batches than before.
+
+{_ONLY}
+
+A shorter run shows less: differences between FSDP1 and FSDP2 grow with the steps. Lowered numbers, new limits
+(`islice`, a slice of the loader, a `break` on the step) and settings in configuration and scripts are meant.""",
+    "FSDP604": f"""\
+Another seed, one more, or one less.
+
+{_ONLY}
+
+With another seed two runs cannot be compared, and a failing comparison can be made to pass by chance. Keep the
+seed that the FSDP1 code had.""",
+    "FSDP605": f"""\
+Findings that were silenced: `ignore` comments, settings, and baselines that grew.
+
+{_ONLY}
+
+A silenced finding is not a migrated one. Fix the code, or let a person decide and commit the exception by itself.""",
+    "FSDP606": f"""\
+FSDP1 code that was moved to where no rule sees it.
+
+{_ONLY}
+
+Meant are files that git now ignores or that are no longer Python, names that are put together at run time
+(`getattr` with a computed name, `import_module`), sources in strings (`exec`, `eval`), and TODO comments of a
+rewrite that were removed while their statement stayed as it is.""",
+    "FSDP607": f"""\
+Tests that were deleted, skipped or deselected.
+
+{_ONLY}
+
+A test that moved, or whose name changed and that still has its asserts, is not meant. Make it pass, or say in its
+own commit why it no longer applies.""",
+    "FSDP608": f"""\
+A wider tolerance in a comparison.
+
+{_ONLY}
+
+In fp32 the losses before and after a migration are the same bits, with [stated exceptions](../numerics.md). Find
+out what differs (`fsdp-migrate verify`) before you allow for it.""",
+}
