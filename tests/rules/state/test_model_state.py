@@ -314,7 +314,7 @@ def test_what_is_called_an_optimizer_is_no_model() -> None:
 def test_names_of_a_compiled_model_lose_their_prefix(body: str, told: bool) -> None:
     source = f"import torch\n{WRAP}\ndef main(net, fast):\n    {body}\n"
     said = [(found.level.value, "_orig_mod." in found.message) for found in findings(source) if found.rule == "FSDP309"]
-    assert said == [("review", told)]
+    assert said == [("review" if told else "safe", told)]
 
 
 def test_the_model_inside_a_compiled_one_is_a_sharded_model() -> None:
@@ -348,7 +348,7 @@ def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:
     helped = "from tools.fsdp import Checkpointer\n\n" + script
     assert [found.level.value for found in findings(helped, None, trainer=wrapper)] == ["review"]
     inheriting = "class Mine(Trainer):\n    def save(self):\n        return self.model.state_dict()\n"
-    assert [found.level.value for found in findings(inheriting, None, trainer=wrapper)] == ["review"]
+    assert [found.level.value for found in findings(inheriting, None, trainer=wrapper)] == ["safe"]
 
 
 @pytest.mark.parametrize(

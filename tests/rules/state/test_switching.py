@@ -116,21 +116,24 @@ class Trainer:
 
 
 @pytest.mark.parametrize(
-    "tools",
+    ("tools", "level"),
     [
-        "from contextlib import contextmanager\n\n@contextmanager\ndef full_state(models):\n    yield\n",
-        IMPORTS
-        + """
+        ("from contextlib import contextmanager\n\n@contextmanager\ndef full_state(models):\n    yield\n", "review"),
+        (
+            IMPORTS
+            + """
 @contextmanager
 def full_state(models):
     with FSDP.state_dict_type(models[0], StateDictType.FULL_STATE_DICT):
         state = models[0].state_dict()
     yield state
 """,
+            "safe",
+        ),
     ],
 )
-def test_other_context_managers(tools: str) -> None:
-    check_findings(USER, {("FSDP101", "safe"), ("FSDP110", "safe"), ("FSDP309", "review")}, None, tools=tools)
+def test_other_context_managers(tools: str, level: str) -> None:
+    check_findings(USER, {("FSDP101", "safe"), ("FSDP110", "safe"), ("FSDP309", level)}, None, tools=tools)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fsdp_rules.state._governing.ranked import is_of_a_rank, may_be_of_a_rank
 from fsdp_rules.state._governing.receiver import Receiver
 from fsdp_rules.state._governing.state_settings import DEFAULT, Context, Kind, Setting
 from fsdp_rules.state._governing.sticky import sticky_context
-from fsdp_rules.state._governing.unseen import unseen_manager
+from fsdp_rules.state._governing.unseen import outer_manager, unseen_manager
 from fsdp_rules.state._governing.wrapped_optimizers import wrapper_of
 from fsdp_rules.verdict.finding import Level
 
@@ -139,8 +139,8 @@ class StateSite:
             notes = self.enclosing.notes(self.model, self.file)
             return Governing(self.enclosing.context or DEFAULT, tuple(notes))
         settings = self._without_block() if self.state.kind is None else None
-        if settings is None and self.state.action is Action.GET_MODEL:
-            return Governing(notes=("every rank gets the full state, as under FSDP1 by default",))
+        if settings is None and self.state.action is Action.GET_MODEL and (name := outer_manager(self.call, self.file)):
+            return Governing(notes=(f"assumes {name} sets no state dict type",))
         return settings or Governing()
 
     def _without_block(self) -> Governing | None:

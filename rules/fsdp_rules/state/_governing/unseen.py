@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.project.places import module_name
 from fsdp_rules.state._governing.context import unseen_contexts
 from fsdp_rules.state._governing.switching import switching
+
+#: Packages whose context managers set no kind of state.
+_KNOWN = sys.stdlib_module_names | {"torch", "tqdm"}
 
 
 def unseen_manager(place: cst.Call, model: cst.BaseExpression, file: File) -> str:
@@ -23,6 +29,21 @@ def unseen_manager(place: cst.Call, model: cst.BaseExpression, file: File) -> st
     entered = [item.item for block in blocks for item in block.items]
     name = dotted(model) or file.code(model)
     return next((file.code(call.func) for call in entered if isinstance(call, cst.Call) and _has(call, name, file)), "")
+
+
+def outer_manager(place: cst.Call, file: File) -> str:
+    """The context manager around ``place`` that comes from a package outside of the tree which nobody knows."""
+    for block in file.ancestors(place):
+        for item in block.items if isinstance(block, cst.With) else ():
+            func = item.item.func if isinstance(item.item, cst.Call) else item.item
+            package = (file.resolved(func) or "").partition(".")[0]
+            if (
+                package
+                and package not in _KNOWN
+                and not any(package in module_name(path).split(".") for path in file.project.sources)
+            ):
+                return file.code(func)
+    return ""
 
 
 def _has(call: cst.Call, model: str, file: File) -> bool:
