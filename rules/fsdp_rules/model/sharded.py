@@ -126,8 +126,8 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
         return Sharded(held, why, foreign=_is_foreign(node, held, file))
     place = expression if at is None else at
     held = max(_followed(expression, text, file), flows) if text is not None else flows
-    guard = fsdp1_guard(place, text, file) if held is Certainty.NO and text is not None else Guard.NONE
-    if guard is not Guard.NONE:
+    guard = fsdp1_guard(place, text, file) if held is not Certainty.YES and text is not None else Guard.NONE
+    if guard is Guard.FSDP1 or (guard is Guard.MIXED and held is Certainty.NO):
         return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
     if at is None and is_other(node, file):
         return Sharded(Certainty.NO, Why.OTHER, foreign=_is_foreign(node, Certainty.NO, file))
