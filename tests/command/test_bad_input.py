@@ -11,6 +11,7 @@ import pytest
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.pipeline import pool
+from fsdp_migrate.pipeline.work import NEWER, why_unparsable
 from fsdp_migrate.tree import writing
 
 IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -170,3 +171,9 @@ def test_depth_that_breaks_parsers_breaks_one_file_at_most(content: str, tmp_pat
 def test_an_empty_path_is_not_the_current_directory(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, ""]) == 2
     assert "no such file or directory: ''" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="it parses")
+def test_syntax_of_a_newer_python_names_the_remedy() -> None:
+    assert why_unparsable(b'x = t"{FSDP(x)}"\n').endswith(f". {NEWER}")
+    assert NEWER not in why_unparsable(b"def f(:\n  FSDP(x)\n")

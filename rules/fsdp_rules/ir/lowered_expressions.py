@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import bound_in, declared
+from fsdp_rules.ir.narrowing import narrowings
 from fsdp_rules.ir.operations import At, Body
 
 #: The value of each name at one point of a scope; None where no way leads there.
@@ -101,7 +103,8 @@ class Expressions:
                 return to
             case ast.IfExp():
                 self.value(node.test)
-                return self.join([self.value(node.body), self.value(node.orelse)])
+                arms = ((node.body, True), (node.orelse, False))
+                return self.join([self.under(node.test, truth, partial(self.value, arm)) for arm, truth in arms])
             case ast.BoolOp():
                 return self.join([self.value(one) for one in node.values])
             case ast.BinOp():
@@ -131,6 +134,30 @@ class Expressions:
                 return self.operator("Is" if is_truth else "Compare", node, node.left, *node.comparators)
         self._inside(node)
         return self.new()
+
+    def narrow(self, test: ast.expr, truth: bool) -> None:
+        """Make names what they are where ``test`` is true, or false."""
+        for name, classes, is_one in narrowings(test, truth):
+            if self.names is None or name not in self.names:
+                continue
+            of, to = self.names[name], self.new()
+            for cls in map(self.value, classes):
+                self.add(ops.Narrowed(to, of, cls, is_one))
+                # It is of one of several classes, or of none of them.
+                of, to = (of, to) if is_one else (to, self.new())
+            self.names[name] = to if is_one else of
+
+    def under(self, test: ast.expr, truth: bool, run: Callable[[], int]) -> int:
+        """What ``run`` gives where ``test`` is true, or false."""
+        before = dict(self.names) if self.names is not None else None
+        self.narrow(test, truth)
+        found = run()
+        if self.names is not None and before is not None:
+            self.names = {
+                **self.names,
+                **{one.name: before[one.name] for one in narrowings(test, truth) if one.name in before},
+            }
+        return found
 
     def _inside(self, node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
@@ -205,6 +232,7 @@ class Expressions:
             self.assign(loop.target, self.element(self.value(loop.iter)))
             for test in loop.ifs:
                 self.value(test)
+                self.narrow(test, True)
         to = self.new()
         self.add(ops.Display(to, key is not None))
         number = self.value(key) if key is not None else None

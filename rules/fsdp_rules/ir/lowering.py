@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import names_stored
@@ -82,7 +83,7 @@ class Statements(Expressions):
                 self.names = None
             case ast.If():
                 self.value(node.test)
-                self._branches([lambda: self.block(node.body), lambda: self.block(node.orelse)])
+                self._branches([partial(self._arm, node, truth) for truth in (True, False)])
             case ast.For() | ast.AsyncFor():
                 several = self.value(node.iter)
                 self._loop(node, lambda: self.assign(node.target, self.element(several)))
@@ -116,6 +117,10 @@ class Statements(Expressions):
                 self._inside(node)
             case _ if type(node).__name__ == "TryStar":
                 self._inside(node)
+
+    def _arm(self, node: ast.If, truth: bool) -> None:
+        self.narrow(node.test, truth)
+        self.block(node.body if truth else node.orelse)
 
     def _augmented(self, node: ast.AugAssign) -> None:
         before, given = self.value(node.target), self.value(node.value)

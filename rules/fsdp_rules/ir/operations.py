@@ -131,6 +131,15 @@ class Gathered(NamedTuple):
     method: str
 
 
+class Narrowed(NamedTuple):
+    """``to`` is ``of`` where it is, or ``is_one`` is false and it is not, an object of the class ``cls``."""
+
+    to: int
+    of: int
+    cls: int
+    is_one: bool
+
+
 class Define(NamedTuple):
     """A function, lambda or class with its ``body``; ``given`` are the defaults by parameter, or the bases."""
 
@@ -174,6 +183,7 @@ Operation = (
     | Unpacked
     | Call
     | Gathered
+    | Narrowed
     | Define
     | Import
     | Return

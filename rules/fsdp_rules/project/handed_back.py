@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import parameters_of
-from fsdp_rules.project.places import Flow, Place, Sure, joint
+from fsdp_rules.project.places import INNER, Flow, Place, Sure, joint
 
 
 class HandedBack:
@@ -92,6 +92,11 @@ def _is_made(result: Place, back: Mapping[Place, Sequence[Place]]) -> bool:
     return _arguments_in(result, lambda place: ((source, True) for source in back.get(place, ()))) is None
 
 
+def _is_inner(place: Place) -> bool:
+    """Whether ``place`` is the ``module`` of a name: the name itself is another source of the same place."""
+    return f".{place.name}".endswith(INNER)
+
+
 def _arguments_in(result: Place, sources: Callable[[Place], Iterable[tuple[Place, Sure]]]) -> dict[str, Sure] | None:
     """The parameters that reach ``result`` in its function, each with how sure that is; None where more than these do.
 
@@ -102,7 +107,7 @@ def _arguments_in(result: Place, sources: Callable[[Place], Iterable[tuple[Place
     seen = {result}
     while pending:
         place, sure = pending.pop()
-        given = [*sources(place)]
+        given = [one for one in sources(place) if not _is_inner(one[0])]
         if not given or any(one.scope != result.scope or one.kind not in ("param", "var") for one, _ in given):
             return None
         for source, own in given:

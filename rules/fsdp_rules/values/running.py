@@ -11,6 +11,7 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class, Definition, Frame
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
+from fsdp_rules.values.object_classes import may_be
 
 
 def run_body(machine: Machine, frame: Frame) -> None:
@@ -101,6 +102,16 @@ def _gathered(machine: Machine, frame: Frame, one: ops.Gathered) -> None:
     machine.store.watch(frame.base + one.of, hand_on)
 
 
+def _narrowed(machine: Machine, frame: Frame, one: ops.Narrowed) -> None:
+    of, to = frame.base + one.of, frame.base + one.to
+
+    def admit(cls: Obj) -> None:
+        machine.store.watch(of, lambda held: machine.store.put(to, held) if may_be(held, cls, one.is_one) else None)
+
+    machine.store.watch(frame.base + one.cls, admit)
+    machine.items.later(frame.base + one.cls, lambda: machine.store.edge(of, to))
+
+
 def _define(machine: Machine, frame: Frame, one: ops.Define) -> None:
     given = [(name, frame.base + value) for name, value in one.given]
     if one.body.kind != "class":
@@ -146,6 +157,7 @@ _RUN: dict[type, Callable[[Machine, Frame, Any], None]] = {
     ops.Unpacked: _unpacked,
     ops.Call: _call,
     ops.Gathered: _gathered,
+    ops.Narrowed: _narrowed,
     ops.Define: _define,
     ops.Import: _import,
     ops.Return: _return,

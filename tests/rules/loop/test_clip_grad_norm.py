@@ -410,3 +410,26 @@ def test_another_program_that_offloads_says_nothing_of_this_one(own: str) -> Non
     others["another"] = TRAINS.format("")
     (found,) = [one for one in findings(TRAINS.format(", offload=True"), **others) if one.rule == "FSDP201"]
     assert "offloaded" in found.message
+
+
+@pytest.mark.parametrize(
+    ("test", "level"),
+    [("isinstance(model, FSDP)", "safe"), ("isinstance(model, (FSDP, DDP))", "manual"), ("model.training", "manual")],
+)
+def test_a_test_for_fsdp1_tells_a_model_from_an_object_with_its_own_method(test: str, level: str) -> None:
+    source = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+class Accelerator:
+    def prepare(self, thing):
+        if self.plugin:
+            thing = FSDP(thing)
+        self.models.append(thing)
+
+    def clip_grad_norm_(self, max_norm):
+        for model in self.models:
+            if {test}:
+                model.clip_grad_norm_(max_norm)
+"""
+    assert levels(source) == [level]

@@ -540,3 +540,35 @@ def test_what_another_file_writes_of_a_list_of_models() -> None:
     result = rewrite_tree({"main.py": main.encode(), "saving.py": saving.encode()})["saving.py"]
     assert isinstance(result, Changed)
     assert [(one.rule, one.level) for one in result.findings] == [("FSDP309", Level.MANUAL)]
+
+
+@pytest.mark.parametrize(
+    ("unwrapped", "said"),
+    [
+        ("model.module if isinstance(model, (FSDP, DDP)) else model", []),
+        ("self.models[0]", ["manual"]),
+    ],
+)
+def test_what_takes_the_wrapper_off_gives_what_it_is_given(unwrapped: str, said: list[str]) -> None:
+    source = f"""
+{WRAP}from torch.nn.parallel import DistributedDataParallel as DDP
+
+class Accelerator:
+    def prepare(self, model):
+        self.models = [FSDP(model)]
+        return self.models[0]
+
+    def unwrap(self, model):
+        return {unwrapped}
+
+    def state(self, model):
+        return self.unwrap(model).state_dict()
+
+def main(net):
+    accelerator = Accelerator()
+    model = accelerator.prepare(net)
+    accelerator.unwrap(model)
+"""
+    assert [found.level.value for found in findings(source) if found.rule == "FSDP309"] == said
+    reached = source + "    accelerator.state(model)\n"
+    assert [found.level.value for found in findings(reached) if found.rule == "FSDP309"] == ["manual"]

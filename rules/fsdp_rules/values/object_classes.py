@@ -1,0 +1,34 @@
+"""Of which classes an abstract object may be."""
+
+from __future__ import annotations
+
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.library import table
+
+_MODULE = "torch.nn.Module"
+_MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OTHER_WRAPPER})
+
+
+def may_be(one: Obj, cls: Obj, is_one: bool) -> bool:
+    """Whether ``one`` may be an object of the class ``cls``; or, where ``is_one`` is false, of another class."""
+    if cls.kind is not Kind.EXTERN:
+        return True
+    if not is_one:
+        return one.kind not in _surely(cls.data)
+    if canonical(cls.data) == FSDP:
+        return one.kind is not Kind.OTHER_WRAPPER
+    return one.kind is not Kind.MODEL if _is_other_wrapper(cls.data) else True
+
+
+def _surely(name: str) -> frozenset[Kind]:
+    """What is always of the class ``name``."""
+    if name == _MODULE:
+        return _MODULES
+    if canonical(name) == FSDP:
+        return frozenset({Kind.MODEL})
+    return frozenset({Kind.OTHER_WRAPPER}) if _is_other_wrapper(name) else frozenset()
+
+
+def _is_other_wrapper(name: str) -> bool:
+    return table("functions").get(name) == "other_wrapper"
