@@ -106,7 +106,9 @@ def why_unparsable(source: bytes) -> str:
         ast.parse(source)
     except SyntaxError as error:
         place = f"line {error.lineno}: " if error.lineno else ""
-        newer = f". {NEWER}" if _parses_elsewhere(source) else ""
+        from fsdp_rules.engine.source_text import parses_elsewhere
+
+        newer = f". {NEWER}" if parses_elsewhere(source) else ""
         return f"could not parse as {version}: {place}{error.msg}{newer}"
     except ValueError as error:
         return f"could not parse as {version}: {error}"
@@ -157,14 +159,3 @@ def _origin(error: Exception) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}" if trace else "no trace"
-
-
-def _parses_elsewhere(source: bytes) -> bool:
-    """Whether the parser that knows the syntax of newer releases of Python reads ``source``."""
-    import libcst as cst  # a third of a second, which a run without such a file does not pay
-
-    try:
-        cst.parse_module(source)
-    except (cst.ParserSyntaxError, SyntaxError, ValueError, RecursionError):
-        return False
-    return True

@@ -8,6 +8,8 @@ import re
 import tokenize
 from dataclasses import dataclass
 
+import libcst as cst
+
 _FORM_FEED = re.compile(r"^[ \t]*\f[ \t\f]*(?=[^\s#])", re.MULTILINE)
 
 
@@ -79,3 +81,12 @@ def odd_break(text: str) -> str | None:
         return None
     line = text.count("\n", 0, found.start()) + 1
     return f"line {line}: a form feed is in front of a statement: put it on a line of its own and run again"
+
+
+def parses_elsewhere(data: bytes) -> bool:
+    """Whether libcst, which knows the syntax of newer releases of Python, reads ``data``."""
+    try:
+        cst.parse_module(data)
+    except (cst.ParserSyntaxError, SyntaxError, ValueError, RecursionError):
+        return False
+    return True

@@ -19,3 +19,9 @@ def is_other(node: cst.BaseExpression, file: File) -> bool:
     """Whether all that reaches ``node`` is known, and no module: an optimizer, a configuration, a text."""
     found = file.project.values.others.get(file.path)
     return found is not None and file.layout.has(node) and file.span(node) in found
+
+
+def is_excluded(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the settings that are tested around ``node`` are those of runs that wrap no model which reaches it."""
+    found = file.project.values.excluded.get(file.path)
+    return found is not None and file.layout.has(node) and file.span(node) in found

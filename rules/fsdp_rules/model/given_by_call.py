@@ -8,9 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.flowing import value_of
 from fsdp_rules.project.places import INNER
-from fsdp_rules.project.project import Certainty
 
 #: Objects of other libraries that have methods of FSDP1's names, by what people call them.
 FOREIGN = re.compile(r"accelerat|fabric|engine|strategy|trainer|optim|scaler|plugin|utils?$|clip", re.IGNORECASE)
@@ -30,9 +28,7 @@ def is_given_by_call(node: cst.BaseExpression, file: File) -> bool:
     called = _called(node, file)
     if called is None:
         return bool(names) and names[-1] in file.project.held_attributes
-    return value_of(node, file).model is not Certainty.NO or any(
-        file.project.may_return_wrapped(file.path, name, attribute) for name in called
-    )
+    return any(file.project.may_return_wrapped(file.path, name, attribute) for name in called)
 
 
 def is_made_by_table(node: cst.BaseExpression, file: File) -> bool:

@@ -13,7 +13,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
-from fsdp_rules.model.flowing import is_other, value_of
+from fsdp_rules.model.flowing import is_excluded, is_other, value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
@@ -138,7 +138,7 @@ def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sha
     if text is None or held is Certainty.NO:
         later = text is not None and not own and _is_sharded_later(expression, text, place, file)
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
-    if is_ruled_out(place, text, file) or _is_in_ddp(expression, place, text, file):
+    if is_excluded(node, file) or is_ruled_out(place, text, file) or _is_in_ddp(expression, place, text, file):
         return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
     if flowing is not Certainty.YES and is_just_made(expression, place, file):
         return Sharded(Certainty.NO, Why.MADE, foreign=_is_foreign(node, Certainty.NO, file))

@@ -38,6 +38,7 @@ class ValueFacts:
 
     ``touched`` are the files in which something may be a model, or something of one. ``others`` are the positions that
     nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
+    ``excluded`` are the positions that a sharded model reaches in no run, by the settings that are tested around them.
     ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
     that the classes of all files may end with, by last names, where some rule may ask for them.
     """
@@ -46,6 +47,7 @@ class ValueFacts:
     touched: frozenset[str] = frozenset()
     others: Mapping[str, Set[Position]] = field(default_factory=dict)
     called: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
+    excluded: Mapping[str, Set[Position]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:

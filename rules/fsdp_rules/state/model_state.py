@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
@@ -109,7 +110,8 @@ def main(path):
         model = node.func.value
         if said:
             return
-        if is_given_by_call(model, file):
+        flows = isinstance(model, cst.Call) and value_of(model, file).model is not Certainty.NO
+        if flows or is_given_by_call(model, file):
             yield Diagnosis(node, Level.MANUAL, f"{file.code(model)}{GIVEN}", NAMED)
         elif _may_be_a_part(model, file):
             yield Diagnosis(node, Level.MANUAL, f"{file.code(model)}{PART}", OF_PART)

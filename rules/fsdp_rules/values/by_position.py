@@ -10,6 +10,7 @@ from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
 
@@ -61,8 +62,13 @@ def facts_of(
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     others: dict[str, set[Position]] = defaultdict(set)
+    excluded: dict[str, set[Position]] = defaultdict(set)
+    exclusions = Excluded(machine, sources)
     for path, by_place in _held(machine).items():
         for at, held in by_place.items():
+            if exclusions.all_of(path, at, held):
+                excluded[path].add(_position(at, lines[path]))
+                continue
             if (fact := _fact(held, machine)) != NOTHING:
                 known[path][_position(at, lines[path])] = fact
             if held and all(_is_other(one, machine) for one in held):
@@ -72,7 +78,7 @@ def facts_of(
         for path, by_place in _called(machine).items()
     }
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
-    return ValueFacts(known, touched, others, called)
+    return ValueFacts(known, touched, others, called, excluded)
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:

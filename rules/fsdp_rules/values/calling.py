@@ -34,6 +34,10 @@ class Calls:
         """Whether a call of ``function`` is seen."""
         return (function.data.frame, function.data.body) in self._frames
 
+    def callers(self, body: Body) -> list[Hashable]:
+        """What stands for the calls of ``body``: the path and the place of each, where it is called as itself."""
+        return [key for (_, one), known in self._frames.items() if one is body for key in known]
+
     def call_in(self, frame: Frame, one: ops.Call) -> None:
         """A call that stands in ``frame``."""
         base, to = frame.base, frame.base + one.to
