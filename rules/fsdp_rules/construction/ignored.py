@@ -10,6 +10,7 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, calls_plainly, elements, is_none, last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.model.wrap_arguments import IGNORED_PARAMS
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
@@ -62,7 +63,7 @@ def build(model):
         plan.ignored, plan.ignores_modules = value, "ignored_modules" in plan.arguments
         if plan.arguments.get("ignored_states") is value and not self._are_parameters(value, file):
             plan.helper.append(f"{brief(file.code(value))} may hold modules or parameters")
-        if file.settings.torch < (2, 7):
+        if file.settings.torch < IGNORED_PARAMS:
             plan.helper.append("fully_shard has ignored_params from torch 2.7 on")
         if plan.ignores_modules:
             plan.assumptions.append("assumes buffers of ignored modules may move to the model's device")

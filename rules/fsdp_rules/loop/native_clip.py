@@ -13,6 +13,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import Why, sharded
+from fsdp_rules.model.wrap_arguments import IGNORED, Given, given
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -31,8 +32,8 @@ class NativeClip(Rule):
     FSDP1's gradients are plain local tensors, so every rank clipped by the norm of its own shards, each by another
     factor. FSDP2's are DTensors: all ranks clip by the global norm. That is what was meant, but the numbers differ
     whenever clipping is active, which a limit of 1e5 and more is assumed never to make it, and an infinite one never
-    does. The returned norm is a DTensor, and `.full_tensor()` makes it a number on every torch
-    version.
+    does. The returned norm is a DTensor, and `.full_tensor()` makes it a number on every torch version. Gradients of
+    parameters that FSDP ignores are plain tensors, with which torch's function raises beside DTensors.
     """
 
     id = "FSDP215"
@@ -71,9 +72,10 @@ def train(model, loss):
         parent = file.parent(node)
         if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
             return
-        if _other_arm_is_fsdp1(node, file) or (_limit(node) == inf and isinstance(parent, cst.Expr)):
+        mixed = model is not None and given(model, "ignored", IGNORED, file) is Given.PERHAPS
+        if _other_arm_is_fsdp1(node, file) or (_limit(node) == inf and isinstance(parent, cst.Expr) and not mixed):
             return
-        yield self._numbers(node, held, file)
+        yield self._numbers(node, held, file) if not mixed else _of_both(node, held, file)
         if model is not None and not isinstance(parent, cst.Expr) and sharded(model, file).why is Why.ABOVE:
             yield Diagnosis(
                 node,
@@ -99,6 +101,18 @@ def train(model, loss):
                 call, Level.REVIEW, f"assumes these parameters are those of a DDP model: {message}", advice
             )
         return Diagnosis(call.func, Level.MANUAL, f"if these parameters are sharded, {message}", advice)
+
+
+def _of_both(call: cst.Call, held: Certainty, file: File) -> Diagnosis:
+    """The verdict about ``call`` on a model of which some parameters are ignored: it raises where these are trained."""
+    message = "ignored (plain) and sharded parameters are mixed, which raises where both are trained"
+    return Diagnosis(
+        call.func,
+        Level.MANUAL,
+        message if held is Certainty.YES else f"if these parameters are sharded: {message}",
+        "call fsdp_compat.clip_grad_norm_(model, max_norm), which does what FSDP1's model.clip_grad_norm_ did. "
+        "FSDP1 clipped by each rank's own norm here: expect other losses where clipping is active",
+    )
 
 
 def _limit(call: cst.Call) -> float:

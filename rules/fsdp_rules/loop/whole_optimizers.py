@@ -13,6 +13,7 @@ from fsdp_rules.loop._reductions import OF_MANY, REDUCES
 from fsdp_rules.loop._update_numbers import is_only_kept
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
+from fsdp_rules.model.wrap_arguments import IGNORED, IGNORED_PARAMS, Given, given
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -36,6 +37,10 @@ BLOCKS = "{name} is made for plain tensors (FSDP1: flat shards), and its kernels
 NO_DTENSORS = {"Adagrad": "fused", "Rprop": None, "SGD": "fused"}
 RAISES = "torch.optim.{name} raises in its first step: DTensors lack operations that it uses"
 NOT_FUSED = "remove fused=True, and compare the losses"
+#: Arguments of torch's optimizers that step many tensors at once, all DTensors or none.
+AT_ONCE = frozenset({"foreach", "fused"})
+MIXED = "{name}({switch}=True) raises in its first step where a group has ignored (plain) and sharded parameters"
+APART = "give the trained parameters that FSDP ignores a group of their own: no step then mixes the two"
 ON_SHARDS = "use another optimizer, or a subclass whose step works on p.to_local() and p.grad.to_local()"
 TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit, and compare the losses"
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
@@ -54,8 +59,9 @@ class WholeOptimizers(Rule):
     rank's own shard. FSDP2's parameters are DTensors of their full shape: norms are global, and matrices have rows and
     columns. The steps are other ones, with the shim too. The optimizers of bitsandbytes quantize their state in blocks
     of what they are given, by kernels that do not know DTensors. `torch.optim.Rprop`, and `SGD` and `Adagrad` with
-    `fused=True`, use operations that DTensors lack. An optimizer of the program that reduces such numbers
-    over ranks by hand is reported by FSDP222.
+    `fused=True`, use operations that DTensors lack. With `foreach=True` or `fused=True` a group that has parameters
+    which FSDP ignores, plain tensors, beside sharded ones raises where both are trained. An optimizer of the program
+    that reduces such numbers over ranks by hand is reported by FSDP222.
     """
 
     id = "FSDP228"
@@ -91,6 +97,8 @@ def build(model):
             yield from _of_blocks(node, file)
         elif isinstance(node, cst.Call) and _raises(node, file):
             yield from _of_plain_tensors(node, name, file)
+        elif isinstance(node, cst.Call) and (switch := _steps_at_once(node, file)):
+            yield from _of_both(node, name, switch, file)
         elif isinstance(node, cst.Call) and name in WHOLE and node.args:
             value = node.args[0].value
             model = model_of_parameters(value, file)
@@ -131,6 +139,35 @@ def _of_plain_tensors(call: cst.Call, name: str, file: File) -> Iterable[Diagnos
         message = message if held is Certainty.YES else f"if its model is sharded: {message}"
         advice = ON_SHARDS if NO_DTENSORS[name] is None else NOT_FUSED
         yield Diagnosis(call, Level.MANUAL, message, advice)
+
+
+def _steps_at_once(call: cst.Call, file: File) -> str:
+    """The argument by which ``call`` makes an optimizer of torch's that steps many tensors at once, "" for others."""
+    if not (file.resolved(call.func) or "").startswith("torch.optim.") or not call.args:
+        return ""
+    given = ((one.keyword.value, one.value) for one in call.args if one.keyword is not None)
+    return next((name for name, value in given if name in AT_ONCE and literal_bool(file.value(value))), "")
+
+
+def _of_both(call: cst.Call, name: str, switch: str, file: File) -> Iterable[Diagnosis]:
+    """The verdict about an optimizer of a natively sharded model, some of whose parameters are ignored."""
+    parameters = call.args[0].value
+    model = model_of_parameters(parameters, file)
+    if (
+        file.settings.to == "shim"
+        or file.settings.torch < IGNORED_PARAMS
+        or sharded_parameters(parameters, file) is Certainty.NO
+        or ("ignored" not in file.project.flags if model is None else not _may_ignore(model, file))
+    ):
+        return
+    message = MIXED.format(name=name, switch=switch)
+    is_assumed = model is None or "freezes" in file.project.flags
+    assumed = f"assumes that ignored parameters are frozen or in other groups: {message}"
+    yield Diagnosis(call, *((Level.REVIEW, assumed) if is_assumed else (Level.MANUAL, message)), APART)
+
+
+def _may_ignore(model: cst.BaseExpression, file: File) -> bool:
+    return given(model, "ignored", IGNORED, file) is Given.PERHAPS
 
 
 def _of_blocks(call: cst.Call, file: File) -> Iterable[Diagnosis]:

@@ -18,6 +18,8 @@ from fsdp_rules.project.project import INNER
 from fsdp_rules.project.walking import walk
 
 IGNORED = ("ignored_modules", "ignored_states", "ignored_parameters")
+#: The first torch in which fully_shard ignores parameters; before, fsdp_compat does.
+IGNORED_PARAMS = (2, 7)
 OFFLOAD = ("cpu_offload",)
 CONSTRUCTOR = "FullyShardedDataParallel"
 Function = ast.FunctionDef | ast.AsyncFunctionDef

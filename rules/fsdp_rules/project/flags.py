@@ -24,6 +24,7 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "fairscale": re.compile(rb"\bfairscale\b"),
     "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
+    "freezes": re.compile(rb"\brequires_grad"),
     # Activations that backward computes again.
     "recomputes": re.compile(
         rb"\b(checkpoint_wrapper|apply_activation_checkpointing)\b|utils\.checkpoint|gradient_checkpoint"
@@ -73,6 +74,7 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
     "casting_precision": (b"cast_forward_inputs", b"cast_root_", b"low_precision_grads", b"_module_classes_to_ignore"),
     "meta": (b'meta"', b"meta'", b"init_empty_weights", b"deferred_init"),
     "set_device": (b"set_device",),
+    "freezes": (b"requires_grad",),
     "ddp": (b"distributeddataparallel",),
     "compiles": (b"compile",),
     "ddp_wraps": (b"distributeddataparallel(", b"ddp("),

@@ -106,3 +106,20 @@ def step(model, use_fsdp):
     return {CLIP}(model.parameters(), 1.0)
 """
     assert levels(WRAP + source) == ["manual"]
+
+
+@pytest.mark.parametrize("limit", ["1.0", "1e6", "float('inf')"])
+@pytest.mark.parametrize("ignored", ["ignored_modules=[net.lora]", "ignored_states=list(net.lora.parameters())"])
+def test_ignored_parameters_beside_sharded_ones_raise(ignored: str, limit: str) -> None:
+    source = WRAP + f"model = FSDP(net, {ignored})\n{CLIP}(model.parameters(), {limit})\n"
+    (found,) = [one for one in findings(source) if one.rule == "FSDP215"]
+    assert (found.level.value, found.message) == (
+        "manual",
+        "ignored (plain) and sharded parameters are mixed, which raises where both are trained",
+    )
+
+
+def test_ignored_parameters_of_another_model_say_nothing() -> None:
+    source = f"other = FSDP(head, ignored_modules=[head.bias])\nmodel = FSDP(net)\n{CLIP}(model.parameters(), 1.0)\n"
+    (found,) = [one for one in findings(WRAP + source) if one.rule == "FSDP215"]
+    assert "ignored" not in found.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import findings
 
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
@@ -113,6 +114,30 @@ def test_optimizers_that_cannot_step_dtensors(made: str, level: str | None) -> N
     said = [found for found in findings(source) if found.rule == "FSDP228"]
     assert [found.level.value for found in said] == ([] if level is None else [level])
     assert all("raises in its first step" in found.message for found in said)
+
+
+@pytest.mark.parametrize(
+    ("made", "freezes", "settings", "level"),
+    [
+        ("AdamW(model.parameters(), fused=True)", "", Settings(torch=(2, 13)), "manual"),
+        ("SGD(model.parameters(), lr=1, foreach=True)", "", Settings(torch=(2, 7)), "manual"),
+        ("AdamW(model.parameters(), fused=True)", "net.lora.requires_grad_(False)", Settings(torch=(2, 13)), "review"),
+        ("AdamW([{'params': model.parameters()}], fused=True)", "", Settings(torch=(2, 13)), "review"),
+        ("AdamW(model.parameters(), foreach=False)", "", Settings(torch=(2, 13)), None),
+        ("AdamW(model.parameters())", "", Settings(torch=(2, 13)), None),
+        ("AdamW(net.lora.parameters(), fused=True)", "", Settings(torch=(2, 13)), None),
+        # fsdp_compat steps such groups one by one.
+        ("AdamW(model.parameters(), fused=True)", "", Settings(torch=(2, 6)), None),
+        ("AdamW(model.parameters(), fused=True)", "", Settings(torch=(2, 13), to="shim"), None),
+    ],
+)
+def test_groups_of_ignored_and_sharded_parameters(
+    made: str, freezes: str, settings: Settings, level: str | None
+) -> None:
+    wrapped = f"import torch\n{HEAD}{freezes}\nmodel = FSDP(net, ignored_modules=[net.lora])\n"
+    source = f"{wrapped}optimizer = torch.optim.{made}\n"
+    said = [found for found in findings(source, settings) if found.rule == "FSDP228"]
+    assert [found.level.value for found in said] == ([] if level is None else [level])
 
 
 METRICS = """
