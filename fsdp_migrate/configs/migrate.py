@@ -11,13 +11,14 @@ from fsdp_migrate.configs.dialects.accelerate import Accelerate
 from fsdp_migrate.configs.dialects.axolotl import Axolotl
 from fsdp_migrate.configs.dialects.composer import Composer
 from fsdp_migrate.configs.dialects.dialect import Dialect, written_twice
+from fsdp_migrate.configs.dialects.named import named, toml_strings
 from fsdp_migrate.configs.dialects.others import Others
 from fsdp_migrate.configs.dialects.shell import shell_blocks
 from fsdp_migrate.configs.dialects.trainer import Trainer
 from fsdp_migrate.configs.dialects.verl import Verl
 from fsdp_migrate.configs.editing import json_nodes, yaml_nodes
 from fsdp_migrate.configs.nodes import Node, Text, Unreadable, apply
-from fsdp_migrate.tree.files import LARGEST_CONFIG, SHELL_SUFFIXES
+from fsdp_migrate.tree.files import LARGEST_CONFIG, SHELL_SUFFIXES, TOML_SUFFIX
 from fsdp_rules.configuration.block import Block, TextEdit, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.configuration.config_unreadable import UNREADABLE, template_or_broken
@@ -75,6 +76,9 @@ def _blocks(text: Text, path: str, keys: _Keys) -> Iterator[Block]:
     if path.endswith(SHELL_SUFFIXES):
         yield from shell_blocks(text.text, keys)
         return
+    if path.endswith(TOML_SUFFIX):
+        yield from named(toml_strings(text.text))
+        return
     is_json = path.endswith(".json")
     roots: list[Node] = [json_nodes.document(text.text)] if is_json else yaml_nodes.documents(text.text)
     for root in roots:
@@ -84,6 +88,7 @@ def _blocks(text: Text, path: str, keys: _Keys) -> Iterator[Block]:
             for block in dialect.blocks(text, root, path, is_json)
         ]
         yield from known or Others(keys).blocks(text, root, path, is_json)
+        yield from named(root)
 
 
 def _heard(block: Block, text: Text, settings: Settings) -> Callable[[ConfigRule, Verdict], bool]:

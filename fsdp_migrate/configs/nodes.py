@@ -69,6 +69,18 @@ class Node:
         node = self.at(*path)
         return node.value if node and node.is_scalar else None
 
+    def scalars(self) -> Iterator[Node]:
+        """Every scalar below this, each once."""
+        pending, seen = [self], set[int]()
+        while pending:
+            node = pending.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if node.is_scalar:
+                yield node
+            pending += [*reversed(node.items or ()), *(entry.node for entry in reversed(node.entries or ()))]
+
     def mappings(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
         """This and every mapping below it, with the keys that lead there."""
         pending: list[tuple[tuple[str, ...], Node]] = [(path, self)]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: Sources, and configuration of frameworks.
 SUFFIXES = (".py", ".ipynb")
 SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
-CONFIG_SUFFIXES = (".yaml", ".yml", ".json", *SHELL_SUFFIXES)
+TOML_SUFFIX = ".toml"
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json", TOML_SUFFIX, *SHELL_SUFFIXES)
 #: Larger files of these names are data.
 LARGEST_CONFIG = 1_000_000
 _FOUND = (*SUFFIXES, *CONFIG_SUFFIXES)

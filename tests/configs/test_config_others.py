@@ -103,3 +103,43 @@ def test_words_of_the_trainer_say_what_to_write() -> None:
 )
 def test_settings_that_say_they_are_fsdp2s_are_passed_over(text: str) -> None:
     assert found(text, "strategy.yaml") == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("parallel:\n  _target_: torch.distributed.fsdp.FullyShardedDataParallel\n", "a.yaml"),
+        ("wrap: [torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel]\n", "a.yml"),
+        ('{"policy": {"_target_": "torch.distributed.fsdp.wrap.ModuleWrapPolicy"}}', "a.json"),
+        ('{"calls": [["torch.distributed.fsdp.ShardingStrategy.FULL_SHARD", {}]]}', "a.json"),
+        ('[parallel]\n"_target_" = "torch.distributed.fsdp.FullyShardedDataParallel"  # FSDP\n', "a.toml"),
+        ("calls = ['torch.distributed.fsdp.wrap.always_wrap_policy']\n", "a.toml"),
+        # Beside settings of a framework.
+        (
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+            "x:\n  _target_: torch.distributed.fsdp.FullyShardedDataParallel\n",
+            "a.yaml",
+        ),
+    ],
+)
+def test_names_of_fsdp1_that_are_imported_by_their_paths(text: str, name: str) -> None:
+    output, findings = migrated(text, name)
+    assert output == text
+    (said,) = [one for one in findings if one.rule == "FSDP543"]
+    assert said.level.value == "manual"
+    assert "torch.distributed.fsdp" in text.splitlines()[said.line - 1][said.column : said.end_column]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("parallel:\n  _target_: torch.distributed.fsdp.fully_shard\n", "a.yaml"),
+        ("text: reads torch.distributed.fsdp.FullyShardedDataParallel by itself\n", "a.yaml"),
+        ("# _target_: torch.distributed.fsdp.FullyShardedDataParallel\n", "a.yaml"),
+        ('# x = "torch.distributed.fsdp.FullyShardedDataParallel"\n', "a.toml"),
+        ('[tool.fsdp-migrate]\ntorch = "2.13"\n', "pyproject.toml"),
+        ('x = "fsdp_compat.FullyShardedDataParallel"\n', "a.toml"),
+    ],
+)
+def test_nothing_is_said_of_other_paths(text: str, name: str) -> None:
+    assert [one for one in migrated(text, name)[1] if one.rule == "FSDP543"] == []

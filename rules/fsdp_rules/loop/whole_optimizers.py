@@ -40,7 +40,7 @@ NOT_FUSED = "remove fused=True, and compare the losses"
 #: Arguments of torch's optimizers that step many tensors at once, all DTensors or none.
 AT_ONCE = frozenset({"foreach", "fused"})
 MIXED = "{name}({switch}=True) raises in its first step where a group has ignored (plain) and sharded parameters"
-APART = "give the trained parameters that FSDP ignores a group of their own: no step then mixes the two"
+APART = "put the trained parameters that FSDP ignores into another group, so that no step mixes the two"
 ON_SHARDS = "use another optimizer, or a subclass whose step works on p.to_local() and p.grad.to_local()"
 TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit, and compare the losses"
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
