@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -16,6 +17,7 @@ from fsdp_rules.model.just_made import is_followed
 from fsdp_rules.model.settings_objects import is_of_settings
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.unit_parts import unit_by_class
 from fsdp_rules.project.parts import Part
 from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -42,8 +44,9 @@ class ReplacedParts(Rule):
     FSDP2's model is that model, and uses the new part. What is added to one of its modules is neither sharded nor
     reduced, under both. FSDP2's other parameters are DTensors: foreach functions, clipping and some optimizers raise
     where they get both kinds. A part without parameters, or a plain value, makes a difference where the model itself
-    reads it. Weight norm, parametrizations and pruning need a module's full parameters, and so come
-    before the sharding.
+    reads it. Each unit that a policy selects has a wrapper too, which takes `self.head.margin = ...` for itself also in
+    the model's own methods and properties. Weight norm, parametrizations and pruning need a module's full parameters,
+    and so come before the sharding.
     """
 
     id = "FSDP229"
@@ -81,21 +84,23 @@ def build(model, classes):
             new, is_set = assigned(node, file), not isinstance(_target(node), cst.Subscript)
         else:
             return
-        held = Certainty.NO if new is None or is_summoned(node, file) else sharded_part(new.owner, file)
+        unit = Certainty.NO if new is None else unit_by_class(new.owner, file)
+        held = Certainty.NO if new is None or is_summoned(node, file) else max(sharded_part(new.owner, file), unit)
         if new is None or held is Certainty.NO or is_in_construction(node, new.owner, file):
             return
         if held is Certainty.MAYBE and is_of_settings(new.owner, file):
             return
         # What the module inside is given was the model's own under FSDP1, too.
         inner = file.code(new.owner).endswith(INNER)
-        own = is_set and not inner and sharded(new.owner, file).certainty is not Certainty.NO
+        own = is_set and not inner and max(sharded(new.owner, file).certainty, unit) is not Certainty.NO
         place = node if isinstance(node, cst.Call) else _target(node)
-        condition = "" if held is Certainty.YES else "if this model is sharded: "
+        of_what = "model is sharded" if unit is Certainty.NO else "part is a unit"
+        condition = "" if held is Certainty.YES else f"if this {of_what}: "
         if new.part is Part.HOLDS:
             yield Diagnosis(place, Level.MANUAL, f"{condition}{OWN if own else PLAIN}", ADVICE)
         elif own and new.pattern:
             yield from _named_by_text(new, place, held, condition, file)
-        elif own and new.name and new.name not in OTHERS and file.project.parts.reads(new.name):
+        elif own and new.name and new.name not in OTHERS and _read_like(re.escape(new.name), file):
             made = is_followed(file.code(new.owner), node, file) or is_made_by_table(new.owner, file)
             level = Level.MANUAL if made or held is Certainty.YES else Level.REVIEW
             yield Diagnosis(place, level, f"{condition}{READ.format(name=new.name)}", BEFORE)
@@ -107,7 +112,7 @@ def _named_by_text(
     new: NewPart, place: cst.CSTNode, held: Certainty, condition: str, file: File
 ) -> Iterator[Diagnosis]:
     """The verdict about ``setattr`` with a name that is no literal: one that the model reads, or that may be one."""
-    read = file.project.parts.read_like(new.pattern)
+    read = _read_like(new.pattern, file)
     if read is None:
         return
     if ANY not in new.pattern:
@@ -115,6 +120,12 @@ def _named_by_text(
         yield Diagnosis(place, level, f"{condition}{READ.format(name=read)}", BEFORE)
     elif held is Certainty.YES:
         yield Diagnosis(place, Level.REVIEW, ASSUMED.format(name="an attribute of this name"), BEFORE)
+
+
+def _read_like(pattern: str, file: File) -> str | None:
+    """The first attribute whose whole name fits ``pattern``, and that a module of the tree reads of itself."""
+    found = filter(re.compile(pattern).fullmatch, file.project.values.read)
+    return min(found, default=None) or file.project.parts.read_like(pattern)
 
 
 def _target(node: cst.Assign | cst.AnnAssign | cst.AugAssign) -> cst.BaseExpression:

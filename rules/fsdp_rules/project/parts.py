@@ -145,6 +145,11 @@ def _made(node: ast.ClassDef, aliases: Aliases) -> Iterator[str]:
 
 
 def _read(node: ast.ClassDef) -> Iterator[str]:
+    for statement in node.body:
+        # A property may keep what it is given under another name.
+        decorators = statement.decorator_list if isinstance(statement, ast.FunctionDef) else []
+        if isinstance(statement, ast.FunctionDef) and any(_last(one) == "setter" for one in decorators):
+            yield statement.name
     for one in walk(node):
         is_own = isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self"
         if is_own and isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load):

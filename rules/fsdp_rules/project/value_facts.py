@@ -40,7 +40,9 @@ class ValueFacts:
     nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
     ``excluded`` are the positions that a sharded model reaches in no run, by the settings that are tested around them.
     ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
-    that the classes of all files may end with, by last names, where some rule may ask for them.
+    that the classes of all files may end with, by last names, where some rule may ask for them. ``changed`` are the
+    classes and their bases, by last names, of the parts of models that get an attribute, by the positions of what gives
+    such a part. ``read`` are the attributes of their own that the classes read which may be those of modules.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -49,6 +51,8 @@ class ValueFacts:
     called: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     excluded: Mapping[str, Set[Position]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
+    changed: Mapping[str, Mapping[Position, Set[str]]] = field(default_factory=dict)
+    read: frozenset[str] = frozenset()
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

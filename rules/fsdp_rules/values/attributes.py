@@ -7,7 +7,8 @@ from fsdp_rules.project.texts import NO_MODEL
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.machine import Machine
-from fsdp_rules.values.module_members import INNER, WEIGHTS, of_model, of_parameter
+from fsdp_rules.values.module_members import INNER, WEIGHTS, inside, of_model, of_parameter
+from fsdp_rules.values.setters import Setters
 
 
 class Attributes:
@@ -17,6 +18,7 @@ class Attributes:
         self._machine = machine
         self._store = machine.store
         self._objects = machine.objects
+        self._setters = Setters(machine)
         self._fields: dict[tuple[Obj, str], int] = {}
         self._named: dict[Obj, list[str]] = {}
         self._all: dict[Obj, list[int]] = {}
@@ -94,6 +96,7 @@ class Attributes:
                 frame.body.bound.add(name)
                 self._store.edge(value, self._machine.scopes.cell(frame, name))
         elif owner.kind not in (Kind.OPEN, Kind.CONSTANT, Kind.EXTERN):
+            self._setters.run(owner, name, value)
             if owner.kind is Kind.INSTANCE and owner.data[1] is None:
                 owner = self.any_of(owner.data[0])
             self._saved.add((owner, name))
@@ -230,7 +233,7 @@ class Attributes:
 
     def _inside(self, inner: Obj, owner: Obj, name: str, found: int) -> None:
         if inner.kind is Kind.OPEN:
-            self._machine.by_name.method(self._itself(owner), name, found)
+            self._machine.by_name.method(inside(owner, self._objects), name, found)
         if inner.kind is Kind.MODEL or inner.kind is Kind.INSTANCE:
             self.load(inner, name, found)
         self._store.put(found, self._objects.open)
@@ -241,19 +244,24 @@ class Attributes:
         A method that is called from outside of the forward finds its own parameters sharded.
         """
         if one.kind is Kind.BOUND and one.data[0].kind is Kind.INSTANCE:
-            self._store.put(to, self._objects.get(Kind.BOUND, (self._itself(owner), one.data[1])))
-        if one.kind in (Kind.INSTANCE, Kind.EXTERN, Kind.OPEN, Kind.METHOD):
+            self._store.put(to, self._objects.get(Kind.BOUND, (inside(owner, self._objects), one.data[1])))
+        if one.kind is Kind.INSTANCE:
+            self._store.put(to, self._objects.get(Kind.PART, (one, owner.since), one, owner.since))
+        elif one in self._machine.items.modules:
+            several = self._objects.get(Kind.CONTAINER, ("parts", one, owner.since))
+            self._machine.items.modules.add(several)
+            elements = self._machine.items.cell(several, ANY)
+            self._store.watch(self._machine.items.all(one), lambda each: self._part(each, owner, elements))
+            self._store.put(to, several)
+        elif one.kind in (Kind.EXTERN, Kind.OPEN, Kind.METHOD):
             self._store.put(to, self._objects.of_model(Kind.PART, owner.since))
         else:
             self._store.put(to, one)
 
-    def _itself(self, model: Obj) -> Obj:
-        """The module inside of ``model`` as its own methods see it."""
-        return self._objects.get(Kind.PART, ("inside", model.since), model, model.since)
-
     def _of_part(self, owner: Obj, name: str, to: int) -> None:
-        if isinstance(owner.data, Obj) and name not in INNER:
-            self._of_model(owner.data, name, to)
+        made = owner.data if isinstance(owner.data, Obj) else None
+        if made is not None and made.kind is Kind.MODEL and name not in INNER:
+            self._of_model(made, name, to)
             return
         if owner.kind is Kind.OTHER_WRAPPER:
             target = self.field(owner, "(inner)") if name in INNER else self.field(owner, name)
@@ -264,8 +272,13 @@ class Attributes:
             self._store.put(to, self._objects.method(owner, name))
         elif name in WEIGHTS:
             self._store.put(to, self._objects.of_model(Kind.PARAMETER, owner.since))
-        else:
+        elif made is None:
             self._store.put(to, owner)
+        else:
+            found = self._store.cells()
+            self.load(made, name, found)
+            self._store.watch(found, lambda one: self._part(one, owner, to) if one.kind is Kind.INSTANCE else None)
+            self._store.put(to, self._objects.of_model(Kind.PART, owner.since))
 
 
 def _overrides(lower: Class, upper: Class, method: str) -> bool:

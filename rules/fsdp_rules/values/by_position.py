@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from fsdp_rules.ir.operations import At, Call
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.changed_parts import changed_parts, own_reads
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
@@ -77,8 +78,12 @@ def facts_of(
         path: {_position(at, lines[path]): name for at, name in by_place.items() if name}
         for path, by_place in _called(machine).items()
     }
+    changed = {
+        path: {_position(at, lines[path]): names for at, names in by_place.items()}
+        for path, by_place in changed_parts(machine).items()
+    }
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
-    return ValueFacts(known, touched, others, called, excluded)
+    return ValueFacts(known, touched, others, called, excluded, changed=changed, read=frozenset(_read(machine)))
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
@@ -137,6 +142,14 @@ def _is_other(one: Obj, machine: Interpreter) -> bool:
     if one.kind is Kind.METHOD:
         return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine)
     return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.LOADED)
+
+
+def _read(machine: Interpreter) -> Iterator[str]:
+    """The attributes of their own that the classes read which may be those of modules."""
+    for frame in machine.frames:
+        owner = frame.owner if frame.body.kind == "class" else None
+        if owner is not None and owner.data.bases and not _is_other(machine.attributes.any_of(owner.data), machine):
+            yield from own_reads(frame.body)
 
 
 def _gives(kinds: Collection[Kind], container: Obj, machine: Interpreter, depth: int = 2) -> bool:

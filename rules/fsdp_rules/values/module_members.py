@@ -21,6 +21,11 @@ def of_model(name: str) -> bool:
     return name in table("model")
 
 
+def inside(model: Obj, objects: Objects) -> Obj:
+    """The module inside of ``model`` as its own methods see it."""
+    return objects.get(Kind.PART, ("inside", model.since), model, model.since)
+
+
 def of_parameter(owner: Obj, name: str, objects: Objects) -> Obj:
     """The attribute ``name`` of a parameter or a gradient."""
     if name in _SAME_ATTRIBUTES:

@@ -10,6 +10,7 @@ from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.module_members import Parts
+from fsdp_rules.values.setters import SETTER
 
 _SECTIONS = {
     Kind.MODEL: "model",
@@ -39,6 +40,11 @@ class Methods:
             self._of_instance(owner, name, given, to)
             return
         if owner.kind is Kind.LOADED:
+            self._store.put(to, owner)
+            return
+        if owner.kind is Kind.PROPERTY:
+            for cell in given.positional[:1] if name == "setter" else ():
+                self._store.edge(cell, self._machine.attributes.field(owner, SETTER))
             self._store.put(to, owner)
             return
         if owner in self._machine.items.modules and table("model").get(name) in _GIVE_PARTS:
