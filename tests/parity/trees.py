@@ -13,9 +13,10 @@ from fsdp_rules.engine.rewrite import rewrite_source
 from fsdp_rules.project.project import Project, index_source
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
-from fsdp_rules.verdict.result import Changed, Unchanged
+from fsdp_rules.verdict.result import Changed, Result, Unchanged
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.pool import Pool
+from tests.rules.helpers import rewrite_tree as pipeline
 
 #: What every program starts from: a model whose root and blocks hold parameters, and ranks with data of their own.
 COMMON = """\
@@ -117,10 +118,28 @@ def rewrite_tree(files: Mapping[str, str], settings: Settings | None = None) -> 
     asked = settings or Settings()
     project = Project.build([fact for fact in facts if fact is not None])
     agreement = agreed(project, {path: text.encode() for path, text in files.items()}, lambda path: asked, tuple)
+    return _rewritten(
+        files,
+        {
+            path: rewrite_source(text.encode(), path, agreement.project, asked, agreement.prepared.get(path))
+            for path, text in files.items()
+        },
+    )
+
+
+def rewrite_by_command(files: Mapping[str, str], settings: Settings | None = None) -> Rewritten:
+    """As :func:`rewrite_tree`, but as the command does it, which interprets the tree and tells programs apart.
+
+    :raises RuntimeError: the rewriter failed on a file.
+    """
+    return _rewritten(files, pipeline({path: text.encode() for path, text in files.items()}, settings))
+
+
+def _rewritten(files: Mapping[str, str], results: Mapping[str, Result]) -> Rewritten:
     after: dict[str, str] = {}
     findings: list[Finding] = []
     for path, text in files.items():
-        result = rewrite_source(text.encode(), path, agreement.project, asked, agreement.prepared.get(path))
+        result = results.get(path, Unchanged())
         if not isinstance(result, Changed | Unchanged):
             raise RuntimeError(f"{path}: {result}")
         after[path] = result.source.decode() if isinstance(result, Changed) else text

@@ -23,7 +23,7 @@ from tests.parity.compare import differ
 from tests.parity.harness import SCRIPT
 from tests.parity.ordered import fsdp1_on_cpu_in_rank_order, sums_in_rank_order
 from tests.parity.specs import Spec
-from tests.parity.trees import rewrite_tree
+from tests.parity.trees import rewrite_by_command
 from tests.pool import Pool, WorkerError
 from tests.resume.factors import ONLY_LOSSES, tolerance
 from tests.resume.program import program
@@ -127,7 +127,7 @@ def _resuming(spec: Spec, source: Path) -> tuple[str, str]:
         lines = [_line(path, spec["way"], source) for path in _checkpoints(spec, source)]
         (source / "lines.json").write_text(json.dumps(lines))
     text = program(spec, "printed") if is_printed else program(spec)
-    after = rewrite_tree({SCRIPT: text}, Settings(to="shim" if spec["way"] == "shim" else "native"))
+    after = rewrite_by_command({SCRIPT: text}, Settings(to="shim" if spec["way"] == "shim" else "native"))
     if left := after.manual():
         raise Refused("; ".join(left))
     told = [f"{found.rule}: {found.message}: {found.advice}" for found in after.findings]

@@ -11,12 +11,7 @@ from fsdp_rules.project.flow import Certainty
 
 def is_unpickled(state: cst.BaseExpression, file: File) -> bool:
     """Whether ``state`` may be what ``torch.load`` gave, or an entry of it."""
-    while isinstance(state, cst.Subscript):
-        state = state.value
-    made = file.value(state)
-    inner = made is not state and is_unpickled(made, file)
-    is_load = isinstance(made, cst.Call) and file.resolved(made.func) == "torch.load"
-    return inner or is_load or value_of(state, file).loaded is not Certainty.NO
+    return value_of(state, file).loaded is not Certainty.NO
 
 
 def is_pickled(call: cst.Call, file: File) -> bool:
