@@ -11,10 +11,12 @@ import click
 from fsdp_migrate.commands.check import check
 from fsdp_migrate.commands.checkpoint import checkpoint
 from fsdp_migrate.commands.lsp import lsp
+from fsdp_migrate.commands.one_by_one import done, next_item
 from fsdp_migrate.commands.options import show_error
 from fsdp_migrate.commands.preflight import preflight
 from fsdp_migrate.commands.rewrite import rewrite
 from fsdp_migrate.commands.rules import rules
+from fsdp_migrate.commands.skill import skill
 from fsdp_migrate.commands.status import status
 from fsdp_migrate.commands.stopping import clear_up_when_stopped
 from fsdp_migrate.commands.suggesting import Suggesting
@@ -36,6 +38,9 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate rules                   list the rules about FSDP1
   fsdp-migrate explain FSDP102         explain one rule, with an example
   fsdp-migrate status                  show how far a project is
+  fsdp-migrate next                    show the next place to do by hand
+  fsdp-migrate done ID                 check that one, and say what remains
+  fsdp-migrate skill --write           lay out a skill for coding agents
   fsdp-migrate trace -- torchrun ...   record what a run shows to rewrite
   fsdp-migrate verify -- torchrun ...  prove that your run trains the same
   fsdp-migrate preflight -- torchrun   look at the model before the first step
@@ -55,12 +60,15 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(checkpoint)
+cli.add_command(done)
 cli.add_command(lsp)
 cli.add_command(migrate)
+cli.add_command(next_item)
 cli.add_command(preflight)
 cli.add_command(rewrite)
 cli.add_command(rules)
 cli.add_command(rules, "explain")
+cli.add_command(skill)
 cli.add_command(status)
 cli.add_command(trace)
 cli.add_command(undo)

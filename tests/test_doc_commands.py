@@ -34,6 +34,7 @@ NOT_RUN = {
     "fsdp-migrate rewrite --trace": ("needs a trace; run by", "tests/trace/test_evidence.py"),
     "fsdp-migrate check --trace": ("needs a trace; run by", "tests/trace/test_evidence.py"),
     "fsdp-migrate status --trace": ("needs a trace; run by", "tests/trace/test_evidence.py"),
+    "fsdp-migrate done": ("needs the id of a place; run by", "tests/command/test_next_done.py"),
     "fsdp-migrate preflight": ("trains; run by", "tests/verify/test_verify_command.py"),
     "fsdp-migrate rewrite --interactive": ("needs a terminal; run by", "tests/command/test_interactive.py"),
     "fsdp-migrate rewrite [PATH]...": ("a synopsis; its options are compared with the command's", "tests/test_docs.py"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
 
+from fsdp_migrate.commands.checked_tree import base_of, checked, under
 from fsdp_migrate.commands.options import JOBS, TRACE, Named, complete_files, writable
 
 if TYPE_CHECKING:
@@ -76,14 +76,13 @@ def status(
     first = Path(paths[0]).resolve()
     folder = first if first.is_dir() else first.parent
     root = git.repository(folder)
-    # Without a repository names are those from here, or of a tree elsewhere from its top.
-    base = root or (Path.cwd() if first.is_relative_to(Path.cwd()) else folder)
+    base = base_of(first)
     owners = code_owners(base) if by == "owner" else None
     if by == "owner" and owners is None:
         raise click.UsageError(f"--by owner needs a CODEOWNERS file in {base}, in its .github or in its docs")
 
     def group(path: str) -> str:
-        return owners(path) if owners is not None else _folder(path, [_under(base, Path(name)) for name in paths])
+        return owners(path) if owners is not None else _folder(path, [under(base, Path(name)) for name in paths])
 
     now, errors = _states(paths, base, jobs, trace)
     before: list[FileState] = []
@@ -93,7 +92,7 @@ def status(
         try:
             with tempfile.TemporaryDirectory() as name:
                 git.export(root, since, Path(name))
-                then = [Path(name) / _under(root, Path(path)) for path in paths]
+                then = [Path(name) / under(root, Path(path)) for path in paths]
                 before, _ = _states([str(path) for path in then if path.exists()], Path(name), jobs)
         except git.GitError as error:
             raise click.ClickException(f"--since {since}: {error}") from error
@@ -120,34 +119,13 @@ def _states(
     """The state of every file under ``paths``, by its path from ``base``, and what could not be read."""
     from dataclasses import replace
 
-    from fsdp_migrate.check import gate
     from fsdp_migrate.check.ledger import states
-    from fsdp_migrate.commands.options import rule_settings
-    from fsdp_migrate.pipeline.engine import RulesEngine
-    from fsdp_migrate.report.progress import shown
-    from fsdp_migrate.report.rulebook import UnknownRule, pages
-    from fsdp_migrate.tree import settings
-    from fsdp_migrate.tree.files import NoSuchPath
 
     if not paths:
         return [], []
-    try:
-        defaults = settings.load_first(map(Path, paths))
-        wanted, _ = rule_settings((), (), None, None, None, Path(paths[0]), defaults)
-        request = gate.CheckRequest(
-            tuple(paths), wanted, jobs=jobs or defaults.jobs, selection=defaults.files, observe=trace
-        )
-        with shown() as progress:
-            result = gate.check(request, RulesEngine(), lambda: {page.id: page.name for page in pages()}, progress)
-    except (NoSuchPath, UnknownRule, settings.SettingsError) as error:
-        raise click.ClickException(str(error)) from error
-    found = [replace(file, path=_under(base, Path(file.path)).as_posix()) for file in states(result, defaults.files)]
+    result, selection = checked(paths, jobs, trace)
+    found = [replace(file, path=under(base, Path(file.path)).as_posix()) for file in states(result, selection)]
     return found, list(result.errors)
-
-
-def _under(base: Path, path: Path) -> PurePosixPath:
-    """``path`` from ``base``, as both are named: a link keeps its own place."""
-    return PurePosixPath(Path(os.path.relpath(path.absolute(), base)).as_posix())
 
 
 def _folder(path: str, roots: list[PurePosixPath]) -> str:

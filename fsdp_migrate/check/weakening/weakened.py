@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,11 +64,25 @@ def _of_file(path: str, old: Facts, new: Facts) -> Iterator[Weakened]:
         for one in _added(was, now):
             yield Weakened(rule, path, one.line, f"{said}: {_short(one.text)}")
     yield from _numbers(path, old, new)
-    kept = Counter(todo.text for todo, _ in new.todos)
+    yield from _todos(path, old, new)
+
+
+def _todos(path: str, old: Facts, new: Facts) -> Iterator[Weakened]:
+    """TODO comments that are gone while the line of code below them is as it was."""
+    lines, known = [_code(line) for line in new.lines], Counter(map(_code, old.lines))
+    kept = Counter((todo.text, _code(below)) for todo, below in new.todos)
     for todo, below in old.todos:
-        if not kept[todo.text] and below in new.lines:
-            line = new.lines.index(below) + 1
+        code = _code(below)
+        if kept[todo.text, code]:
+            kept[todo.text, code] -= 1
+        elif code and lines.count(code) >= known[code]:
+            line = lines.index(code) + 1
             yield Weakened("FSDP606", path, line, f"TODO removed, and its statement is as it was: {_short(below)}")
+
+
+def _code(line: str) -> str:
+    """A line without spaces, and without the comment at its end."""
+    return re.sub(r"\s", "", re.sub(r"(^|\s)#.*$", "", line))
 
 
 def _added(old: Iterable[Text], new: Sequence[Text]) -> Iterator[Text]:
