@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NEXT_HELP = """Show the most important place under PATH... that is left to do by hand, and all that is needed to do it.
 
 Shown are its id, the source around it, where the model is wrapped, what the rule says of FSDP1 and FSDP2, and the
-command that shows that it is done: at most 6,000 bytes, some 2,000 tokens. The id stays the same while code around it
+command that shows that it is done: at most 6,000 bytes, some 2,000 tokens. The id does not change while code around it
 moves.
 
 \b
