@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from fsdp_migrate.pipeline.outcome import FileOutcome
 from fsdp_rules.verdict.finding import Finding, Level
 
+#: What the message of a TODO that nobody did begins with.
+LEFT = "left to do by hand: "
 _IGNORE = re.compile(r"#\s*fsdp-migrate:\s*ignore\[([^\]]*)\]?")
 _TODO = re.compile(r"#\s*TODO\(fsdp-migrate (?P<rule>\w+)\):\s*(?P<text>.*)")
 #: How a further line of such a comment begins, in a file or in a cell of a notebook.
@@ -47,7 +49,7 @@ def todos(file: FileOutcome, is_python: bool, names: Mapping[str, str]) -> Itera
             end_line=line,
             end_column=start + len(found[0]),
             level=Level.MANUAL,
-            message=f"left to do by hand: {found['text'].strip()}",
+            message=f"{LEFT}{found['text'].strip()}",
             advice="fix it, then remove the comment",
         )
 

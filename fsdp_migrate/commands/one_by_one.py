@@ -61,14 +61,16 @@ _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1, type=Named(), sh
 @JOBS
 def next_item(paths: tuple[str, ...], is_json: bool, trace: Evidence | None, jobs: int | None) -> int:
     from fsdp_migrate.check.items import open_items
+    from fsdp_migrate.check.remembered import recalled
     from fsdp_migrate.report import item_page as report
     from fsdp_migrate.report.rulebook import pages
+    from fsdp_migrate.tree.own_folder import project_root
 
     paths = paths or (".",)
     base = base_of(Path(paths[0]))
     result = _checked(paths, jobs, trace)
     items = open_items(result, base)
-    item = items[0] if items else None
+    item = recalled(items[0], project_root(base)) if items else None
     left = _left(result, items, paths)
     page = next((page for page in pages() if item and page.id == item.told.finding.rule), None)
     if item is not None:
@@ -163,8 +165,8 @@ def _sources(item: Item | None) -> dict[str, bytes]:
     if item is None:
         return {}
     finding = item.told.finding
-    wrapped = finding.wrapped.rpartition(":")[0]
-    return {path: _read(Path(path)) for path in (finding.path, wrapped) if path}
+    paths = {finding.path, *(finding.wrap or ())[:1]}
+    return {path: _read(Path(path)) for path in paths}
 
 
 def _read(path: Path) -> bytes:

@@ -154,6 +154,10 @@ def rewrite(
             f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each completely", err=True
         )
         return _INTERRUPTED
+    if stdin is None and not diff and not result.refused:
+        from fsdp_migrate.check.remembered import remember
+
+        remember(result)
     if stdin is not None and not diff:
         _print_source(result, stdin)
     _show(result, verbosity or "", sys.stdout if stdin is None and not diff else sys.stderr)

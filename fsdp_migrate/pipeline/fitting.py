@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import re
 import symtable
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 from fsdp_rules.verdict.finding import Finding
-
-_PLACE = re.compile(r"(?:line |(?P<path>.+):)(?P<line>\d+)")
 
 
 def missing_names(before: bytes, text: bytes, after: bytes) -> list[str]:
@@ -52,9 +49,9 @@ _Wrap = tuple[str, int, int] | None
 
 def _wrap(finding: Finding, ends: dict[tuple[str, int], int]) -> _Wrap:
     """Where the model of a finding is wrapped."""
-    if found := _PLACE.fullmatch(finding.wrapped):
-        line = int(found["line"])
-        return found["path"] or finding.path, line, line
+    if finding.wrap is not None:
+        path, line = finding.wrap
+        return path, line, line
     # The rules about a wrap itself; a definition that several wraps share (FSDP123) belongs to no single one.
     if finding.rule.startswith("FSDP1") and finding.rule != "FSDP123" and finding.statement:
         return finding.path, finding.statement, ends[finding.path, finding.statement]

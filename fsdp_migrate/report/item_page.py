@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ BYTES = 6000
 #: first that fits.
 _DETAILS = ((12, 2400, True), (8, 1500, True), (6, 900, True), (6, 900, False), (3, 400, False), (1, 160, False))
 _LONGEST_LINE = 160
-_WRAPPED = re.compile(r"(?:line |(?P<path>.+):)(?P<line>\d+)")
 
 
 @dataclass(frozen=True)
@@ -74,10 +72,9 @@ def _content(
     item: Item, page: Page, sources: Mapping[str, bytes], around: int, characters: int, example: bool
 ) -> dict[str, Any]:
     finding = item.told.finding
-    wrap = _WRAPPED.fullmatch(finding.wrapped)
     wrapped = None
-    if wrap:
-        path, line = wrap["path"] or finding.path, int(wrap["line"])
+    if finding.wrap:
+        path, line = finding.wrap
         wrapped = {"path": path, "line": line, "source": _source(sources.get(path, b""), line, line, 1)}
     return {
         "id": item.id,

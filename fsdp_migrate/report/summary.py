@@ -169,7 +169,7 @@ def _next(result: RunResult, manual: int) -> str:
     if result.diff and result.changed:
         return f"Next: fsdp-migrate rewrite {targets}"
     if manual and result.changed:
-        return f"Next: grep -rn 'TODO(fsdp-migrate' {targets}"
+        return f"Next: {_named('fsdp-migrate next', targets)}"
     if manual:
         return "Next: do these by hand, then run the same command again."
     if result.errors:
@@ -177,10 +177,15 @@ def _next(result: RunResult, manual: int) -> str:
     if result.changed:
         if all(repository(file.real.parent) is None for file in result.changed):
             # What only git could do is not named where there is none.
-            undo = "fsdp-migrate undo" if targets == "." else f"fsdp-migrate undo {targets}"
+            undo = _named("fsdp-migrate undo", targets)
             return f"Next: train a few steps and compare the losses; {undo} puts the old files back."
         return "Next: git diff, then train a few steps and compare the losses."
     return "Nothing to do."
+
+
+def _named(command: str, targets: str) -> str:
+    """A command that takes the current directory where no other is named."""
+    return command if targets == "." else f"{command} {targets}"
 
 
 def printable(text: str) -> str:

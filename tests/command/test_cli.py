@@ -55,7 +55,7 @@ def test_what_is_left_by_hand_is_found_where_it_stands_now(tmp_path: Path, capsy
     out, _ = capsys.readouterr()
     assert "a.py:3:1: FSDP101 manual: native [bold]manual[/bold]\n    do it\n" in out
     assert "1 place left to do by hand. Written for torch " in out
-    assert out.endswith(" Next: grep -rn 'TODO(fsdp-migrate' .\n")
+    assert out.endswith(" Next: fsdp-migrate next\n")
     assert main(["rewrite", "."]) == 1
     assert "a.py:3:1:" in capsys.readouterr().out
 

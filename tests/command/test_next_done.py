@@ -88,6 +88,28 @@ def test_a_migration_is_finished_place_by_place(project: Path, capsys: Capture) 
     assert capsys.readouterr().out == "Nothing is left to do. Next: fsdp-migrate verify -- COMMAND\n"
 
 
+def test_what_the_rewrite_knew_is_shown_with_its_comment(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "net.py").write_text(SOURCE.partition("def main")[0])
+    (project / "sub/loop.py").write_text(
+        "import sys\n\nsys.path.append('..')\nfrom net import FSDP, build\n\n\ndef main(net):\n    model = build(net)\n"
+        "    print(FSDP.set_state_dict_type(model, chosen()))\n"
+    )
+    (project / "train.py").unlink()
+    assert main(["rewrite", "--quiet", "."]) == 1
+    edit(project / "net.py", r"\A", "# moved\n")
+    monkeypatch.chdir(project / "sub")
+    item = shown(capsys, "next", "..")["item"]
+    assert isinstance(item, dict)
+    assert "set_state_dict_type cannot be rewritten" in item["message"]
+    assert item["advice"].startswith("pass StateDictOptions(...)")
+    assert item["wrapped"]["path"] == "../net.py"
+    assert [line for line in item["wrapped"]["source"] if line.startswith(">")] == [
+        ">    6     return fully_shard(model)"
+    ]
+
+
 #: Edits that only make a finding go away, and what is said of each.
 CHEATS = {
     "the comment alone": (r" +# TODO\(fsdp-migrate FSDP902.*\n", "", "FSDP606 TODO removed"),

@@ -60,7 +60,7 @@ def test_exit_codes(result: RunResult, code: int) -> None:
         (run(), "10 files read, no FSDP1 code found. Nothing to do."),
         (run(Changed(b""), diff=True), "(setup.py). Next: fsdp-migrate rewrite 'src dir'"),
         (run(Changed(b"")), "compare the losses; fsdp-migrate undo 'src dir' puts the old files back."),
-        (run(Changed(b"", (finding(Level.MANUAL),))), "Next: grep -rn 'TODO(fsdp-migrate' 'src dir'"),
+        (run(Changed(b"", (finding(Level.MANUAL),))), "Next: fsdp-migrate next 'src dir'"),
         (run(Unchanged((finding(Level.MANUAL),))), "do these by hand, then run the same command again."),
         (run(Failed("x")), "1 file could not be processed. Next: fix these files, then run the same command again."),
         (run(Unchanged((finding(Level.REVIEW),))), "stated assumption. Nothing to do."),

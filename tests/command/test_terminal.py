@@ -64,7 +64,7 @@ def test_progress_then_each_file_then_the_summary(tmp_path: Path) -> None:
         "FSDP901 manual",
         ' WRAPPERS = {"fsdp": FSDP,',
     ]
-    expected += ["2 safe", "1 file read, ", "\nNext: grep -rn 'TODO(fsdp-migrate' train.py\n"]
+    expected += ["2 safe", "1 file read, ", "\nNext: fsdp-migrate next train.py\n"]
     places = [seen.index(text) for text in expected]
     assert places == sorted(places)
 

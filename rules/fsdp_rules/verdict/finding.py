@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
+
+_PLACE = re.compile(r"(?:line |(?P<path>.+):)(?P<line>\d+)")
 
 
 class Level(str, enum.Enum):
@@ -41,6 +44,12 @@ class Finding:
     statement: int = 0
     wrapped: str = ""
     ran: bool | None = None
+
+    @property
+    def wrap(self) -> tuple[str, int] | None:
+        """The path and line, from 1, of ``wrapped``; None where it is not known, or where several wraps share it."""
+        found = _PLACE.fullmatch(self.wrapped)
+        return (found["path"] or self.path, int(found["line"])) if found else None
 
     @property
     def text(self) -> str:
