@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import asked, literal_bool, names_in
+from fsdp_rules.file.expressions import Asked, asked, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.fsdp1.private_names import advice, private_names
@@ -25,6 +25,7 @@ COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
 
 NOT_THERE = "import it from the module that defines it, or use what replaced it"
 PUBLIC = private_names("public")
+TAKERS = private_names("takers")
 #: Those of them that fsdp_compat's modules have too.
 SHIMMED = frozenset(
     {
@@ -38,7 +39,9 @@ class PrivateApi(Rule):
     """Private API of FSDP1 (_handle, FlatParameter).
 
     Private modules, handles, flat parameters and attributes of the wrapper do not exist on an FSDP2 model. Each use is
-    listed with the public call that does the same where there is one. Freeing a unit's parameters by hand becomes
+    listed with the public call that does the same where there is one, and so are questions for public attributes of the
+    wrapper (`getattr(model, "sharding_strategy", None)`), which find none, and functions of other libraries that take
+    FSDP1's models alone. Freeing a unit's parameters by hand becomes
     `reshard()`, and an explicit lazy initialisation is removed.
     """
 
@@ -84,6 +87,11 @@ def free(model):
             )
         elif (found := asked(call)) is not None and found.name in ATTRIBUTES and _has_fsdp1(file):
             yield Diagnosis(call, Level.MANUAL, f"only FSDP1's wrapper has .{found.name}", ATTRIBUTES[found.name])
+        elif found is not None and found.name in PUBLIC:
+            yield from _asked(call, found, file)
+        elif (taker := _taker(call, file)) and any(_may_be_sharded(one.value, file) for one in call.args):
+            name = taker.rpartition(".")[2]
+            yield Diagnosis(call, Level.MANUAL, f"{name} takes models of FSDP1's class alone", TAKERS[taker])
         elif _initialises(call, file):
             edits = (remove(file.statement(call)),)
             yield Diagnosis(
@@ -127,6 +135,28 @@ def free(model):
         else:
             return
         yield Diagnosis(node, Level.MANUAL, f"only FSDP1's wrapper has .{name}", advice)
+
+
+def _asked(call: cst.Call, question: Asked, file: File) -> Iterator[Diagnosis]:
+    """The verdict about a question for a public attribute of FSDP1's wrapper, which now takes the other way."""
+    held = sharded(question.subject, file)
+    if held.certainty is Certainty.NO or held.is_excluded or (file.settings.to == "shim" and question.name in SHIMMED):
+        return
+    message = f"only FSDP1's wrapper has .{question.name}: this finds none under FSDP2"
+    sure = held.certainty is Certainty.YES
+    level, message = (Level.MANUAL, message) if sure else (Level.REVIEW, f"if this model is sharded: {message}")
+    yield Diagnosis(call, level, message, PUBLIC[question.name])
+
+
+def _taker(call: cst.Call, file: File) -> str:
+    """The key of a library's function that takes FSDP1's models alone, "" for other calls."""
+    first, _, rest = (file.resolved(call.func) or "").partition(".")
+    key = f"{first}.{rest.rpartition('.')[2]}"
+    return key if key in TAKERS else ""
+
+
+def _may_be_sharded(node: cst.BaseExpression, file: File) -> bool:
+    return sharded(node, file).certainty is not Certainty.NO
 
 
 def _is_value(node: cst.Attribute, file: File) -> bool:

@@ -9,7 +9,7 @@ from fsdp_rules.fsdp1.api import read_list
 
 @cache
 def private_names(kind: str) -> dict[str, str]:
-    """The advice for each name of a ``kind``: ``functions``, ``attributes``, or attributes that are ``public``."""
+    """The advice for each name of a ``kind``: ``functions``, ``attributes``, ``public`` attributes, or ``takers``."""
     tables = read_list("private_names.toml")
     return {name: tables["advice"].get(text, text) for name, text in tables[kind].items()}
 

@@ -29,8 +29,8 @@ WHOLE = frozenset(
 )
 #: Numbers that the update of an element may depend on.
 NUMBERS = REDUCES - {"item", "max", "min"} | OF_MANY
-#: Optimizers whose kernels get addresses of plain tensors, and whose states are in blocks of what they get.
-IN_BLOCKS = "bitsandbytes.optim."
+#: Optimizers whose kernels get addresses of plain tensors; bitsandbytes' have states in blocks of what they get.
+BY_ADDRESS = ("apex.optimizers.", "bitsandbytes.optim.")
 BLOCKS = "{name} is made for plain tensors (FSDP1: flat shards), and its kernels are not for DTensors"
 #: torch's own optimizers that raise in their first step on DTensors (run with torch 2.13), by the argument that makes
 #: them do so; none where all of them do.
@@ -56,12 +56,13 @@ class WholeOptimizers(Rule):
     """Optimizers that use whole parameters (LAMB, Adafactor, LBFGS).
 
     FSDP1 gives an optimizer flat, one-dimensional shards, so a norm, a row or a column that it takes is one of a
-    rank's own shard. FSDP2's parameters are DTensors of their full shape: norms are global, and matrices have rows and
-    columns. The steps are other ones, with the shim too. The optimizers of bitsandbytes quantize their state in blocks
-    of what they are given, by kernels that do not know DTensors. `torch.optim.Rprop`, and `SGD` and `Adagrad` with
-    `fused=True`, use operations that DTensors lack. With `foreach=True` or `fused=True` a group that has parameters
-    which FSDP ignores, plain tensors, beside sharded ones raises where both are trained. An optimizer of the program
-    that reduces such numbers over ranks by hand is reported by FSDP222.
+    rank's own shard. FSDP2's parameters are DTensors of their full shape: norms are global, and matrices have rows
+    and columns. The steps are other ones, with the shim too. The optimizers of bitsandbytes quantize their state in
+    blocks of what they are given, by kernels that do not know DTensors, and so are those of apex.
+    `torch.optim.Rprop`, and `SGD` and `Adagrad` with `fused=True`, use operations that DTensors lack. With
+    `foreach=True` or `fused=True` a group that has parameters which FSDP ignores, plain tensors, beside sharded ones
+    raises where both are trained. An optimizer of the program that reduces such numbers over ranks by hand is
+    reported by FSDP222.
     """
 
     id = "FSDP228"
@@ -93,7 +94,7 @@ def build(model):
         if "fsdp1" not in file.project.flags:
             return
         name = _class_of(node, file) if isinstance(node, cst.Call) else ""
-        if isinstance(node, cst.Call) and (file.resolved(node.func) or "").startswith(IN_BLOCKS):
+        if isinstance(node, cst.Call) and (file.resolved(node.func) or "").startswith(BY_ADDRESS):
             yield from _of_blocks(node, file)
         elif isinstance(node, cst.Call) and _raises(node, file):
             yield from _of_plain_tensors(node, name, file)

@@ -202,3 +202,43 @@ def test_attributes_of_what_may_be_a_model(use: str, levels: list[str], wrap: st
     assert isinstance(result, Changed | Unchanged)
     found = [one.level.value for one in result.findings if one.rule == "FSDP902"]
     assert found == (levels if wrap == "FSDP(net)" else [])
+
+
+@pytest.mark.parametrize("name", ["sharding_strategy", "world_size", "mixed_precision"])
+@pytest.mark.parametrize("question", ["getattr(model, '{}', None)", "hasattr(model, '{}')", "getattr(policy, '{}')"])
+def test_questions_for_public_attributes_find_none(question: str, name: str) -> None:
+    asked = question.format(name)
+    source = f"{WRAP}policy = model\nfound = {asked}\n"
+    ((level, advice),) = found(source)
+    assert (level, advice) == ("manual", PUBLIC[name])
+    shim = [one for one in findings(source, Settings(to="shim")) if one.rule == "FSDP902"]
+    assert shim == []
+
+
+def test_questions_follow_the_model_into_functions() -> None:
+    source = (
+        f"{WRAP}\ndef strategy(policy):\n    return getattr(policy, 'sharding_strategy', None)\n\nstrategy(model)\n"
+    )
+    assert [level for level, _ in found(source)] == ["manual"]
+
+
+@pytest.mark.parametrize(
+    "question", ["getattr(config, 'sharding_strategy', None)", "hasattr(net, 'rank')", "getattr(model, 'size', 1)"]
+)
+def test_noop_for_questions_to_others(question: str) -> None:
+    assert found(f"{WRAP}net = build()\nfound = {question}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("te.distributed.prepare_te_modules_for_fsdp(model)", ["manual"]),
+        ("prepare_te_modules_for_fsdp(model)", ["manual"]),
+        ("prepare_te_modules_for_fsdp(net)", []),
+        ("te.distributed.checkpoint(model)", []),
+    ],
+)
+def test_functions_of_libraries_that_take_fsdp1_alone(call: str, said: list[str]) -> None:
+    imports = "import transformer_engine.pytorch as te\n"
+    imports += "from transformer_engine.pytorch.distributed import prepare_te_modules_for_fsdp\n"
+    assert [level for level, _ in found(f"{imports}{WRAP}net = build()\n{call}\n")] == said

@@ -96,6 +96,7 @@ def test_clipping_of_what_another_file_hands_on(given: str, used: str, is_sharde
         ("import bitsandbytes as bnb", "bnb.optim.AdamW8bit(model.parameters(), lr=1e-3)", True),
         ("import bitsandbytes as bnb", "bnb.optim.Lion8bit([{'params': list(model.head.parameters())}])", True),
         ("from bitsandbytes.optim import PagedAdamW", "PagedAdamW(model.parameters())", True),
+        ("from apex.optimizers import FusedAdam", "FusedAdam(model.parameters())", True),
         ("import bitsandbytes as bnb", "bnb.optim.AdamW8bit(teacher.parameters())", False),
         ("import bitsandbytes as bnb", "bnb.nn.Linear4bit(2, 2)", False),
         ("from torchao.optim import AdamW8bit", "AdamW8bit(model.parameters())", False),
