@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.parity.compare import differ
-from tests.parity.trees import TRAINED, Rewritten, rewrite_tree, train_tree, tree
+from tests.parity.trees import TRAINED, Rewritten, rewrite_by_command, rewrite_tree, train_tree, tree
 from tests.pool import Pool, WorkerError
-from tests.rules.helpers import rewrite_tree as rewrite_whole
 
 HEAD = """\
 import sys
@@ -182,21 +180,13 @@ def unit_program(line: str, policy: str) -> dict[str, str]:
     return tree(train=f"{HEAD}{imports}{wrapped}", parts=UNITS)
 
 
-def rewritten(files: dict[str, str], kind: str = "native") -> Rewritten:
-    """``files`` after a run of the command over the project, which also interprets it."""
-    results = rewrite_whole({path: text.encode() for path, text in files.items()}, Settings(to=kind))
-    after = {path: done.source.decode() for path, done in results.items() if isinstance(done, Changed)}
-    found = [one for done in results.values() if isinstance(done, Changed | Unchanged) for one in done.findings]
-    return Rewritten({**files, **after}, tuple(found))
-
-
 @pytest.mark.parametrize("kind", ["native", "shim"])
 @pytest.mark.parametrize(("line", "policy"), UNIT_OTHERWISE.values(), ids=UNIT_OTHERWISE.keys())
 def test_what_fsdp1_gives_the_wrapper_of_a_unit_is_told(
     pool: Pool, tmp_path: Path, line: str, policy: str, kind: str
 ) -> None:
     files = unit_program(line, policy)
-    done = rewritten(files, kind)
+    done = rewrite_by_command(files, Settings(to=kind))
     assert done.manual() and all("FSDP229" in one for one in done.manual())
     assert_differs(pool, tmp_path, files, done)
 
@@ -204,7 +194,7 @@ def test_what_fsdp1_gives_the_wrapper_of_a_unit_is_told(
 @pytest.mark.parametrize(("line", "policy"), UNIT_ALIKE.values(), ids=UNIT_ALIKE.keys())
 def test_what_reaches_the_module_inside_trains_the_same(pool: Pool, tmp_path: Path, line: str, policy: str) -> None:
     files = unit_program(line, policy)
-    done = rewritten(files)
+    done = rewrite_by_command(files)
     assert done.manual() == []
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
     assert list(differ("losses", before, train_tree(pool, done.files, tmp_path / "after"))) == []

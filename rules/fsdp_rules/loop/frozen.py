@@ -36,14 +36,14 @@ class FrozenLater(Rule):
     and does nothing where they are sharded already. If no forward has run since the last backward, as right after
     wrapping, nothing is lost. Models sharded by `fsdp_compat` keep the change at any time.
 
-    With `use_orig_params=True` a model of SHARD_GRAD_OP, or a unit, that is frozen whole while a backward runs through
-    it (the discriminator, in the step of the generator) keeps its old gradients under FSDP1, which adds them to the
-    next ones. FSDP2 does not, nor does the shim.
+    A model, or a unit, that is frozen whole while a backward runs through it (the discriminator, in the step of the
+    generator) keeps its old gradients under FSDP1, which adds them to the next ones: always with
+    `use_orig_params=False`, and under SHARD_GRAD_OP with `use_orig_params=True`. FSDP2 does not; models sharded by
+    `fsdp_compat` do.
     """
 
     id = "FSDP218"
     name = "frozen-later"
-    shim = True
     what_to_test = "Evaluate, freeze or unfreeze, and train for two steps: the second must change what the first did."
     visits = (cst.AssignTarget, cst.Call)
     before = """
@@ -85,8 +85,6 @@ def train(net, epochs):
         kept = keeps_gradients(node, found[0], found[1] if isinstance(found[1], cst.For) else None, file)
         if kept is not None:
             yield kept
-        if file.settings.to == "shim":
-            return
         place = found[1] or node
         passes = last_passes(place, file)
         if passes <= {Pass.BACKWARD, Pass.RESHARD}:

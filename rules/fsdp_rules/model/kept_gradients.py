@@ -10,7 +10,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.model.ending_units import OTHER_POLICIES, unit_classes
 from fsdp_rules.model.program_wraps import Wrap, built, has_units, sources_of, wraps_of
 from fsdp_rules.model.wrap_arguments import parsed
-from fsdp_rules.model.wrap_strategies import keeps_originals, stays_gathered_by
+from fsdp_rules.model.wrap_strategies import keeps_frozen_by, keeps_originals, stays_gathered_by
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.endings import may_end_in
 from fsdp_rules.project.project import Certainty
@@ -49,6 +49,11 @@ def kept_gradients(model: cst.BaseExpression | None, file: File) -> Kept:
     if not wraps and not any(b"use_orig_params" in source for source in sources):
         sure = Certainty.NO
     return Kept(sure, sure is not Certainty.NO and _may_end_in_unit(wraps, sources, file), tuple(wraps))
+
+
+def keeps_frozen(model: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``model`` adds what it has when a backward runs through it frozen to its next gradients."""
+    return max((keeps_frozen_by(one.call, one.path, file) for one in wraps_of(model, file)), default=Certainty.NO)
 
 
 def _sure(wrap: Wrap, file: File) -> Certainty:

@@ -50,6 +50,20 @@ def stays_gathered_by(call: ast.Call, path: str, file: File) -> Certainty:
     return Certainty.YES if names <= ZERO2 | {"NO_SHARD"} else Certainty.MAYBE
 
 
+def keeps_frozen_by(call: ast.Call, path: str, file: File) -> Certainty:
+    """How sure it is that what ``call`` wraps keeps gradients that a backward finds as it runs through it frozen.
+
+    FSDP1 does with flat parameters that are sharded, and with the original ones where it keeps a unit gathered.
+    """
+    originals = keeps_originals(call, path, file)
+    names = _given(call, path, file)
+    flat = Certainty.MAYBE if names is None else Certainty.NO if "NO_SHARD" in names else Certainty.YES
+    if originals is Certainty.NO:
+        return flat
+    gathered = stays_gathered_by(call, path, file)
+    return gathered if originals is Certainty.YES else min(max(flat, gathered), Certainty.MAYBE)
+
+
 def may_be_whole(model: cst.BaseExpression, file: File) -> bool:
     """Whether every rank of ``model`` may have its parameters whole, as under NO_SHARD."""
     if "unsharded" not in file.project.flags:

@@ -31,7 +31,7 @@ from fsdp_compat.step.prefetch import prefetch_after_first_forward
 from fsdp_compat.step.reduction import averages, divide_explicitly
 from fsdp_compat.torch_.backports import make_cpu_work
 from fsdp_compat.torch_.gradients import reduce_again, reduce_unused_as_zeros
-from fsdp_compat.torch_.kept_gradients import keep_cleared_gradients
+from fsdp_compat.torch_.kept_gradients import keep_cleared_gradients, keep_frozen_gradients
 from fsdp_compat.torch_.param_groups import forget_place, refuse_tensor_parallelism, set_input_cast
 from fsdp_compat.torch_.registered import keep_requires_grad, register_sharded
 from fsdp_compat.torch_.second_derivatives import keep_for_second_derivatives
@@ -149,6 +149,8 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     keeps = unit.options.use_orig_params and unit.options.strategy in KEEP_AFTER_FORWARD
     register_sharded(unit.module, gathered_while_training=keeps)
     keep_cleared_gradients(unit.module, gathered_while_training=keeps)
+    if keeps or not unit.options.use_orig_params:
+        keep_frozen_gradients(unit.module)
     refuse_exchanged_parameters(unit.module)
     cast_for_each_use(unit.module)
     precision = unit.precision

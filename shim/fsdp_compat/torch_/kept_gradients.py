@@ -2,8 +2,11 @@
 
 With ``use_orig_params=True`` and SHARD_GRAD_OP, FSDP1 does not look at the ``.grad`` of the original parameters while a
 unit is gathered: the unit has one gradient of its own. The root drops that as its forward or backward starts, where no
-parameter of the unit has a gradient any more; a unit whose backward starts before the root's adds to it. Reaches into
-FSDP2's private state, see :mod:`.param_groups`.
+parameter of the unit has a gradient any more; a unit whose backward starts before the root's adds to it.
+
+What a unit has for a gradient FSDP1 sets aside as a backward reaches it, to add the new one to it. Where all of the
+unit is frozen by then there is none, and the old one waits for the next backward. Reaches into FSDP2's private state,
+see :mod:`.param_groups`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from fsdp_compat.torch_.param_groups import fsdp_state, groups_of
 
 #: Of a group: the gradients of its parameters as they were after its forward.
 _WAITING = "_fsdp_compat_waiting_gradients"
+#: Of a group: the gradients that its parameters had as a backward reached it, where all of them were frozen.
+_ASIDE = "_fsdp_compat_gradients_aside"
 
 
 def keep_cleared_gradients(module: nn.Module, *, gathered_while_training: bool) -> None:
@@ -35,6 +40,29 @@ def keep_cleared_gradients(module: nn.Module, *, gathered_while_training: bool) 
             group.pre_forward = functools.partial(_before_forward, group, group.pre_forward)
             group.post_forward = functools.partial(_after_forward, group, group.post_forward)
             group.pre_backward = functools.partial(_put_back, group, group.pre_backward)
+
+
+def keep_frozen_gradients(module: nn.Module) -> None:
+    """Make one unit add the gradients that it has when a backward runs through it frozen to its next ones.
+
+    FSDP1 does with one flat parameter, and where it keeps the unit gathered; never where a single rank shards it.
+    """
+    for group in groups_of(fsdp_state(module)):
+        if group.mesh_info.shard_mesh_size > 1:
+            group.pre_backward = functools.partial(_set_aside, group, group.pre_backward)
+
+
+def _set_aside(group: Any, pre_backward: Callable[..., None], *arguments: Any) -> None:
+    params = [param.sharded_param for param in group.fsdp_params]
+    if any(param.requires_grad for param in params):
+        aside = vars(group).pop(_ASIDE, ())
+        for param, gradient in zip(params, aside if _has_no_gradient(group) else (), strict=False):
+            param.grad = gradient
+    elif not _has_no_gradient(group):
+        setattr(group, _ASIDE, [param.grad for param in params])
+        for param in params:
+            param.grad = None
+    pre_backward(*arguments)
 
 
 def _before_forward(group: Any, pre_forward: Callable[..., Any], *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\
 
 
 def lines(source: str, **others: str) -> list[int]:
-    return [entry.line for entry in findings(source, **others) if entry.rule == "FSDP218"]
+    return sorted({entry.line for entry in findings(source, **others) if entry.rule == "FSDP218"})
 
 
 @pytest.mark.parametrize(
