@@ -38,11 +38,20 @@ def with_options(marked: Iterable[Candidate], texts: Mapping[str, bytes]) -> lis
     return sorted(path for path, data in texts.items() if path in keys or declared.search(data))
 
 
+#: ``ShardingStrategy[name]`` and ``getattr(ShardingStrategy, name)``.
+_LOOK_UP = re.compile(rb"\bShardingStrategy\[\s*[A-Za-z_]|\bgetattr\([\w.]*\bShardingStrategy,\s*[A-Za-z_]")
+
+
 def has_older_verl(files: Iterable[tuple[str, bytes]]) -> bool:
     """Whether the Python ``files`` have verl's own code, of a release that knows no fsdp2."""
     every = [(path.replace("\\", "/"), data) for path, data in files]
     own = any(f"/{path}".endswith(_OF_VERL) for path, _ in every)
     return own and not any(_FSDP2.search(data) for path, data in every if "/verl/" in f"/{path}")
+
+
+def looks_up_strategies(files: Iterable[tuple[str, bytes]]) -> bool:
+    """Whether the Python ``files`` look up members of ShardingStrategy by names that they are given."""
+    return any(_LOOK_UP.search(data) for _, data in files)
 
 
 def naming(rest: Sequence[Source], keys: Keys, read: Callable[[Path], bytes]) -> Iterator[tuple[Source, bytes]]:

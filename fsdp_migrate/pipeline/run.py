@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.agreement import Agreement
-from fsdp_migrate.pipeline.configuring import configured, has_older_verl, naming
+from fsdp_migrate.pipeline.configuring import configured, has_older_verl, looks_up_strategies, naming
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow, follow_wraps
@@ -77,10 +77,14 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     if request.of == "shim":
         back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
-    native = project is not None and engine.shards_natively(project)
+    said = {
+        "shards_natively": project is not None and engine.shards_natively(project),
+        "older_verl": has_older_verl(texts),
+        "looks_up_strategies": looks_up_strategies(texts),
+    }
     progress.start("Configuration", sum(file.source.is_config for file in files))
     done = [Done(file.candidate.path, file.candidate.data, file.result, file.source.is_config) for file in files]
-    results = configured(done, keys, partial(_settings_of, request, native, has_older_verl(texts)), progress.step)
+    results = configured(done, keys, partial(_settings_of, request, said), progress.step)
     for file, result in zip(files, results, strict=True):
         file.result = result
     _leave_what_is_outside(files, request.paths)
@@ -146,10 +150,9 @@ def _leave_what_is_outside(files: Sequence[ReadFile], paths: Sequence[str]) -> N
             file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")
 
 
-def _settings_of(request: Request, native: bool, older_verl: bool, path: str) -> Settings:
-    """The settings of one file; ``native`` and ``older_verl`` are what the tree says of all of them."""
-    applied = request.selection.applied(request.settings, path)
-    return replace(applied, shards_natively=native, older_verl=older_verl)
+def _settings_of(request: Request, said: Mapping[str, bool], path: str) -> Settings:
+    """The settings of one file; ``said`` is what the tree says of all of them."""
+    return replace(request.selection.applied(request.settings, path), **said)
 
 
 def _analyse(

@@ -22,7 +22,8 @@ class Settings:
     ``accelerate``: the newest release (major, minor) that the project allows, None where it says nothing.
     ``line_length``: the longest line that the project allows, None where it is silent.
     ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
-    ``older_verl``: the tree has verl's own code, which knows no fsdp2.
+    ``older_verl``: the tree has verl's own code, which knows no fsdp2. ``looks_up_strategies``: its Python looks up
+    members of ShardingStrategy by names that it is given.
     """
 
     to: str = "native"
@@ -37,6 +38,7 @@ class Settings:
     accelerate: tuple[int, int] | None = None
     shards_natively: bool = False
     older_verl: bool = False
+    looks_up_strategies: bool = False
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""

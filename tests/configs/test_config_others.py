@@ -87,6 +87,29 @@ def test_strategies_of_a_project_that_shards_with_fsdp2_are_its_own(python: str,
     assert [found.rule for found in result.findings] == ["FSDP542"] * said
 
 
+@pytest.mark.parametrize(
+    ("lookup", "value", "level"),
+    [
+        ("ShardingStrategy[name]", "SHARD_GRAD_OP", "info"),
+        ("getattr(fsdp.ShardingStrategy, cfg.name)", "SHARD_GRAD_OP", "info"),
+        ("ShardingStrategy[name]", "hybrid_full", "manual"),
+        ("ShardingStrategy.SHARD_GRAD_OP if name == 'zero2' else None", "SHARD_GRAD_OP", "manual"),
+    ],
+)
+def test_a_name_that_the_code_looks_up_in_fsdp1_s_own_class_remains(lookup: str, value: str, level: str) -> None:
+    python = f"""
+from torch.distributed import fsdp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy, StateDictType
+
+def build(model, cfg, name):
+    return FSDP(model, sharding_strategy={lookup})
+"""
+    files = {"net.py": python.encode(), "train.yaml": f"fsdp:\n  sharding_strategy: {value}\n".encode()}
+    result = rewrite_tree(files)["train.yaml"]
+    assert isinstance(result, Unchanged)
+    assert [(found.rule, found.level.value) for found in result.findings] == [("FSDP542", level)]
+
+
 def test_words_of_the_trainer_with_a_file_name_that_file() -> None:
     text = "model_name_or_path: m\nfsdp: full_shard auto_wrap\nfsdp_config: conf/fsdp.json\n"
     assert found(text, "sft.yaml") == {("FSDP541", "info")}

@@ -22,7 +22,7 @@ REASONS = {
     "configuration/config_unreadable.py": ["a file that sets nothing of FSDP"],
     "configuration/config_version.py": ["settings that are not read", "two places of which neither changes"],
     "configuration/host_config.py": ["another file is named, which has findings of its own"],
-    "configuration/own_config.py": [ALONE, ALONE, ALONE],
+    "configuration/own_config.py": [ALONE, ALONE, ALONE, ALONE],
     "configuration/shell_reports.py": ["another file is named, which has findings of its own"],
     "configuration/trainer_version.py": ["PyTorch/XLA's FSDP, which is not touched"],
     "configuration/verl_strategy.py": ["the key stays, and the Python that it chooses has findings of its own"],

@@ -83,8 +83,8 @@ class Block:
     ``dialect`` names the framework; ``form`` is ``file``, ``flags`` or ``variables``. ``around`` holds what else the
     place says: other keys of the same file. ``place`` is where findings about the whole are shown. ``others`` are
     settings under names that count less than those in ``settings``: the key was written twice. ``transformers``,
-    ``accelerate``, ``shards_natively`` and ``older_verl`` as in :class:`fsdp_rules.settings.Settings`. ``twice`` are
-    keys around the settings that a later one overrules.
+    ``accelerate``, ``shards_natively``, ``older_verl`` and ``looks_up_strategies`` as in
+    :class:`fsdp_rules.settings.Settings`. ``twice`` are keys around the settings that a later one overrules.
     """
 
     dialect: str
@@ -98,6 +98,7 @@ class Block:
     accelerate: tuple[int, int] | None = None
     shards_natively: bool = False
     older_verl: bool = False
+    looks_up_strategies: bool = False
     twice: tuple[Setting, ...] = ()
 
     def get(self, name: str) -> Setting | None:

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.expressions import is_repeatable, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.model.guards import is_under_another_wrapper, is_under_ddp
 from fsdp_rules.model.passes import Pass, end_of, passes_in
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrappers import asked_sharded, other_wrapper
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -31,6 +34,7 @@ ENABLED = "enabled"
 CACHE = "cache_enabled"
 OFF = f"{CACHE}=False"
 CACHED = f"{OFF} lets torch.autocast cast FSDP2's weights for each use, as it did FSDP1's"
+KEEPS_CACHE = "a model in another wrapper keeps its cache"
 ASSUMED = "assumes a sharded model runs under it"
 HANDED_ON = "torch.autocast keeps its casts of FSDP2's weights up to the end of a region (FSDP1: for one use)"
 GIVE = f"give it {OFF} where it is called around a sharded model"
@@ -44,7 +48,8 @@ class AutocastCache(Rule):
     next forward in a region computes with the casts from before an optimizer step, and where a weight is used twice
     before a backward, its gradients are added in low precision. `cache_enabled=False` casts for each use again, and
     frees each copy as FSDP1 does. `fsdp_compat.shard`, and code migrated with `--to shim`, turn the cache off while a
-    sharded model runs. autocast as a value, which another function calls, is left to do.
+    sharded model runs. Where the model may be in another wrapper, whose weights keep their casts, the region asks:
+    `cache_enabled=not isinstance(model, FSDPModule)`. autocast as a value, which another function calls, is left to do.
     """
 
     id = "FSDP242"
@@ -104,34 +109,51 @@ def _region(call: cst.Call, position: int, file: File) -> Iterable[Diagnosis]:
         return
     if is_under_ddp(call, file) or is_under_another_wrapper(call, file):
         return
-    runs = _runs_sharded(call, file)
+    runs = _run_in(call, file)
+    models = (one for run in runs for one in (run.func, *(argument.value for argument in run.args)))
+    either = next((one for one in models if _may_be_either(one, file)), None)
+    if either is not None and given is None:
+        test = asked_sharded(either, file)
+        yield Diagnosis(
+            call,
+            Level.SAFE,
+            sentence(CACHED, KEEPS_CACHE),
+            edits=(Replace(call, lambda code: code(_with_cache(call, None, f"not {test(code)}"))),),
+        )
+        return
     yield Diagnosis(
         call,
         Level.SAFE if runs else Level.REVIEW,
         CACHED if runs else sentence(CACHED, ASSUMED),
-        edits=(Replace(call, lambda code: code(_uncached(call, given))),),
+        edits=(Replace(call, lambda code: code(_with_cache(call, given, "False"))),),
     )
 
 
-def _uncached(call: cst.Call, given: cst.Arg | None) -> cst.Call:
-    """``call`` with the cache off; ``given`` is its argument for that."""
-    off = cst.Name("False")
+def _with_cache(call: cst.Call, given: cst.Arg | None, value: str) -> cst.Call:
+    """``call`` with the cache on where ``value`` is true; ``given`` is its argument for that."""
+    off = cst.parse_expression(value)
     if given is not None:
         return call.with_changes(args=[one.with_changes(value=off) if one is given else one for one in call.args])
     bare = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
     return call.with_changes(args=[*call.args, cst.Arg(off, keyword=cst.Name(CACHE), equal=bare)])
 
 
-def _runs_sharded(call: cst.Call, file: File) -> bool:
-    """Whether ``call`` opens a region in which a sharded model is seen to run."""
+def _may_be_either(model: cst.BaseExpression, file: File) -> bool:
+    """Whether ``model`` is sharded in one run and in another wrapper in another, and can be asked."""
+    is_model = is_repeatable(model) and sharded(model, file).certainty is not Certainty.NO
+    return is_model and other_wrapper(model, file) is not Certainty.NO
+
+
+def _run_in(call: cst.Call, file: File) -> list[cst.Call]:
+    """The calls in the region that ``call`` opens which are seen to run a sharded model."""
     region = next((one for one in file.ancestors(call) if isinstance(one, cst.With | cst.FunctionDef)), None)
     if not isinstance(region, cst.With) or not any(
         call in (one.item, *file.inside(one, cst.Call)) for one in region.items
     ):
-        return False
+        return []
     first, last = end_of(call, file), end_of(region, file)
     events = passes_in(file.function(call) or file.module, file)
-    return any(Pass.FORWARD in one.passes and first < end_of(one.call, file) <= last for one in events)
+    return [one.call for one in events if Pass.FORWARD in one.passes and first < end_of(one.call, file) <= last]
 
 
 def _is_value(node: cst.BaseExpression, file: File) -> bool:

@@ -25,3 +25,9 @@ def is_excluded(node: cst.BaseExpression, file: File) -> bool:
     """Whether the settings that are tested around ``node`` are those of runs that wrap no model which reaches it."""
     found = file.project.values.excluded.get(file.path)
     return found is not None and file.layout.has(node) and file.span(node) in found
+
+
+def is_own_function(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node``, which is called, is surely a function of the tree."""
+    found = file.project.values.own.get(file.path)
+    return found is not None and file.layout.has(node) and file.span(node) in found

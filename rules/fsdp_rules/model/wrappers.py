@@ -14,7 +14,7 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.guards import Guard, guard_of, is_under_fsdp
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, ReplaceStatement
+from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.sentence import sentence
 
@@ -58,19 +58,26 @@ def for_others(diagnosis: Diagnosis, call: cst.Call, model: cst.BaseExpression, 
     )
 
 
-def _chosen(edit: Replace, call: cst.Call, model: cst.BaseExpression, file: File) -> Edit:
-    module, parent = file.ref(MODULE), file.parent(call)
+def asked_sharded(model: cst.BaseExpression, file: File) -> Build:
+    """The test whether ``model`` is sharded by FSDP2."""
+    module = file.ref(MODULE)
 
     def asked(code: Code) -> str:
         # What torch.compile gives is no FSDPModule, and has the sharded model in it.
         text = code(model)
-        return f'getattr({text}, "_orig_mod", {text})' if "compiles" in file.project.flags else text
+        inner = f'getattr({text}, "_orig_mod", {text})' if "compiles" in file.project.flags else text
+        return f"isinstance({inner}, {module})"
 
+    return asked
+
+
+def _chosen(edit: Replace, call: cst.Call, model: cst.BaseExpression, file: File) -> Edit:
+    asked, parent = asked_sharded(model, file), file.parent(call)
     if isinstance(parent, cst.Expr):
 
         def branches(code: Code) -> str:
             new = edit.build(code).replace("\n", "\n    ")
-            return f"if isinstance({asked(code)}, {module}):\n    {new}\nelse:\n    {code(call)}"
+            return f"if {asked(code)}:\n    {new}\nelse:\n    {code(call)}"
 
         return ReplaceStatement(parent, branches)
     alone = isinstance(parent, cst.Assign | cst.AnnAssign | cst.Return) or (
@@ -78,7 +85,7 @@ def _chosen(edit: Replace, call: cst.Call, model: cst.BaseExpression, file: File
     )
 
     def either(code: Code) -> str:
-        text = f"{edit.build(code)} if isinstance({asked(code)}, {module}) else {code(call)}"
+        text = f"{edit.build(code)} if {asked(code)} else {code(call)}"
         return text if alone and "\n" not in text else f"({text})"
 
     return Replace(call, either)

@@ -39,10 +39,11 @@ class ValueFacts:
     ``touched`` are the files in which something may be a model, or something of one. ``others`` are the positions that
     nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
     ``excluded`` are the positions that a sharded model reaches in no run, by the settings that are tested around them.
-    ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
-    that the classes of all files may end with, by last names, where some rule may ask for them. ``changed`` are the
-    classes and their bases, by last names, of the parts of models that get an attribute, by the positions of what gives
-    such a part. ``read`` are the attributes of their own that the classes read which may be those of modules.
+    ``called`` are the functions of torch that calls run, by the positions of what is called, ``own`` the positions of
+    what is surely a function of the tree there. ``ends`` are the parts that the classes of all files may end with, by
+    last names, where some rule may ask for them. ``changed`` are the classes and their bases, by last names, of the
+    parts of models that get an attribute, by the positions of what gives such a part. ``read`` are the attributes of
+    their own that the classes read which may be those of modules.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class ValueFacts:
     others: Mapping[str, Set[Position]] = field(default_factory=dict)
     called: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     excluded: Mapping[str, Set[Position]] = field(default_factory=dict)
+    own: Mapping[str, Set[Position]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
     changed: Mapping[str, Mapping[Position, Set[str]]] = field(default_factory=dict)
     read: frozenset[str] = frozenset()

@@ -34,6 +34,8 @@ _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 #: Base classes outside of the tree that make no modules.
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
+_OWN = "its own"
+
 
 def facts_of(
     sources: Mapping[str, bytes],
@@ -74,30 +76,41 @@ def facts_of(
                 known[path][_position(at, lines[path])] = fact
             if held and all(_is_other(one, machine) for one in held):
                 others[path].add(_position(at, lines[path]))
-    called = {
-        path: {_position(at, lines[path]): name for at, name in by_place.items() if name}
-        for path, by_place in _called(machine).items()
-    }
+    called: dict[str, dict[Position, str]] = defaultdict(dict)
+    own: dict[str, set[Position]] = defaultdict(set)
+    for path, callees in _called(machine).items():
+        for at, name in callees.items():
+            if name == _OWN:
+                own[path].add(_position(at, lines[path]))
+            elif name:
+                called[path][_position(at, lines[path])] = name
     changed = {
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
-    return ValueFacts(known, touched, others, called, excluded, changed=changed, read=frozenset(_read(machine)))
+    return ValueFacts(known, touched, others, called, excluded, own, changed=changed, read=frozenset(_read(machine)))
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
-    """The function of torch that each call runs, by the place of what is called; "" where it may be another."""
+    """What each call runs, by the place of what is called; "" where it may be several.
+
+    The dotted name of a function of torch, or ``_OWN`` for functions of the tree.
+    """
     found: dict[str, dict[At, str]] = defaultdict(dict)
     for frame in machine.frames:
         callees = {one.of for one in frame.body.operations if isinstance(one, Call)}
         for at, value in frame.body.uses:
             if value in callees:
-                held = machine.store.of(frame.base + value)
-                name = _outer_name(next(iter(held)), machine) if len(held) == 1 else ""
+                names = {_name(one, machine) for one in machine.store.of(frame.base + value)}
+                name = names.pop() if len(names) == 1 else ""
                 same = found[frame.body.path].setdefault(at, name)
                 found[frame.body.path][at] = name if name == same else ""
     return found
+
+
+def _name(one: Obj, machine: Interpreter) -> str:
+    return _OWN if one.kind in (Kind.FUNCTION, Kind.BOUND) else _outer_name(one, machine)
 
 
 def _outer_name(one: Obj, machine: Interpreter) -> str:

@@ -71,3 +71,32 @@ def test_a_file_that_is_given_the_model() -> None:
     caller = HEAD.replace("import torch\n", "import torch\nfrom example import step\n", 1) + "    step(model, batch)\n"
     assert levels(engine, main=caller) == ["safe"]
     assert levels(engine, main=caller.replace("FSDP(net)", "net").replace("step(", "print(")) == []
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "runs", "cached"),
+    [
+        ('FSDP(net) if args.mode == "fsdp" else DDP(net)', "model(batch)", "not isinstance(model, FSDPModule)"),
+        ('FSDP(net) if args.mode == "fsdp" else DDP(net)', "run(model, batch)", "not isinstance(model, FSDPModule)"),
+        ("FSDP(net)", "model(batch)", "False"),
+    ],
+)
+def test_a_model_in_another_wrapper_keeps_its_cache(wrapped: str, runs: str, cached: str) -> None:
+    source = f"""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def run(model, batch):
+    return model(batch)
+
+def step(model, batch):
+    with torch.autocast("cuda"):
+        return {runs}
+
+def train(args, net, batch):
+    model = {wrapped}
+    step(model, batch)
+    DDP(args.other)
+"""
+    assert f'    with torch.autocast("cuda", cache_enabled={cached}):' in output(source)

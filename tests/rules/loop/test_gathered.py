@@ -320,3 +320,37 @@ def train(net, batches, optimizer, chunked):
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert b"reshard()" not in result.source
+
+
+@pytest.mark.parametrize(
+    ("average", "said"),
+    [
+        ("from averages import Average", []),
+        ("from torch_ema import ExponentialMovingAverage as Average", ["manual"]),
+    ],
+)
+def test_what_a_function_of_the_tree_reads_is_judged_in_it(average: str, said: list[str]) -> None:
+    averages = """
+from contextlib import contextmanager
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Average:
+    @contextmanager
+    def applied(self, model):
+        with FSDP.summon_full_params(model, writeback=False):
+            self.kept = [p.clone() for p in model.parameters()]
+        yield
+"""
+    source = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+{average}
+
+def evaluate(net, x):
+    model = FSDP(net)
+    ema = Average()
+    model(x)
+    with ema.applied(model):
+        model(x)
+"""
+    found = findings(source, None, averages=averages)
+    assert [one.level.value for one in found if one.rule == "FSDP220"] == said

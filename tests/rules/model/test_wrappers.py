@@ -121,7 +121,6 @@ def test_what_cannot_be_evaluated_twice_is_left_to_the_reader(use: str, rule: st
 
 #: Files whose rules edit what is done with a model, and why a model in another wrapper runs the same.
 HARMLESS = {
-    "loop/autocast_cache.py": "a region under a test for another wrapper keeps its cache",
     "loop/clip_grad_norm.py": "no other wrapper has the method, so that it only runs for a sharded model",
     "loop/cpu_backend.py": "it edits the start of the process group",
     "loop/forward_hooks.py": "the one hook of its kind runs where it did",
