@@ -77,11 +77,11 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     if request.of == "shim":
         back_on_shim(files, engine)
     files.sort(key=lambda file: file.source)
-    said = {
-        "shards_natively": project is not None and engine.shards_natively(project),
-        "older_verl": has_older_verl(texts),
-        "looks_up_strategies": looks_up_strategies(texts),
-    }
+    said = Settings(
+        shards_natively=project is not None and engine.shards_natively(project),
+        older_verl=has_older_verl(texts),
+        looks_up_strategies=looks_up_strategies(texts),
+    )
     progress.start("Configuration", sum(file.source.is_config for file in files))
     done = [Done(file.candidate.path, file.candidate.data, file.result, file.source.is_config) for file in files]
     results = configured(done, keys, partial(_settings_of, request, said), progress.step)
@@ -150,9 +150,14 @@ def _leave_what_is_outside(files: Sequence[ReadFile], paths: Sequence[str]) -> N
             file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")
 
 
-def _settings_of(request: Request, said: Mapping[str, bool], path: str) -> Settings:
-    """The settings of one file; ``said`` is what the tree says of all of them."""
-    return replace(request.selection.applied(request.settings, path), **said)
+def _settings_of(request: Request, said: Settings, path: str) -> Settings:
+    """The settings of one file; ``said`` has what the tree says of all of them."""
+    return replace(
+        request.selection.applied(request.settings, path),
+        shards_natively=said.shards_natively,
+        older_verl=said.older_verl,
+        looks_up_strategies=said.looks_up_strategies,
+    )
 
 
 def _analyse(

@@ -17,7 +17,7 @@ from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.unbound_names import is_only_binding, unbound
-from fsdp_rules.model.wrappers import other_wrapper
+from fsdp_rules.model.wrappers import is_wrapped_here, other_wrapper
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Replace, ReplaceStatement, remove
 from fsdp_rules.verdict.finding import Level
@@ -105,7 +105,7 @@ def unwrap(model):
             return
         certain = guard is Guard.FSDP1 or node.attr.value == PRIVATE or is_a_unit(receiver, file)
         if guard is Guard.NONE and held is Certainty.YES:
-            alone = "ddp" not in file.project.flags or _wraps_with_fsdp_alone(file)
+            alone = "ddp" not in file.project.flags or _wraps_with_fsdp_alone(file) or is_wrapped_here(receiver, file)
             certain = certain or (alone and other_wrapper(receiver, file) is Certainty.NO)
         if isinstance(file.parent(node), cst.AssignTarget | cst.AugAssign | cst.Del):
             yield Diagnosis(

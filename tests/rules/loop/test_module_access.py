@@ -167,7 +167,9 @@ def test_the_private_attribute_behind_a_test() -> None:
 
 def test_an_attribute_of_that_name_in_the_project_is_not_guessed_about() -> None:
     source = WRAP + DDP + "class Box:\n    def __init__(self, module):\n        self.module = module\n"
-    assert levels(source + "net = FSDP(net)\nprint(net.module.config)\n") == ["manual"]
+    show = "def show(net):\n    print(net.module.config)\n\nshow(FSDP(net))\nshow(DDP(net))\n"
+    assert levels(source + show) == ["manual"]
+    assert levels(source + "net = FSDP(net)\nprint(net.module.config)\n") == ["safe"]
 
 
 def test_assigning_to_it() -> None:
@@ -252,3 +254,14 @@ def test_the_private_attribute_that_a_function_gives_itself() -> None:
     for kind in ("FSDP", "State"):
         source = f"{WRAP}net = FSDP(build())\n\ndef walk(m):\n    if isinstance(m, {kind}):\n"
         assert levels(f"{source}        walk(m._fsdp_wrapped_module)\n") == ["manual"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "level"),
+    [("model = FSDP(net)", "safe"), ("model = FSDP(net) if big else DDP(net)", "review")],
+)
+def test_the_wrapper_that_the_function_has_just_made_is_no_other(choice: str, level: str) -> None:
+    source = (
+        f"{WRAP}{DDP}\ndef show(net, big):\n    {choice}\n    print(model.module)\n\ndef other(net):\n    DDP(net)\n"
+    )
+    assert levels(source) == [level]
