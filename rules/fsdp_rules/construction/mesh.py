@@ -89,6 +89,10 @@ def build(model):
     def _group(
         self, value: cst.BaseExpression, found: cst.BaseExpression, plan: ShardPlan, file: File
     ) -> Iterable[Diagnosis]:
+        if isinstance(found, cst.SimpleString):
+            advice = "pass what torch.distributed.new_group() returns, or nothing for all ranks"
+            yield Diagnosis(value, Level.MANUAL, "process_group is a text, with which FSDP1 raises", advice)
+            return
         pair = elements(found) if isinstance(found, cst.Tuple) else None
         if pair is not None and len(pair) == 2:
             plan.mesh, plan.mesh_value, plan.groups = "groups", value, (pair[0], pair[1])

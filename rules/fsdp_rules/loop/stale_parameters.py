@@ -11,7 +11,7 @@ from fsdp_rules.loop._parameter_writes import whole_of, writes
 from fsdp_rules.loop.gathered import changes_gathered
 from fsdp_rules.model.parameter_reads import changes_in_place, parameter_reads
 from fsdp_rules.model.passes import end_of
-from fsdp_rules.model.root_parameters import stay_gathered
+from fsdp_rules.model.root_parameters import runs_without_graph, stay_gathered
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -23,6 +23,12 @@ NATIVE = "FSDP1 computes with the old values up to its next backward; FSDP2 with
 SHIM = "FSDP1's states have the old values up to its next backward; fsdp_compat's have these"
 UNSURE = "if parameters belong to the root itself: "
 MOVE = "change the parameters before the forward, or after a backward, where both see them at once, and compare"
+#: Of a target network or a teacher, which never runs a backward.
+NEVER = (
+    "if no backward of it ever runs, FSDP1 ignored every change of the root's own parameters after its first forward: "
+    "keep the line to get what was meant, and expect other losses. Otherwise change them before the forward, or after "
+    "a backward, and compare"
+)
 
 
 class StaleParameters(Rule):
@@ -85,7 +91,8 @@ def evaluate(net, shadow, batches):
             if sure is not Certainty.NO:
                 level = Level.REVIEW if shim and not _is_read_after(place, file) else Level.MANUAL
                 unsure = "" if sure is Certainty.YES else UNSURE
-                yield Diagnosis(place, level, unsure + (SHIM if shim else NATIVE), MOVE)
+                advice = NEVER if runs_without_graph(model, file) else MOVE
+                yield Diagnosis(place, level, unsure + (SHIM if shim else NATIVE), advice)
 
 
 def _is_read_after(place: cst.CSTNode, file: File) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from fsdp_rules.verdict.result import Changed
 from tests.rules.construction.helpers import is_native, wrapped
-from tests.rules.helpers import rewrite
+from tests.rules.helpers import findings, rewrite
 
 HYBRID = "sharding_strategy=ShardingStrategy.HYBRID_SHARD"
 
@@ -95,3 +95,15 @@ def test_branches_that_choose_one_group_or_two_make_a_mesh(pair: str, one: str, 
     assert ("fsdp_compat.shard(" in text) is not native
     level = next(found.level.value for found in result.findings if found.rule == "FSDP107")
     assert level == "review" or not native
+
+
+@pytest.mark.parametrize(("group", "level"), [('"nccl"', "manual"), ("None", None), ("args.group", "safe")])
+def test_a_text_is_no_group(group: str, level: str | None) -> None:
+    source = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(model, args):
+    return FSDP(model, process_group={group})
+"""
+    found = [one.level.value for one in findings(source) if one.rule == "FSDP107"]
+    assert found == ([level] if level else [])

@@ -156,3 +156,27 @@ def test_the_shim_computes_alike_and_saves_what_was_changed() -> None:
     assert loop(CHANGE, to="shim") == ["review"]
     saved = CHANGE.replace("model(batch).sum().backward()", "torch.save(model.state_dict(), 'x')\nmodel(batch).sum()")
     assert loop(saved, to="shim") == ["manual"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "advice"),
+    [
+        ("with torch.no_grad():\n            target(batch)", "if no backward of it ever runs"),
+        ("target(batch).sum().backward()\n        target(batch)", "change the parameters before the forward"),
+    ],
+)
+def test_the_advice_for_a_target_network_can_be_followed(forward: str, advice: str) -> None:
+    source = f"""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(net, other, batches, optimizer):
+    model, target = FSDP(net), FSDP(other)
+    for batch in batches:
+        {forward}
+        for t, p in zip(target.parameters(), model.parameters()):
+            t.data.lerp_(p.data, 0.1)
+"""
+    found = [one for one in findings(source) if one.rule == "FSDP239"]
+    assert [one.level.value for one in found] == ["manual"]
+    assert found[0].advice.startswith(advice)

@@ -390,36 +390,37 @@ def test_a_full_state_is_sent_to_ranks_outside_of_the_model_s_group_too() -> Non
 
 
 @pytest.mark.parametrize(
-    ("made", "given", "level"),
+    ("made", "given", "is_cut"),
     [
-        ("group = dist.new_group([0, 1])", "group", "manual"),
-        ("ranks = list(range(2, 4))\n    group = dist.new_group(ranks=ranks)", "group", "manual"),
-        ("first, _ = dist.new_subgroups(2)", "first", "manual"),
-        ("groups = [dist.new_group([r for r in range(8) if r % 2 == n]) for n in (0, 1)]", "groups[n]", "manual"),
-        ("self.group = dist.new_group([n, n + 1])", "self.group", "manual"),
-        ("", "dist.new_group([0, 1])", "manual"),
-        ("mine = [0, 1]\n    one = dist.new_group(mine)\n    group = one", "group", "manual"),
-        ("group = dist.new_group()", "group", "review"),
-        ("group = dist.new_group(backend='gloo')", "group", "review"),
-        ("group = dist.new_group(list(range(n)))", "group", "review"),
-        ("group = dist.new_group(range(0, n))", "group", "review"),
-        ("group = dist.new_group(n)", "group", "review"),
-        ("other = dist.new_group([0, 1])", "group", "review"),
-        ("group = None\n    if n:\n        group = dist.new_group([0, 1])", "group", "manual"),
+        ("group = dist.new_group([0, 1])", "group", True),
+        ("ranks = list(range(2, 4))\n    group = dist.new_group(ranks=ranks)", "group", True),
+        ("first, _ = dist.new_subgroups(2)", "first", True),
+        ("groups = [dist.new_group([r for r in range(8) if r % 2 == n]) for n in (0, 1)]", "groups[n]", True),
+        ("self.group = dist.new_group([n, n + 1])", "self.group", True),
+        ("", "dist.new_group([0, 1])", True),
+        ("mine = [0, 1]\n    one = dist.new_group(mine)\n    group = one", "group", True),
+        ("group = dist.new_group()", "group", False),
+        ("group = dist.new_group(backend='gloo')", "group", False),
+        ("group = dist.new_group(list(range(n)))", "group", False),
+        ("group = dist.new_group(range(0, n))", "group", False),
+        ("group = dist.new_group(n)", "group", False),
+        ("other = dist.new_group([0, 1])", "group", False),
+        ("group = None\n    if n:\n        group = dist.new_group([0, 1])", "group", True),
     ],
 )
-def test_a_subgroup_that_the_code_makes_contradicts_what_a_full_state_assumes(
-    made: str, given: str, level: str
-) -> None:
+def test_each_rank_of_a_subgroup_that_the_code_makes_cuts_its_own_state(made: str, given: str, is_cut: bool) -> None:
     wrap = f"{WRAP}import torch.distributed as dist\n\ndef build(self, net, n, group):\n    {made or 'pass'}\n"
     wrap += f"    return FSDP(net, process_group={given})\n"
     load = "\ndef load(self, net, n, group, state):\n    model = build(self, net, n, group)\n"
     load += "    model.load_state_dict(state)\n"
-    assert [found.level.value for found in findings(wrap + load) if found.rule == "FSDP309"] == [level]
+    (alone,) = (found for found in findings(wrap + load) if found.rule == "FSDP309")
     (found,) = (
         found for found in findings(f"from build import build\n{load}", None, build=wrap) if found.rule == "FSDP309"
     )
-    assert found.level.value == level
+    assert [("without a broadcast" in one.message, one.level.value) for one in (alone, found)] == [
+        (is_cut, "review")
+    ] * 2
+    assert ("broadcast_from_rank0" in output(load.replace("\ndef load", f"\n{wrap}\ndef load"))) is not is_cut
 
 
 @pytest.mark.parametrize(("ranks", "said"), [("[0, 1]", ["FSDP301 manual"]), ("", ["FSDP301 safe", "FSDP309 review"])])

@@ -50,14 +50,17 @@ class Putting(Writer):
             own = "ignored" in self.file.project.flags or is_of_a_rank(state, self.file)
             if self.block is None and self.site.is_under_rank_zero:
                 return refuse(self.state, "rank 0 alone reaches it, and a sharded model is loaded on every rank")
-            if not own:
-                settings["broadcast_from_rank0"] = full
-                self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
             grouped = not own and "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
             if grouped and "subgroup" in self.file.project.flags:
-                return refuse(self.state, "rank 0 would send the state to all ranks, and the model has a subgroup")
-            if grouped:
-                self.notes.append("assumes the model's process_group contains every rank, since rank 0 sends to all")
+                # Rank 0 has no part in another group: each rank cuts its own state, as under FSDP1.
+                self.notes.append("assumes the state has all names, since no name is missed without a broadcast")
+            elif not own:
+                settings["broadcast_from_rank0"] = full
+                self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
+                if grouped:
+                    self.notes.append(
+                        "assumes the model's process_group contains every rank, since rank 0 sends to all"
+                    )
             if "offload" in self.file.project.flags:
                 self.notes.append("assumes the model's saved buffers are on the CPU like its offloaded parameters")
         elif is_unpickled(state, self.file):
