@@ -75,6 +75,12 @@ CHEATS = {
     "an assert is deleted": ("FSDP601", "tests/test_losses.py", "    assert before == after\n", ""),
     "an assert of the loop is deleted": ("FSDP601", "train.py", r"        assert loss.isfinite\(\).*\n", ""),
     "an assert is always true": ("FSDP601", "tests/test_losses.py", "assert before == after", "assert True or before"),
+    "an assert compares nothing": (
+        "FSDP601",
+        "tests/test_losses.py",
+        "assert before == after",
+        "assert before is not None",
+    ),
     "a return is before the asserts": (
         "FSDP601",
         "tests/test_losses.py",
@@ -155,6 +161,11 @@ HONEST: Mapping[str, tuple[str, str, str]] = {
         "train.py",
         r"assert loss.isfinite\(\)",
         "assert loss.full_tensor().isfinite()",
+    ),
+    "a comparison allows for nothing": (
+        "tests/test_losses.py",
+        "assert before == after",
+        "assert torch.equal(before, after)",
     ),
     "an assert is added": ("train.py", "    return loss", "    assert loss is not None\n    return loss"),
     "a test is added": (

@@ -11,6 +11,7 @@ from fsdp_migrate.check.weakening.proof_facts import Facts, Number, Text
 
 #: How many of its lines a file shares with the one that it was, under another name.
 _SAME_FILE = 0.5
+_EQUAL = re.compile(r"==|(?i:close|equal)")
 
 
 @dataclass(frozen=True)
@@ -148,17 +149,24 @@ def _asserts(before: Mapping[str, Facts], after: Mapping[str, Facts], renamed: M
     elsewhere = Counter(one.text for one in come)
     for path, asserts in gone.items():
         where, facts = now.get(path, (path, Facts()))
-        fresh = Counter(one.scope for one in _added(before[path].asserts, facts.asserts))
+        fresh = Counter((one.scope, _compares(one)) for one in _added(before[path].asserts, facts.asserts))
         for one in asserts:
             if elsewhere[one.text]:
                 # Moved to another file.
                 elsewhere[one.text] -= 1
-            elif fresh[one.scope]:
+            elif fresh[one.scope, True]:
                 # Written in another way.
-                fresh[one.scope] -= 1
+                fresh[one.scope, True] -= 1
+            elif fresh[one.scope, False] and not _compares(one):
+                fresh[one.scope, False] -= 1
             else:
                 line = facts.scopes.get(one.scope, 1)
                 yield Weakened("FSDP601", where, line, f"can no longer fail, or deleted: {_short(one.text)}")
+
+
+def _compares(one: Text) -> bool:
+    """Whether an assert compares values: another one in its place that does not is weaker."""
+    return bool(_EQUAL.search(one.text))
 
 
 def _old(before: Mapping[str, Facts], renamed: Mapping[str, str], path: str) -> list[Text]:
