@@ -157,7 +157,7 @@ def unwrap(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"this never ends under FSDP2, where {subject} remains an FSDPModule",
+                f"this raises or never ends under FSDP2, where {subject} remains an FSDPModule without .module",
                 f"remove it for the sharded model: {subject} itself is the model",
             )
         elif guard is Guard.NONE and BY_NAME.search(file.code(test)):

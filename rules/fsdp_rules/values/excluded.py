@@ -29,6 +29,7 @@ class Excluded:
                 self._bodies.setdefault(frame.body.path, {})[frame.body] = None
         self._arms = cache(self._arms_of)
         self._around = cache(self._settings)
+        self._of_body = cache(self._called_under)
         self._is_written = cache(self._written)
 
     def all_of(self, path: str, at: At, held: set[Obj]) -> bool:
@@ -61,8 +62,11 @@ class Excluded:
         around = [body for body in self._bodies.get(path, ()) if body.at[:2] <= at[:2] and at[2:] <= body.at[2:]]
         if not around or depth == 0:
             return frozenset()
-        callers = self._machine.calls.callers(max(around, key=lambda one: one.at))
-        settings = [self._of_call(key, depth) for key in callers]
+        return self._of_body(max(around, key=lambda one: one.at), depth)
+
+    def _called_under(self, body: Body, depth: int) -> frozenset[Setting]:
+        """The settings that hold at every call of ``body``."""
+        settings = [self._of_call(key, depth) for key in self._machine.calls.callers(body)]
         return frozenset.intersection(*settings) if settings else frozenset()
 
     def _of_call(self, key: Hashable, depth: int) -> frozenset[Setting]:
