@@ -23,7 +23,10 @@ SKIPPED = "check whether a step can skip a unit (experts, layer drop, several he
 BY_RUN = "where a step may skip a part (layer drop, experts, several heads), use fsdp_compat.shard"
 FROZEN = "this model gets no gradients, so that unused parameters make no difference"
 USED = "each step uses all parameters of this model, so that no gradients of zeros are missing"
-ASSUMED = "assumes each step uses all trained parameters: FSDP1 gave unused ones zero gradients, FSDP2 gives none"
+ASSUMED = (
+    "assumes each step uses all trained parameters, the same ones on all ranks: FSDP1 gave unused ones zero gradients, "
+    "FSDP2 gives none, and sums wrong ones where ranks use different parameters of a unit"
+)
 OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard"
 OLDER_IN_EXPRESSION = (
     "if your model has any, assign this model to a name, and pass --torch 2.13, or use fsdp_compat.shard"
@@ -44,8 +47,8 @@ class UnusedParameters(Rule):
     different parameters of one unit (experts, modalities) it adds up gradients that do not belong together. Where
     the file shows the classes of the model and each forward uses all their parts, or the model is frozen, nothing
     is to do. A part with parameters that nothing reads, or a list of parts of which a forward takes the entry that
-    it is given the key of, makes the output call `fsdp_compat.shard`. Anywhere else a step is assumed to use them
-    all.
+    it is given the key of, or a part that a random number skips, makes the output call `fsdp_compat.shard`. Anywhere
+    else a step is assumed to use them all.
 
     `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too, and is written where the project
     requires that torch, or `--torch 2.13` is given. It also gives zeros to the parameters of a unit that a step does
@@ -105,6 +108,10 @@ def unread_parts(module: cst.BaseExpression, file: File) -> list[str]:
         *(
             f"a step uses one entry of {name}, and FSDP1 gives the rest of a unit that is run gradients of zeros"
             for name in used.chosen
+        ),
+        *(
+            f"a random number decides whether a step runs {name}: FSDP1 gives no gradients to a unit that is not run"
+            for name in used.skipped
         ),
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name, literal_bool
+from fsdp_rules.file.expressions import elements, last_name, literal_bool
 from fsdp_rules.file.file import File
 
 NN = "torch.nn."
@@ -22,6 +22,8 @@ DYNAMIC = frozenset(
 )
 #: What gradients do not go through.
 CUT = frozenset({"detach", "detach_", "inference_mode", "no_grad", "set_grad_enabled"})
+#: Functions and methods that draw random numbers.
+DRAWS = frozenset({"bernoulli", "bernoulli_", "binomial", "rand", "randint", "random", "uniform", "uniform_"})
 BRANCHES = (cst.If, cst.IfExp, cst.Try, cst.While, cst.BooleanOperation, cst.FunctionDef, cst.Lambda, cst.Match)
 
 
@@ -29,12 +31,14 @@ BRANCHES = (cst.If, cst.IfExp, cst.Try, cst.While, cst.BooleanOperation, cst.Fun
 class Use:
     """What the classes of a model show: ``is_whole``, each step uses all of it; ``unread``, parts that none uses.
 
-    ``chosen`` are lists and dictionaries of parts of which each step uses the one that it is given the key of.
+    ``chosen`` are lists and dictionaries of parts of which each step uses the one that it is given the key of,
+    ``skipped`` parts that a step skips where a random number says so.
     """
 
     is_whole: bool = False
     unread: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def use_of(model: cst.BaseExpression, file: File) -> Use:
@@ -44,13 +48,15 @@ def use_of(model: cst.BaseExpression, file: File) -> Use:
     is_whole = len(made) == 1 and _is_known(made[0], file, owners)
     unread: list[str] = []
     chosen: list[str] = []
+    skipped: list[str] = []
     for owner in owners:
         reads = _Reads(owner, file)
         is_whole &= reads.is_plain and reads.gives_one and all(reads.always(name, value) for name, value in reads.parts)
         if reads.is_plain:
             unread += [name for name, value in reads.parts if _has_weights(value, file) and reads.never(name)]
             chosen += [name for name, value in reads.parts if _has_entries(value) and reads.by_key(name)]
-    return Use(is_whole, tuple(unread), tuple(chosen))
+            skipped += [name for name, value in reads.parts if _may_train(value, file) and reads.by_chance(name)]
+    return Use(is_whole, tuple(unread), tuple(chosen), tuple(skipped))
 
 
 def _is_known(value: cst.CSTNode, file: File, owners: list[cst.ClassDef]) -> bool:
@@ -87,6 +93,10 @@ def _has_weights(value: cst.CSTNode, file: File) -> bool:
         (file.resolved(call.func) or "").startswith(tuple(NN + name for name in WEIGHTS)) and not _is_off(call)
         for call in calls
     )
+
+
+def _may_train(value: cst.CSTNode, file: File) -> bool:
+    return _has_weights(value, file) or any(_class(call, file) is not None for call in file.inside(value, cst.Call))
 
 
 def _is_off(call: cst.Call) -> bool:
@@ -128,6 +138,35 @@ class _Reads:
         """Whether nothing in the file reads ``name``, nor has it as a text."""
         texts = (node.value for node in self.file.nodes(cst.SimpleString))
         return not any(node.attr.value == name for node in self.reads) and not any(name in text for text in texts)
+
+    def by_chance(self, name: str) -> bool:
+        """Whether a random number that a forward draws decides whether it runs ``self.name``, or an entry of it."""
+        forward = self.forward
+        if forward is None:
+            return False
+        own = [node for node in self.reads if node.attr.value == name and forward in self.file.ancestors(node)]
+        drawn = [test for test in self.file.inside(forward, cst.If) if self._is_drawn(test.test, forward)]
+        return any(self._hangs_on(node, test) for test in drawn for node in own)
+
+    def _is_drawn(self, test: cst.BaseExpression, forward: cst.FunctionDef) -> bool:
+        names = {name.value for name in self.file.inside(test, cst.Name)}
+        made = [
+            one.value
+            for one in self.file.inside(forward, cst.Assign)
+            if any(target.value in names for each in one.targets for target in _named(each))
+        ]
+        return any(last_name(call.func) in DRAWS for one in (test, *made) for call in self.file.inside(one, cst.Call))
+
+    def _hangs_on(self, node: cst.Attribute, test: cst.If) -> bool:
+        """Whether ``test`` stands around ``node``, or leaves above it, or does either in a loop over ``node``."""
+        around = [*self.file.ancestors(node)]
+        if any(isinstance(loop, cst.For) and loop in self.file.ancestors(test) for loop in around):
+            return True
+        if test in around:
+            return test.test not in around
+        leaves = any(self.file.inside(test.body, kind) for kind in (cst.Return, cst.Continue))
+        below = self.file.span(node).line > self.file.span(test).end_line
+        return leaves and below and any(one in self.file.block(test) for one in around)
 
     def by_key(self, name: str) -> bool:
         """Whether all that the file reads of ``self.name`` is the one entry that the forward is given the key of."""
@@ -196,7 +235,18 @@ def _made(made: cst.FunctionDef, file: File) -> Iterator[tuple[str, cst.BaseExpr
     """Each ``self.name = value`` in ``made`` whose value a call may be in."""
     for assign in file.inside(made, cst.Assign):
         for target in assign.targets:
-            node = target.target
-            is_own = isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
-            if is_own and isinstance(node, cst.Attribute) and file.inside(assign.value, cst.Call):
-                yield node.attr.value, assign.value
+            for node, value in _pairs(target.target, assign.value):
+                own = node.value if isinstance(node, cst.Attribute) else None
+                if isinstance(own, cst.Name) and own.value == "self" and file.inside(value, cst.Call):
+                    yield last_name(node), value
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """``target`` and what it gets, or each element of a tuple with its own."""
+    targets, values = elements(target), elements(value)
+    if targets is None or values is None or len(targets) != len(values):
+        yield target, value
+    else:
+        yield from zip(targets, values, strict=True)
