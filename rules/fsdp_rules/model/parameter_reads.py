@@ -11,7 +11,6 @@ import libcst as cst
 from fsdp_rules.file.expressions import asked, attribute_of, last_name, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.alike import ASKED, is_alike
-from fsdp_rules.model.flowing import is_own_function
 from fsdp_rules.model.parameters import NAMES
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.wrapping import PASSING, model_of_parameters
@@ -145,9 +144,8 @@ def _clips(func: cst.BaseExpression) -> bool:
 
 def _passed(node: cst.BaseExpression, func: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
     """The model whose parameters ``node`` passes on, or that is passed on itself."""
-    # What FSDP1's own functions do with a model is for the rules about them, and what the tree's do is seen in them.
-    is_seen = file.fsdp1(func) is not None or is_own_function(func, file)
-    if dotted(node) is not None and LOOKS.search(dotted(func) or "") and not is_seen:
+    # What FSDP1's own functions do with a model is for the rules about them.
+    if dotted(node) is not None and LOOKS.search(dotted(func) or "") and file.fsdp1(func) is None:
         return node if sharded(node, file).certainty is not Certainty.NO else None
     return model_of_parameters(node, file)
 
