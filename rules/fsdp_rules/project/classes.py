@@ -48,7 +48,7 @@ class Owners:
             for qualified, names in file.classes.items():
                 owner = (file.path, qualified)
                 classes[qualified.rpartition(".")[2]].append(owner)
-                bases[owner] = names
+                bases[owner] = tuple(name.rpartition(".")[2] for name in names)
                 supers[owner] = file.supers.get(qualified, frozenset())
             for qualified in file.functions:
                 outer, _, name = qualified.rpartition(".")

@@ -41,7 +41,7 @@ class FileFacts:
     #: The modules that the file star-imports, and every name that it reads where there is one.
     starred: frozenset[str] = field(default=frozenset())
     reads: frozenset[str] = field(default=frozenset())
-    #: The last names of the bases of each class, by the class's qualified name.
+    #: The bases of each class as the file writes them, dotted, by the class's qualified name.
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: The methods of its bases that each class calls, through ``super()`` or by their class, by its qualified name.
     supers: dict[str, frozenset[str]] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest
@@ -22,6 +22,8 @@ class Functions:
         self._imports = {file.path: {entry.partition(".")[0] for entry in file.imported} | {"torch"} for file in files}
         self._by_module = {file.module: file for file in files}
         self._asked: set[tuple[str, str, str]] = set()
+        self._bases: dict[tuple[str, str], list[Found]] = {}
+        self._methods: dict[tuple[str, str, str], list[Found]] = {}
         self._known: dict[tuple[str, str, str], list[Found]] = {}
         self._guesses: dict[str, list[tuple[FileFacts, str, Sure]]] = {}
         self._guessed: dict[tuple[str, str], list[tuple[Place, Sure]]] = {}
@@ -140,7 +142,10 @@ class Functions:
 
     def method(self, owner: Found, name: str) -> list[Found]:
         """The method ``name`` of the class ``owner``, its own or that of the nearest base."""
-        return self._method(owner, name, set())
+        key = (owner[0].path, owner[1], name)
+        if key not in self._methods:
+            self._methods[key] = self._method(owner, name, set())
+        return self._methods[key]
 
     def is_imported(self, place: Place) -> bool:
         """Whether what is called at ``place`` starts with a name that its file imports."""
@@ -173,7 +178,7 @@ class Functions:
             return found
         if head in ("self", "cls"):
             owner = next((one for one in scopes(scope) if one in self.files[path].classes), None)
-            return [] if owner is None else self._method((self.files[path], owner), name, set())
+            return [] if owner is None else self.method((self.files[path], owner), name)
         return self._at(path, self.exports.resolve(callee)) or self._at(path, f"{self._module(path)}.{callee}")
 
     def _module(self, path: str) -> str:
@@ -201,7 +206,7 @@ class Functions:
         if not found and head:
             owners = named(head, self._classes, self._classes_by_end)
             for owner in nearest(path, head, owners):
-                found += self._method(owner, name, set())
+                found += self.method(owner, name)
             if not owners:
                 # An object of a module, too, is called: what runs then is a method of its class.
                 found = self._of_instance(path, head, name) or self._of_instance(path, full, "__call__")
@@ -226,7 +231,7 @@ class Functions:
         return nearest(path, full, owners) if "." in full else []
 
     def _constructor(self, owner: Found) -> list[Found]:
-        return self._method(owner, "__init__", set())
+        return self.method(owner, "__init__")
 
     def _method(self, owner: Found, name: str, seen: set[tuple[str, str]]) -> list[Found]:
         """The method ``name`` of a class, its own or that of the nearest base."""
@@ -238,12 +243,19 @@ class Functions:
             return [(file, f"{qualified}.{name}")]
         return [one for entry in self._above(file, qualified) for one in self._method(entry, name, seen)]
 
-    def _above(self, file: FileFacts, qualified: str) -> Iterator[Found]:
+    def _above(self, file: FileFacts, qualified: str) -> list[Found]:
         """The classes that the bases of a class may be."""
-        for base in file.classes.get(qualified, ()):
-            known = self.exports.resolve(file.aliases.get(base, f"{file.module}.{base}"))
-            near = [entry for entry in self._classes.get(base, ()) if is_at(entry, known)]
-            yield from near or self._classes.get(base, [])
+        key = (file.path, qualified)
+        if key not in self._bases:
+            self._bases[key] = found = []
+            for base in file.classes.get(qualified, ()):
+                full = expand(base, file.aliases)
+                known = self.exports.resolve(full if full != base else f"{file.module}.{base}")
+                # A bare name may come in a way that is not followed; what stands behind a dot is of a known owner.
+                end = end_of(known) if "." in base else base
+                called = (self._classes_by_end if "." in base else self._classes).get(end, [])
+                found += [entry for entry in called if is_at(entry, known)] or called
+        return self._bases[key]
 
 
 def _starting(file: FileFacts, owner: str, prefix: str) -> list[Found]:

@@ -139,7 +139,7 @@ class Indexer(Calls):
 
     def _class(self, node: ast.ClassDef, scope: str) -> None:
         inner = f"{scope}.{node.name}" if scope else node.name
-        self.classes[inner] = tuple(text.rpartition(".")[2] for base in node.bases if (text := text_of(base)))
+        self.classes[inner] = tuple(text for base in node.bases if (text := text_of(base)))
         self.bases[inner] = [full for base in node.bases if (full := self.aliases.dotted(base))]
         self.supers[inner] = base_calls(node)
         for base in node.bases:

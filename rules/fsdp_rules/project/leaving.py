@@ -100,8 +100,9 @@ def _extended(known: Mapping[str, FileFacts], held: Iterable[Place], functions: 
 def _bases(file: FileFacts, qualified: str, functions: Functions) -> Iterator[Exit]:
     """The ways to the files that the bases of a class are imported from."""
     for base in file.classes[qualified]:
-        if base in file.aliases:
-            yield Exit(Way.IMPORTED, functions.exports.resolve(file.aliases[base]))
+        full = expand(base, file.aliases)
+        if full != base:
+            yield Exit(Way.IMPORTED, functions.exports.resolve(full))
 
 
 def _fitted(file: FileFacts, held: set[str], functions: Functions) -> Iterator[Exit]:

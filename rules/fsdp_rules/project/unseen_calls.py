@@ -119,8 +119,9 @@ class Unseen:
             owner = pending.pop()
             for base in file.classes.get(owner, ()) if owner not in seen else ():
                 pending.append(base)
-                if base in file.aliases:
-                    yield Exit(Way.IMPORTED, self._callbacks.functions.exports.resolve(file.aliases[base]))
+                full = expand(base, file.aliases)
+                if full != base:
+                    yield Exit(Way.IMPORTED, self._callbacks.functions.exports.resolve(full))
             seen.add(owner)
 
     def _exits(self, place: Place) -> Iterable[Exit]:
