@@ -12,6 +12,9 @@ from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, Sure, module_name, scopes
 from fsdp_rules.project.texts import NO_MODEL, SOME
 
+#: How many methods of one name a call may mean by that name alone: where more have it, the name says nothing.
+METHODS = 100
+
 
 class Functions:
     """All functions of a tree by their last names; a class stands for its constructor."""
@@ -21,6 +24,8 @@ class Functions:
         self.files = {file.path: file for file in files}
         self._imports = {file.path: {entry.partition(".")[0] for entry in file.imported} | {"torch"} for file in files}
         self._by_module = {file.module: file for file in files}
+        #: Whether some call means too many methods to be followed to any.
+        self.is_bounded = False
         self._asked: set[tuple[str, str, str]] = set()
         self._bases: dict[tuple[str, str], list[Found]] = {}
         self._methods: dict[tuple[str, str, str], list[Found]] = {}
@@ -165,7 +170,9 @@ class Functions:
             return []
         if name not in self._guesses:
             methods = [entry for entry in self._by_name.get(name, ()) if "." in entry[1]]
-            self._guesses[name] = [(file, qualified, None) for file, qualified in methods]
+            self.is_bounded |= len(methods) > METHODS
+            known = methods if len(methods) <= METHODS else []
+            self._guesses[name] = [(file, qualified, None) for file, qualified in known]
         return self._guesses[name]
 
     def _exact(self, path: str, scope: str, callee: str) -> list[Found]:

@@ -136,7 +136,7 @@ class Project:
         groups = given_groups(files, graph, functions) if "own_group" in raised else frozenset()
         parted = groups.intersection(spread(graph, instances, seeds(edges, "subgroup")))
         told += [Told(path, frozenset({"subgroup"})) for path in sorted({place.path for place in parted})]
-        raised = words(told) | ({"bounded"} if is_cut(found) else frozenset())
+        raised = words(told) | ({"bounded"} if is_cut(found) or functions.is_bounded else frozenset())
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         raised = chosen.flags(raised, any(one.kind == "seed" and one.path and not one.part for one in held))
         return cls(
