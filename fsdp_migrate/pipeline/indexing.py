@@ -19,6 +19,9 @@ from fsdp_rules.verdict.result import Failed, Skipped
 if TYPE_CHECKING:
     from fsdp_rules.project.project import FileFacts, Project
 
+#: How many files names alone may lead to at once. Where there are more, as in a library of models that all have the
+#: same methods, only those are indexed that the values of the tree lead to.
+MOST_REACHED = 300
 _STAR = re.compile(rb"\bimport[ \t]*\*")
 #: Gives the facts of each file, in order, or why there are none.
 Indexing = Callable[[Sequence[Candidate]], "list[FileFacts | Skipped | Failed]"]
@@ -38,6 +41,7 @@ class Index:
         self._facts: list[FileFacts] = []
         self._flags: Mapping[str, frozenset[str]] = {}
         self._batchnorm: frozenset[str] = frozenset()
+        self._is_bounded = False
         self.results: dict[str, Skipped | Failed | None] = {}
         self.found: list[Source] = []
         self.candidates: dict[str, Candidate] = {}
@@ -87,6 +91,9 @@ class Index:
         while texts and (exits := project.exits - asked):
             asked |= exits
             reached = sorted(neighbours.reached(exits, texts) | (passing & texts.keys()))
+            if len(reached) > MOST_REACHED:
+                self._is_bounded = True
+                break
             if self._add_found(reached, texts, sources):
                 project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
         known = {path: one.data for path, one in self.candidates.items() if not one.is_notebook}
@@ -94,7 +101,8 @@ class Index:
         values = self._engine.values(project, known, neighbours, self.candidates)
         if self._add_found(sorted(path for path in values.touched if path in texts), texts, sources):
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
-        return replace(project, values=values)
+        bounded = frozenset({"bounded"} if self._is_bounded else ())
+        return replace(project, values=values, flags=project.flags | bounded, tree_flags=project.tree_flags | bounded)
 
     def _add_found(self, paths: Sequence[str], texts: dict[str, bytes], sources: Mapping[str, Source]) -> bool:
         """Index the files at ``paths``, which are taken out of ``texts``; whether one of them has facts."""
