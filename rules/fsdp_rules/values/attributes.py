@@ -42,6 +42,9 @@ class Attributes:
 
     def every(self, owner: Obj, to: int) -> None:
         """``to`` is each attribute of ``owner``."""
+        if owner.kind is Kind.MODULE:
+            self._machine.modules.members(owner, to)
+            return
         owners = [owner]
         cls = owner.data[0] if owner.kind is Kind.INSTANCE else None
         for family in (cls, *cls.above) if isinstance(cls, Class) else ():
@@ -61,7 +64,9 @@ class Attributes:
             return
         self._loaded.add((owner, name, to))
         kind, store, objects = owner.kind, self._store, self._objects
-        if kind is Kind.MODULE:
+        if name == "__dict__" and kind in (Kind.MODULE, Kind.INSTANCE):
+            store.put(to, objects.get(Kind.ATTRIBUTES, owner))
+        elif kind is Kind.MODULE:
             self._machine.modules.member(owner, name, to)
         elif kind is Kind.EXTERN:
             store.put(to, objects.extern(f"{owner.data}.{name}"))
@@ -120,9 +125,6 @@ class Attributes:
 
     def _of_instance(self, owner: Obj, name: str, to: int) -> None:
         cls, site = owner.data[:2]
-        if name == "__dict__":
-            self._store.put(to, self._objects.get(Kind.ATTRIBUTES, owner))
-            return
         self._store.edge(self.field(owner, name), to)
         if not isinstance(cls, Class):
             if cls == "outer":

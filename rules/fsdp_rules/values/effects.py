@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.project.passing_on import PASSING_ON, Passed
+from fsdp_rules.project.places import module_name
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments
 from fsdp_rules.values.iteration import Iteration
@@ -110,6 +111,22 @@ class Effects(Iteration):
     def _attributes(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional[:1]:
             self._store.watch(cell, lambda one: self._store.put(to, self._objects.get(Kind.ATTRIBUTES, one)))
+
+    def _global_names(self, given: Arguments, to: int, key: Hashable) -> None:
+        path = key[0] if isinstance(key, tuple) and isinstance(key[0], str) else ""
+        module = self._objects.get(Kind.MODULE, (path, module_name(path)))
+        self._store.put(to, self._objects.get(Kind.ATTRIBUTES, module))
+
+    def _module(self, given: Arguments, to: int, key: Hashable) -> None:
+        path = key[0] if isinstance(key, tuple) and isinstance(key[0], str) else ""
+
+        def load(one: Obj) -> None:
+            if one.kind is Kind.CONSTANT and isinstance(one.data, str):
+                self._machine.modules.load(path, one.data, None, to)
+
+        for cell in given.positional[:1]:
+            self._store.watch(cell, load)
+        self._store.put(to, self._objects.open)
 
     def _getter(self, given: Arguments, to: int, key: Hashable) -> None:
         func = self._store.cells()

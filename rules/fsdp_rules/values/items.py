@@ -157,6 +157,8 @@ class Items:
                 self._machine.calls.method(owner, "__getitem__", (given,), to)
         elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART, Kind.LOADED):
             self._store.put(to, owner)
+        elif kind is Kind.EXTERN and owner.data == "sys.modules" and isinstance(known, str):
+            self._store.put(to, self._machine.modules.named("", known))
         elif kind in (Kind.OPEN, Kind.METHOD):
             self._store.put(to, self._machine.objects.open)
             if known in STATES:

@@ -17,6 +17,8 @@ from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.running import run_body
 
 _BUILTINS = frozenset(dir(builtins))
+#: What a name that is computed hardly means.
+_NO_MEMBERS = frozenset({Kind.MODULE, Kind.EXTERN, Kind.CONSTANT, Kind.OPEN})
 
 
 class Modules:
@@ -28,6 +30,7 @@ class Modules:
         self.frames: dict[str, Frame | None] = {}
         #: The names that functions, methods and classes of the files read: of variables, attributes and imports.
         self.read: set[str] = set()
+        self._whole: set[tuple[Obj, int]] = set()
         self._paths: dict[str, list[str]] = defaultdict(list)
         for path in sources:
             parts = module_name(path).split(".")
@@ -51,9 +54,9 @@ class Modules:
         """``to`` is what an import in the file at ``path`` gives."""
         dotted = self._absolute(path, module)
         if name is None:
-            self._machine.store.put(to, self._module(path, dotted))
+            self._machine.store.put(to, self.named(path, dotted))
         else:
-            self._machine.attributes.load(self._module(path, dotted), name, to)
+            self._machine.attributes.load(self.named(path, dotted), name, to)
 
     def member(self, module: Obj, name: str, to: int) -> None:
         """``to`` is the name of a module of the tree."""
@@ -63,15 +66,30 @@ class Modules:
         if frame is not None and name in frame.body.bound:
             self._machine.store.edge(self._machine.scopes.cell(frame, name), to)
         elif self._find(path, inner) is not None or frame is None:
-            self._machine.store.put(to, self._module(path, inner))
+            self._machine.store.put(to, self.named(path, inner))
         else:
             self._machine.scopes.from_stars(frame, name, to)
 
+    def members(self, module: Obj, to: int) -> None:
+        """``to`` is any class, function or object of a module of the tree."""
+        path, _ = module.data
+        frame = self.run(path) if path else None
+        if frame is None or (module, to) in self._whole:
+            return
+        self._whole.add((module, to))
+        store = self._machine.store
+        for name in sorted(frame.body.bound):
+            cell = self._machine.scopes.cell(frame, name)
+            store.watch(cell, lambda one: store.put(to, one) if one.kind not in _NO_MEMBERS else None)
+        for star in frame.body.stars:
+            self._machine.attributes.every(self.starred(frame, star), to)
+
     def starred(self, frame: Frame, module: str) -> Obj:
         """The module of which ``frame`` imports all names."""
-        return self._module(frame.body.path, self._absolute(frame.body.path, module))
+        return self.named(frame.body.path, self._absolute(frame.body.path, module))
 
-    def _module(self, near: str, dotted: str) -> Obj:
+    def named(self, near: str, dotted: str) -> Obj:
+        """The module of a dotted name, as the file at ``near`` imports it."""
         objects = self._machine.objects
         path = self._find(near, dotted)
         if path is not None:
@@ -152,6 +170,9 @@ class Scopes:
     def from_stars(self, frame: Frame, name: str, to: int) -> None:
         """``to`` is a name that the module of ``frame`` does not bind itself."""
         machine = self._machine
+        if name == "__name__":
+            machine.store.put(to, machine.objects.constant(module_name(frame.body.path)))
+            return
         if name in _BUILTINS:
             machine.store.put(to, machine.objects.extern(f"builtins.{name}"))
             return
