@@ -10,6 +10,7 @@ from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import names_stored
 from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names, place_of
 from fsdp_rules.ir.operations import At, Body
+from fsdp_rules.ir.optimizer_calls import optimizer_calls
 
 SUMMON = "summon_full_params"
 
@@ -19,6 +20,7 @@ def lowered(tree: ast.Module, path: str) -> Body:
     body = Body(path, "module", "", At(0, 0, 0, 0))
     lowering = Statements(body, tree.body)
     lowering.block(tree.body)
+    body.optimizers = optimizer_calls(body.operations)
     return body
 
 
@@ -40,6 +42,7 @@ def _function(node: Function, name: str, path: str) -> Body:
         body.operations.append(ops.Return(lowering.value(node.body)))
     else:
         lowering.block(node.body)
+    body.optimizers = optimizer_calls(body.operations)
     body.is_generator = any(isinstance(one, ops.Yield) for one in body.operations)
     return body
 

@@ -197,7 +197,8 @@ class Body:
 
     The first values are the parameters, in the order of ``parameters``; ``positional`` of them can be given by place,
     then come the names of ``rest`` (``*args``) and ``keywords`` (``**kwargs``). ``bound`` are the names that the scope
-    binds, ``stars`` the modules of which it imports all names. ``fields`` are the annotated names of a class.
+    binds, ``stars`` the modules of which it imports all names. ``fields`` are the annotated names of a class,
+    ``optimizers`` the values of calls that surely make an optimizer.
     """
 
     path: str
@@ -214,6 +215,7 @@ class Body:
     bound: set[str] = field(default_factory=set)
     stars: list[str] = field(default_factory=list)
     fields: tuple[str, ...] = ()
+    optimizers: frozenset[int] = frozenset()
     is_decorated: bool = False
     is_generator: bool = False
 

@@ -14,6 +14,7 @@ from fsdp_rules.values.changed_parts import changed_parts, own_reads
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.object_classes import is_optimizer
 
 #: The fields of a fact by what an object is.
 _FIELDS = {
@@ -149,7 +150,7 @@ def _is_other(one: Obj, machine: Interpreter) -> bool:
         cls = one.data[0]
         family = (cls, *cls.above) if isinstance(cls, Class) else ()
         bases = [base for each in family for cell in each.bases for base in machine.store.of(cell)]
-        return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES for base in bases)
+        return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES or is_optimizer(base.data) for base in bases)
     if one.kind is Kind.CONTAINER:
         return one not in machine.items.modules and not _gives(_MODULES, one, machine)
     if one.kind is Kind.METHOD:

@@ -11,6 +11,7 @@ from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.effects import Effects
 from fsdp_rules.values.frames import Arguments, Class, Definition, Frame
 from fsdp_rules.values.machine import Machine
+from fsdp_rules.values.object_classes import NO_OPTIMIZERS, OPTIMIZER
 from fsdp_rules.values.outer_methods import Methods
 from fsdp_rules.values.running import run_body
 
@@ -48,6 +49,8 @@ class Calls:
             tuple(base + value for name, value in one.keywords if name is None),
         )
         key = (frame.body.path, one.at)
+        if one.to in frame.body.optimizers:
+            to = self._only_optimizers(given, to, key)
 
         def call(function: Obj) -> None:
             if function.kind is Kind.EXTERN and function.data == SUPER:
@@ -56,6 +59,19 @@ class Calls:
                 self.call(function, given, to, key)
 
         self._store.watch(base + one.of, call)
+
+    def _only_optimizers(self, given: Arguments, to: int, key: Hashable) -> int:
+        """A cell of which ``to`` has what may be an optimizer; what is not known is one of what is ``given``."""
+        made = self._store.cells()
+
+        def hand_on(one: Obj) -> None:
+            if one.kind in NO_OPTIMIZERS or one.kind is Kind.OPEN:
+                self._effects.function(OPTIMIZER, given, to, key)
+            else:
+                self._store.put(to, one)
+
+        self._store.watch(made, hand_on)
+        return made
 
     def method(self, owner: Obj, name: str, positional: tuple[int, ...], to: int) -> None:
         """``to`` is what ``owner.name(...)`` gives, of an object of the tree."""

@@ -8,6 +8,13 @@ from fsdp_rules.values.library import table
 
 _MODULE = "torch.nn.Module"
 _MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OTHER_WRAPPER})
+OPTIMIZER = "torch.optim.Optimizer"
+NO_OPTIMIZERS = _MODULES | {Kind.CONTAINER, Kind.CONSTANT}
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether the dotted name is that of a class of optimizers."""
+    return table("functions").get(name) == "optimizer"
 
 
 def may_be(one: Obj, cls: Obj, is_one: bool) -> bool:
@@ -16,8 +23,12 @@ def may_be(one: Obj, cls: Obj, is_one: bool) -> bool:
         return True
     if not is_one:
         return one.kind not in _surely(cls.data)
+    if is_optimizer(cls.data):
+        return one.kind not in NO_OPTIMIZERS
+    if cls.data == _MODULE:
+        return one.kind is not Kind.OPTIMIZER
     if canonical(cls.data) == FSDP:
-        return one.kind is not Kind.OTHER_WRAPPER
+        return one.kind not in (Kind.OTHER_WRAPPER, Kind.OPTIMIZER)
     return one.kind is not Kind.MODEL if _is_other_wrapper(cls.data) else True
 
 
@@ -25,6 +36,8 @@ def _surely(name: str) -> frozenset[Kind]:
     """What is always of the class ``name``."""
     if name == _MODULE:
         return _MODULES
+    if name == OPTIMIZER:
+        return frozenset({Kind.OPTIMIZER})
     if canonical(name) == FSDP:
         return frozenset({Kind.MODEL})
     return frozenset({Kind.OTHER_WRAPPER}) if _is_other_wrapper(name) else frozenset()

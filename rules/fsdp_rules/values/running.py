@@ -11,7 +11,7 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class, Definition, Frame
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
-from fsdp_rules.values.object_classes import may_be
+from fsdp_rules.values.object_classes import is_optimizer, may_be
 
 
 def run_body(machine: Machine, frame: Frame) -> None:
@@ -106,10 +106,26 @@ def _narrowed(machine: Machine, frame: Frame, one: ops.Narrowed) -> None:
     of, to = frame.base + one.of, frame.base + one.to
 
     def admit(cls: Obj) -> None:
-        machine.store.watch(of, lambda held: machine.store.put(to, held) if may_be(held, cls, one.is_one) else None)
+        is_known = not (one.is_one and cls.kind is Kind.EXTERN and is_optimizer(cls.data))
+
+        def hand_on(held: Obj) -> None:
+            if held.kind is Kind.OPEN and not is_known:
+                machine.store.put(to, _some_optimizer(machine))
+            elif may_be(held, cls, one.is_one):
+                machine.store.put(to, held)
+
+        machine.store.watch(of, hand_on)
 
     machine.store.watch(frame.base + one.cls, admit)
     machine.items.later(frame.base + one.cls, lambda: machine.store.edge(of, to))
+
+
+def _some_optimizer(machine: Machine) -> Obj:
+    """An optimizer of which no more is known."""
+    made = machine.objects.get(Kind.OPTIMIZER, "some")
+    for name in ("param_groups", "state"):
+        machine.store.put(machine.attributes.field(made, name), machine.objects.open)
+    return made
 
 
 def _define(machine: Machine, frame: Frame, one: ops.Define) -> None:

@@ -1,0 +1,75 @@
+"""Which calls of a scope make an optimizer, by what they are given and by what is done with what they give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from fsdp_rules.ir import operations as ops
+
+_PARAMETERS = frozenset({"parameters", "named_parameters"})
+_STEP, _CLEAR, _GROUPS = "step", "zero_grad", "param_groups"
+
+
+def optimizer_calls(operations: Iterable[ops.Operation]) -> frozenset[int]:
+    """The values of calls that are given parameters, and give what steps and clears gradients, or has their groups."""
+    every = list(operations)
+    used = _used(every)
+    if not used:
+        return frozenset()
+    made_of: dict[int, list[int]] = defaultdict(list)
+    for one in every:
+        for to, of in _made_of(one):
+            made_of[to].append(of)
+    given = {one.to for one in every if isinstance(one, ops.GetAttribute) and one.name in _PARAMETERS}
+    calls = (one for one in every if isinstance(one, ops.Call) and one.to in used)
+    return frozenset(one.to for one in calls if any(_leads(first, given, made_of) for first in _first(one)))
+
+
+def _used(every: list[ops.Operation]) -> set[int]:
+    """The values that are used as optimizers are, themselves or as copies."""
+    uses: dict[int, set[str]] = defaultdict(set)
+    steps = {one.to for one in every if isinstance(one, ops.GetAttribute) and one.name == _STEP}
+    for one in every:
+        if isinstance(one, ops.GetAttribute) and one.name in (_STEP, _CLEAR, _GROUPS):
+            uses[one.of].add(one.name)
+        elif isinstance(one, ops.Call) and one.of in steps:
+            # A scaler steps it.
+            for value in one.args:
+                uses[value].add(_STEP)
+    if not uses:
+        return set()
+    for one in reversed(every):
+        if isinstance(one, ops.Copy | ops.Narrowed) and one.to in uses:
+            uses[one.of] |= uses[one.to]
+    return {value for value, names in uses.items() if _GROUPS in names or names >= {_STEP, _CLEAR}}
+
+
+def _made_of(one: ops.Operation) -> Iterator[tuple[int, int]]:
+    match one:
+        case ops.Copy() | ops.Narrowed() | ops.Element() | ops.GetItem() | ops.GetAttribute():
+            yield one.to, one.of
+        case ops.SetItem():
+            yield one.of, one.value
+        case ops.Unpacked():
+            yield one.into, one.of
+        case ops.Call():
+            for value in (one.of, *one.args, *(value for _, value in one.keywords)):
+                yield one.to, value
+
+
+def _first(call: ops.Call) -> list[int]:
+    return [*call.args[:1], *(value for name, value in call.keywords if name == "params")]
+
+
+def _leads(value: int, given: set[int], made_of: dict[int, list[int]]) -> bool:
+    pending, seen = [value], {value}
+    while pending:
+        one = pending.pop()
+        if one in given:
+            return True
+        for inner in made_of.get(one, ()):
+            if inner not in seen:
+                seen.add(inner)
+                pending.append(inner)
+    return False
