@@ -42,6 +42,7 @@ SEND = frozenset(
         "torch.distributed.send_object_list",
     }
 )
+_CONTAINERS = (cst.Dict, cst.List, cst.Tuple)
 ADVICE = (
     "take parameter.to_local(), this rank's shard as under FSDP1 (which cut its flat parameter elsewhere), or "
     "parameter.full_tensor() on all ranks, where they were collected"
@@ -105,9 +106,8 @@ def _tensors(node: cst.BaseExpression, file: File) -> Certainty:
     FSDP311 speaks about states of optimizers.
     """
     made = file.objects.origin(node)
-    if isinstance(made, cst.Dict | cst.List | cst.Tuple):
-        return max((_tensors(one.value, file) for one in made.elements), default=Certainty.NO)
     if isinstance(made, cst.Call) and is_raw_state(made, file):
         return Certainty.NO
     found = value_of(node, file)
-    return max(sharded_parameters(node, file), found.gradient, found.gradients)
+    first = (_tensors(one.value, file) for one in made.elements) if isinstance(made, _CONTAINERS) else ()
+    return max(sharded_parameters(node, file), found.gradient, found.gradients, *first)

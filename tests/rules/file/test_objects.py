@@ -208,6 +208,7 @@ FIRST = {
     "state/_writing/set.py: _is_temporary": "asks whether a call makes it",
     "state/load_target.py: visit": "looks for what fills it by itself",
     "state/raw_optimizer.py: _taken_whole": "asks what it may hold",
+    "state/saved_parameters.py: _tensors": "asks what it may hold, beside what all its writes put there",
 }
 #: What gives the bindings of a name, and what made it.
 BINDINGS = {"binding", "definitions", "found", "latest_binding", "origin", "origins", "reaching"}

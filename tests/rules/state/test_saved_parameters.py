@@ -57,6 +57,12 @@ def test_what_is_written(lines: str) -> None:
     assert [(line, level) for line, level, _ in _found(lines)] == [(1, "manual")]
 
 
+def test_what_is_put_into_a_container_afterwards() -> None:
+    lines = "parts = {}\nparts['a'] = []\nparts['a'].append(model.head.weight)\ntorch.save({'b': parts}, 'x.pt')"
+    found = _found(lines)
+    assert [(line, level) for line, level, _ in found] == [(4, "manual")]
+
+
 def test_what_is_sent() -> None:
     ((line, level, message),) = _found(
         "parts = collect(model.named_parameters())\ndist.all_gather_object(gathered, parts)"
