@@ -303,3 +303,50 @@ def test_states_of_an_optimizer_on_every_rank_need_no_helper(pool: Pool, tmp_pat
     after = train_tree(pool, done.files, tmp_path / "after")
     assert len(before[0]) > 20
     assert list(differ("losses and states", before, after)) == []
+
+
+OWN_CONTEXTS = """
+def whole(net):
+    return FSDP.state_dict_type(net, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True))
+
+
+class Run:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def _sharded(self):
+        return FSDP.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT)
+
+    def copy(self):
+        with self._sharded():
+            state = self.model.state_dict()
+            self.model.load_state_dict({name: value for name, value in state.items()})
+
+
+def save(model, optimizer):
+    with whole(model):
+        return {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}
+
+
+def resume(net, adam, saved):
+    Run(net, adam).copy()
+    with whole(net):
+        adam.load_state_dict(FSDP.optim_state_dict_to_load(net, adam, saved["optimizer"]))
+
+
+"""
+
+
+def test_functions_that_return_a_context_go_with_the_blocks_that_enter_it(pool: Pool, tmp_path: Path) -> None:
+    before, _, rest = STATES.partition("def save")
+    noted = "    note(sum(value.double().sum() for value in states['model'].values()))\n    held ="
+    main = rest[rest.index("def main") :].replace("    held =", noted)
+    files = tree(train=before + OWN_CONTEXTS.lstrip("\n") + main)
+    done = rewrite_tree(files)
+    text = done.files["train.py"]
+    assert "def whole" not in text and "_sharded" not in text
+    assert "fsdp_compat" not in text and "TODO" not in text
+    old = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    new = train_tree(pool, done.files, tmp_path / "after")
+    assert len(old[0]) > 20
+    assert list(differ("losses and states", old, new)) == []

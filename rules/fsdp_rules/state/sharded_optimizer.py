@@ -11,7 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.state._governing.calls import Action, calls_in
-from fsdp_rules.state._governing.context import governing_with
+from fsdp_rules.state._governing.entering import governing_with
 from fsdp_rules.state._governing.site import StateSite, state_site
 from fsdp_rules.state._writing.dcp_imports import DCP, spell
 from fsdp_rules.state._writing.verdict import problem_of

@@ -11,12 +11,15 @@ from fsdp_rules.file.comments import removed_line
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.state._governing.blocks import block_assumption
-from fsdp_rules.state._governing.context import context_items, entered, is_context_call, read_context
+from fsdp_rules.state._governing.context import is_context_call, read_context
+from fsdp_rules.state._governing.entering import context_items, entered, read_entered
+from fsdp_rules.state._governing.returned import Returned, returned_by
 from fsdp_rules.state._governing.switching import switching
+from fsdp_rules.state._writing.context_functions import assumption_of, is_removable
 from fsdp_rules.state._writing.shared_options import shared_name, shared_options
 from fsdp_rules.state._writing.verdict import problem_of
 from fsdp_rules.state.local_state_dict import LocalStateDict
-from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild
+from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
@@ -38,8 +41,11 @@ class StateDictTypeContext(Rule):
     | with `offload_to_cpu=True` | the full state on every rank, each tensor moved by `.cpu()` |
     | `SHARDED_STATE_DICT` | none: the tensors are DTensors |
 
+    A function or method that only returns the context of one certain type, and those that enter it in the same file,
+    are rewritten alike, and the function is removed.
+
     A block is `manual` if it passes the model to code this tool cannot see, if its type is only known at run time, or
-    if a context manager of the project sets the type.
+    if a context manager of another file sets the type.
     """
 
     id = "FSDP301"
@@ -76,6 +82,12 @@ def save(model, path):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """One verdict for a ``with``, and one for a call that is no context manager of a ``with`` itself."""
+        function = file.function(node)
+        found = returned_by(function, file) if function is not None else None
+        if found is not None and is_removable(found, self.id, file):
+            if node is found.call:
+                yield _removed(found, file)
+            return
         if isinstance(node, cst.With):
             yield from self._block(node, file)
         elif isinstance(node, cst.Call) and is_context_call(node, file) and not entered(node, file):
@@ -103,7 +115,7 @@ def save(model, path):
                 rule=LocalStateDict.id if problem.local else "",
             )
             return
-        context = read_context(items[0][1], file)
+        context = read_entered(items[0][1], file)
         assert context is not None
         assumption = block_assumption(block, file)
         yield Diagnosis(
@@ -114,6 +126,20 @@ def save(model, path):
             claims=tuple(call.func for _, call in items),
             consumes=context.consumes,
         )
+
+
+def _removed(found: Returned, file: File) -> Diagnosis:
+    """The verdict about a function that only gives the context, once no block needs it."""
+    context, assumption = read_context(found.call, file), assumption_of(found)
+    assert context is not None
+    return Diagnosis(
+        found.call,
+        Level.REVIEW if assumption else Level.SAFE,
+        sentence(f"{found.function.name.value} is removed, since its callers pass their own options", assumption),
+        edits=(remove(found.function),),
+        claims=tuple(_references(found.function, file)),
+        consumes=context.consumes,
+    )
 
 
 def _switched(block: cst.With, file: File) -> Iterator[Diagnosis]:
@@ -128,7 +154,7 @@ def _switched(block: cst.With, file: File) -> Iterator[Diagnosis]:
         )
 
 
-def _references(block: cst.With, file: File) -> Iterator[cst.CSTNode]:
+def _references(block: cst.BaseCompoundStatement, file: File) -> Iterator[cst.CSTNode]:
     """Everything of FSDP1 in ``block``: one verdict speaks for all of it."""
     return (node for node in file.inside(block, cst.Attribute) if file.fsdp1(node) is not None)
 

@@ -347,7 +347,7 @@ def test_a_conditional_context() -> None:
     )
 
 
-def test_a_context_manager_of_the_project_is_not_emptied() -> None:
+def test_a_context_manager_that_nothing_of_its_file_enters_is_not_emptied() -> None:
     manager = """
 import contextlib
 
@@ -363,7 +363,7 @@ def save(net):
         return model.state_dict()
 """
     assert levels(manager, "FSDP301") == ["manual"]
-    assert levels(manager + user, "FSDP309") == ["manual"]
+    assert levels(manager + user, "FSDP309") == ["safe"]
     assert levels("from contexts import full\n" + user, "FSDP309", contexts=source(manager)) == ["manual"]
     unseen = findings(source("from contexts import full\n" + user))
     assert [found.message for found in unseen if found.level.value == "review" and found.rule == "FSDP309"] == [

@@ -15,9 +15,10 @@ from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.model.summoned import SUMMON
 from fsdp_rules.project.optimizers import holds_optimizer
 from fsdp_rules.state import local_state_dict
+from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.calls import calls_in, state_call
-from fsdp_rules.state._governing.context import context_items, read_context, yields
-from fsdp_rules.state._governing.nested import called, calls_of, escaping
+from fsdp_rules.state._governing.entering import context_items, read_entered, yields
+from fsdp_rules.state._governing.nested import calls_of, escaping
 from fsdp_rules.state._governing.site import StateSite, state_site
 from fsdp_rules.state._governing.state_settings import Context, Kind
 
@@ -75,7 +76,7 @@ def block_problem(block: cst.With, file: File) -> Problem | None:
 def _problems(block: cst.With, file: File) -> Iterator[Problem]:
     contexts: list[Context] = []
     for item, call in context_items(block, file):
-        context = read_context(call, file)
+        context = read_entered(call, file)
         if context is None or item.asname is not None:
             yield UNCLEAR
         elif context.kind in UNFIT:
@@ -134,7 +135,7 @@ def _problems_of_call(site: StateSite, block: cst.With) -> Iterator[Problem]:
 
 def block_assumption(block: cst.With, file: File) -> str:
     """What has to be true for ``block`` to be rewritten, which a name alone says; "" where nothing has to."""
-    contexts = [read_context(call, file) for _, call in context_items(block, file)]
+    contexts = [read_entered(call, file) for _, call in context_items(block, file)]
     subjects = [dotted(context.subject) for context in contexts if context is not None and context.subject is not None]
     taken = [
         name

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.file import File, dotted
-from fsdp_rules.state._governing.context import governing_with
+from fsdp_rules.file.file import File
+from fsdp_rules.state._governing.called import called
+from fsdp_rules.state._governing.entering import governing_with
 
 Definition = cst.FunctionDef | cst.Lambda | cst.ClassDef
 
@@ -33,19 +34,6 @@ def calling_block(node: cst.CSTNode, file: File) -> cst.Call | None:
             if block not in around:
                 return setting
     return None
-
-
-def called(call: cst.Call, file: File) -> cst.FunctionDef | None:
-    """The function or method of this file that ``call`` is of; by its name alone where no other has it."""
-    head, _, last = (dotted(call.func) or "").rpartition(".")
-    if head not in ("", "self"):
-        return None
-    found = [function for function in file.nodes(cst.FunctionDef) if function.name.value == last]
-    scope = file.scope(call)
-    seen = [function for function in found if f"{scope}.".startswith(f"{file.scope(function)}.".lstrip("."))]
-    nearest = max((len(file.scope(function)) for function in seen), default=0)
-    seen = [function for function in seen if len(file.scope(function)) == nearest] or found
-    return seen[0] if len(seen) == 1 else None
 
 
 def _definitions(node: cst.CSTNode, block: cst.With, file: File) -> Iterator[Definition]:

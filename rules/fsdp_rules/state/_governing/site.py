@@ -14,7 +14,7 @@ from fsdp_rules.model.compiled import is_compiled
 from fsdp_rules.model.run_evidence import seen_states
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.state._governing.calls import Action, StateCall, state_call
-from fsdp_rules.state._governing.context import governing_with, read_context
+from fsdp_rules.state._governing.entering import governing_with, read_entered
 from fsdp_rules.state._governing.evidence import is_shown_sharded
 from fsdp_rules.state._governing.loading import Load, find_load
 from fsdp_rules.state._governing.nested import calling_block
@@ -77,7 +77,7 @@ class StateSite:
         """Every ``with`` around that sets the kind of state, innermost first."""
         found: list[Enclosing] = []
         for block, call in governing_with(self.call, self.file):
-            context = read_context(call, self.file)
+            context = read_entered(call, self.file)
             subject = context.subject if context is not None else None
             same = same_model(subject, self.model, self.file) if subject is not None else Same.UNSURE
             found.append(Enclosing(block, context if subject is not None else None, same))

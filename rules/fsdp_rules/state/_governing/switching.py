@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.project.project import module_name
-from fsdp_rules.state._governing.nested import called
+from fsdp_rules.state._governing.called import called
 
 
 def switching(block: cst.With, file: File) -> Iterator[cst.Call]:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.project.places import module_name
-from fsdp_rules.state._governing.context import unseen_contexts
+from fsdp_rules.state._governing.entering import unseen_contexts
 from fsdp_rules.state._governing.switching import switching
 
 #: Packages whose context managers set no kind of state.

@@ -1,0 +1,131 @@
+"""Functions of a file that do nothing but give FSDP1's context for one kind of state, which their callers enter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import libcst as cst
+
+from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.once import once
+from fsdp_rules.state._governing.called import called
+from fsdp_rules.state._governing.context import is_context_call, read_context
+from fsdp_rules.state._governing.state_settings import Config, Context, Kind
+
+MANAGER = "contextlib.contextmanager"
+
+
+@dataclass(frozen=True, eq=False)
+class Returned:
+    """``function`` returns the context that ``call`` makes, or enters it around its only ``yield``."""
+
+    function: cst.FunctionDef
+    call: cst.Call
+
+
+@once
+def returned_by(function: cst.FunctionDef, file: File) -> Returned | None:
+    """What ``function`` gives, where that is the context of one certain kind of state and nothing else."""
+    if function.asynchronous is not None or _others_of_its_name(function, file):
+        return None
+    last = _only_statement(function)
+    call: cst.BaseExpression | None = None
+    if isinstance(last, cst.Return) and not function.decorators:
+        call = last.value
+    elif isinstance(last, cst.With) and _is_manager(function, file) and _only_yields(last):
+        call = last.items[0].item
+    if not isinstance(call, cst.Call) or not is_context_call(call, file):
+        return None
+    context = read_context(call, file)
+    return Returned(function, call) if context is not None and _is_certain(context) else None
+
+
+@once
+def entered_function(call: cst.Call, file: File) -> Returned | None:
+    """The function of this file, or method of the class around, that ``call`` gets such a context from."""
+    if "state_dict_type" not in file.text:
+        return None
+    function = called(call, file)
+    found = returned_by(function, file) if function is not None else None
+    if found is None or function is None or (dotted(call.func) != function.name.value) != _is_method(function, file):
+        return None
+    return found if returned_context(call, found, file) is not None else None
+
+
+def returned_context(call: cst.Call, found: Returned, file: File) -> Context | None:
+    """The settings of ``found`` as they are for ``call``; None where its model has no name there."""
+    context = read_context(found.call, file)
+    if context is None or context.subject is None:
+        return None
+    names = [parameter.name.value for parameter in found.function.params.params]
+    own = names[:1] if _is_method(found.function, file) else []
+    given = bind(call, tuple(names[len(own) :]))
+    root, _, rest = (dotted(context.subject) or "").partition(".")
+    if given is None or not root:
+        return None
+    if own == [root]:
+        return replace(context, consumes=()) if root == "self" and rest else None
+    if root in names:
+        return replace(context, subject=given[root], consumes=()) if root in given and not rest else None
+    return None
+
+
+def uses(found: Returned, file: File) -> list[cst.CSTNode]:
+    """Every place of this file that names ``found``, text that may be a name for ``getattr`` among them."""
+    name = found.function.name.value
+    attributes = [one for one in file.nodes(cst.Attribute) if one.attr.value == name]
+    texts = [one for one in file.nodes(cst.SimpleString) if one.raw_value == name]
+    inner = {one.attr for one in attributes}
+    return [*attributes, *texts, *(one for one in file.uses(name) if one not in inner)]
+
+
+def _others_of_its_name(function: cst.FunctionDef, file: File) -> bool:
+    """Whether the project has another function of this name, which may be the one that is called."""
+    name = function.name.value
+    owners = [owner for owner, names in file.project.owners.methods.items() if name in names]
+    bound = [key for key, made in file.bindings.found.items() if key[1] == name for _ in made]
+    return len(owners) > 1 or len(bound) > 1
+
+
+def _is_method(function: cst.FunctionDef, file: File) -> bool:
+    around = (one for one in file.ancestors(function) if isinstance(one, cst.ClassDef | cst.FunctionDef))
+    return isinstance(next(around, None), cst.ClassDef)
+
+
+def _is_manager(function: cst.FunctionDef, file: File) -> bool:
+    return [file.resolved(one.decorator) for one in function.decorators] == [MANAGER]
+
+
+def _only_statement(function: cst.FunctionDef) -> cst.CSTNode | None:
+    """The one statement of ``function`` beside imports and its docstring."""
+    body = function.body.body
+    statements = [one for line in body for one in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])]
+    if function.get_docstring() is not None:
+        statements = statements[1:]
+    kept = [one for one in statements if not isinstance(one, cst.Import | cst.ImportFrom)]
+    return kept[0] if len(kept) == 1 else None
+
+
+def _only_yields(block: cst.With) -> bool:
+    body = block.body.body
+    line = body[0] if len(body) == 1 else None
+    only = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else line
+    one = only.value if isinstance(only, cst.Expr) else None
+    return (
+        isinstance(one, cst.Yield)
+        and one.value is None
+        and len(block.items) == 1
+        and block.items[0].asname is None
+        and block.asynchronous is None
+    )
+
+
+def _is_certain(context: Context) -> bool:
+    """Whether ``context`` means the same wherever it is entered."""
+
+    def plain(config: Config) -> bool:
+        return isinstance(config.offload, bool) and isinstance(config.rank0_only, bool)
+
+    known = context.kind in (Kind.FULL, Kind.SHARDED) and not context.note
+    return known and plain(context.model_config) and plain(context.optim_config)
