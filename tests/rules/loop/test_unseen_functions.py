@@ -91,6 +91,14 @@ def test_a_model_that_may_be_almost_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     assert "cannot follow" in cut.message
 
 
+def test_a_method_that_too_many_classes_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = "".join(f"\nclass C{number}:\n    def use(self, net):\n        return net.rank\n" for number in range(3))
+    source = f"{HEAD}\ndef train(net, thing):\n    thing.use(FSDP(net))\n{classes}"
+    assert "FSDP223" not in {found.rule for found in findings(source)}
+    monkeypatch.setattr("fsdp_rules.project.functions.METHODS", 2)
+    assert "FSDP223" in {found.rule for found in findings(source)}
+
+
 BOX = "\nclass Box:\n    def __init__(self, net):\n        {}\n    def {}(self, name):\n        return {}\n"
 
 

@@ -1,0 +1,34 @@
+"""Trees in which names lead almost anywhere: what the values lead to is read, and the report says that this is all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import main
+
+WRAPS = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from helper import use
+
+model = FSDP(net)
+use(model)
+"""
+HELPER = "def use(thing):\n    return thing.module.config\n"
+
+
+def test_values_lead_on_where_names_lead_to_too_many_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(WRAPS)
+    (tmp_path / "helper.py").write_text(HELPER)
+    assert main(["check", "--no-cache", str(tmp_path)]) == 1
+    all_read = capsys.readouterr().out
+    monkeypatch.setattr("fsdp_migrate.pipeline.indexing.MOST_REACHED", 0)
+    assert main(["check", "--no-cache", str(tmp_path)]) == 1
+    bounded = capsys.readouterr().out
+    assert "FSDP223" not in all_read
+    assert "FSDP223" in bounded
+    assert "helper.py:2" in all_read
+    assert "helper.py:2" in bounded
