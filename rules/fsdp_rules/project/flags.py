@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fsdp_rules.project.optimizer_objects import holds_objects
+
 FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
     # A frozen one has no statistics that a step changes.
@@ -126,6 +128,8 @@ def flags_in(data: bytes) -> frozenset[str]:
         parts = FUNCTION.split(data)[1:]
         named = zip(parts[::2], parts[1::2], strict=True)
         found |= {f"{BY_RANK}{name.decode()}" for name, body in named if b"return" in body and _forms_rank(body)}
+    if holds_objects(data):
+        found.add("optimizer_objects")
     if b"create_graph" in lowered and KEEPS_GRAPH.search(data):
         parts = FUNCTION.split(data)[1:]
         named = zip(parts[::2], parts[1::2], strict=True)

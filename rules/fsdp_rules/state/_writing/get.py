@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
 from textwrap import indent
@@ -26,11 +27,14 @@ from fsdp_rules.state._writing.outliving import may_outlive_a_step
 from fsdp_rules.state._writing.pickled import is_pickled
 from fsdp_rules.state._writing.shared_options import OPTIM_OPTION_NAMES, OPTION_NAMES, shared_options
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, InsertAfter, InsertBefore, Replace
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.sentence import sentence
 
 #: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
 OF_ALL = "assumes the model's process_group contains every rank (only rank 0 of all ranks gets the state)"
 ALONE = "rank 0 alone reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
 COPIED = "copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
+OBJECTS = "get_optimizer_state_dict raises where an optimizer's groups hold a torch.dtype or torch.device, as here"
 #: The step counters of an optimizer are no DTensors: a gathered state shares them with the optimizer.
 COUNTERS = " and value.dim() == 0"
 #: What runs a part of itself later, or not at all.
@@ -65,6 +69,8 @@ class Taking(Writer):
             self.notes.append(OF_ALL)
         if self.full is False and is_pickled(self.state.call, self.file):
             self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")
+        if self._refuses_groups(gathered):
+            return self._by_helper(gathered, arguments)
         if gathered.everywhere is not False:
             return self._everywhere(gathered, arguments)
         get = self.function()
@@ -79,6 +85,28 @@ class Taking(Writer):
         call = Replace(self.state.call, lambda code: kept(self.call(get, arguments, lambda _: f"options={name}", code)))
         first: Build = lambda code: f"{name} = {gathered.options(code).removeprefix('options=')}"  # noqa: E731
         return self.done([InsertBefore(self.file.statement(self.state.call), first), call])
+
+    def _refuses_groups(self, gathered: Gathered) -> bool:
+        """Whether torch gathers, or moves, groups that hold what it does not know: a dtype, or a device."""
+        is_moved = self.full is not False or "cpu_offload" in gathered.options(self.file.code)
+        return self.state.action is Action.GET_OPTIM and is_moved and "optimizer_objects" in self.file.project.flags
+
+    def _by_helper(self, gathered: Gathered, arguments: list[Build]) -> Diagnosis:
+        is_plain = self.full is True and isinstance(gathered.everywhere, bool)
+        if not self.file.settings.may_help or not is_plain:
+            return Diagnosis(
+                self.state.call,
+                Level.MANUAL,
+                OBJECTS,
+                f"use {HELPERS[Action.GET_OPTIM]}",
+                claims=(self.state.call.func,),
+            )
+        helper = self.file.ref(HELPERS[Action.GET_OPTIM])
+        is_on_first = "cpu_offload" in gathered.options(self.file.code)
+        kept = "rank0_only=True" if is_on_first else "" if gathered.everywhere is True else "offload_to_cpu=False"
+        taken = self.replaced(lambda code: self.call(helper, arguments, lambda _: kept, code), self.site.sure)
+        message = sentence(f"{HELPERS[Action.GET_OPTIM]} returns the state", OBJECTS, *self.notes)
+        return replace(taken, message=message)
 
     def _lacks_ranks(self) -> bool:
         """Whether a state of shards is taken where rank 0 alone is, and nothing has gathered them."""
