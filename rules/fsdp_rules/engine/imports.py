@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 
@@ -10,7 +11,7 @@ import libcst as cst
 from fsdp_rules.engine.import_statements import bound_name, bound_names, visited
 from fsdp_rules.engine.new_imports import Adder
 from fsdp_rules.engine.unused_imports import Cleaner
-from fsdp_rules.engine.used_names import used_at_top
+from fsdp_rules.engine.used_names import is_read_beyond, used_at_top
 from fsdp_rules.file.file import File
 
 
@@ -22,7 +23,8 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> tup
     """
     if before.settings.to == "shim":
         bound = bound_names(before, module)
-        return Adder(before, [entry for entry in wanted if bound_name(entry) not in bound], False).run(module), ""
+        needed = [one for one in wanted if (name := bound_name(one)) not in bound or _is_lacking(name, before, module)]
+        return Adder(before, needed, False).run(module), ""
     names: dict[str, set[str]] = {}
     used_before = used_at_top(before, before.module, names)
     used = used_at_top(before, module, names)
@@ -32,16 +34,23 @@ def tidy_imports(before: File, module: cst.Module, wanted: Iterable[str]) -> tup
     needed = [*cleaner.moved]
     for statement in wanted:
         name = bound_name(statement)
-        above = name in before.references.wanted_above and name not in before.references.imported_above
         if (
             name in used
-            and (above or name not in bound)
+            and (name not in bound or _is_lacking(name, before, module))
             and (name not in used_before or _is_added(name, before, module))
         ):
             needed.append(statement)
     if needed or cleaner.emptied:
         module = Adder(before, sorted(set(needed)), cleaner.emptied).run(module)
     return module, cleaner.said()
+
+
+def _is_lacking(name: str, before: File, module: cst.Module) -> bool:
+    """Whether only functions of ``module`` import ``name``, and it is wanted or read outside of them as well."""
+    references = before.references
+    if name in references.imported_above:
+        return False
+    return name in references.wanted_above or is_read_beyond(ast.parse(before.printer.code(module)), name)
 
 
 def _is_added(name: str, before: File, module: cst.Module) -> bool:

@@ -28,6 +28,23 @@ def used_at_top(before: File, module: cst.Module, known: dict[str, set[str]]) ->
     return set().union(*(known[text] for text in texts))
 
 
+def is_read_beyond(tree: ast.AST, name: str) -> bool:
+    """Whether ``tree`` reads ``name`` outside of the functions that import it for themselves."""
+    if isinstance(tree, ast.Name):
+        return tree.id == name and isinstance(tree.ctx, ast.Load)
+    if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) and any(_imports(one, name) for one in tree.body):
+        return False
+    return any(is_read_beyond(one, name) for one in ast.iter_child_nodes(tree))
+
+
+def _imports(node: ast.AST, name: str) -> bool:
+    """Whether an import in ``node``, in no function or class of its own, binds ``name``."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return any((alias.asname or alias.name.partition(".")[0]) == name for alias in node.names)
+    is_scope = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    return not is_scope and any(_imports(one, name) for one in ast.iter_child_nodes(node))
+
+
 def names_used(tree: ast.AST) -> set[str]:
     """The names that ``tree`` reads, in the texts of annotations and of ``__all__`` too."""
     names: set[str] = set()

@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from fsdp_rules.file.bindings import Bindings
+from fsdp_rules.file.local_imports import import_in_a_function, imported_above
 from fsdp_rules.file.several_imports import SeveralImports
 from fsdp_rules.file.shadowed import shadowed
 from fsdp_rules.file.tree import Layout, dotted
@@ -154,7 +155,10 @@ class References:
                 continue
             best, spelled = target, local + rest
         if spelled:
-            self.wanted_imports.setdefault(spelled.partition(".")[0], "")
+            local = spelled.partition(".")[0]
+            self.wanted_imports.setdefault(
+                local, "" if local in self.imported_above else import_in_a_function(self._tree, local)
+            )
             return spelled
         package = full.partition(".")[0]
         near_torch = full.count(".") <= 3 and not full.startswith(("torch.distributed.", NO_ATTRIBUTE))
@@ -230,11 +234,7 @@ class References:
     @cached_property
     def imported_above(self) -> frozenset[str]:
         """The names that imports outside of functions bind."""
-        inner = [entry for entry in statements(self._tree) if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef)]
-        own = {id(entry) for function in inner for entry in walk(function)}
-        imports = [entry for entry in statements(self._tree) if isinstance(entry, ast.Import | ast.ImportFrom)]
-        names = [alias for entry in imports if id(entry) not in own for alias in entry.names]
-        return frozenset(alias.asname or alias.name.partition(".")[0] for alias in names)
+        return imported_above(self._tree)
 
     @cached_property
     def _shadowed(self) -> frozenset[str]:

@@ -257,6 +257,8 @@ def _clauses(node: cst.CSTNode) -> Iterator[cst.CompFor]:
 
 
 def _values(name: cst.Name, file: File) -> list[cst.BaseExpression]:
+    if is_comprehended(name, name.value, file):
+        return []
     found = file.bindings.found.get((file.scope(name), name.value), [])
     return [binding.value for binding in found if binding.value is not None]
 

@@ -240,7 +240,7 @@ class Calls:
         self._machine.attributes.of_class(cls, "__init__", made, found)
 
         def initialise(init: Obj) -> None:
-            if init.kind is Kind.BOUND:
+            if init.kind in (Kind.BOUND, Kind.METHOD):
                 self.call(init, given, self._store.cells(), key)
 
         self._store.watch(found, initialise)

@@ -9,9 +9,9 @@ from fsdp_rules.project.passing_on import PASSING_ON, Passed
 from fsdp_rules.project.places import module_name
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments
+from fsdp_rules.values.held_parameters import hold, initialise
 from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
-from fsdp_rules.values.module_members import STATES
 
 _DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
 _COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.CONTAINER})
@@ -29,10 +29,17 @@ class Effects(Iteration):
             (effect for beginning, effect in table("beginnings").items() if name.startswith(beginning)), None
         )
         if effect is None:
+            self._initialised(name, given)
             self.unknown(given, to)
             return
         run: Callable[[Arguments, int, Hashable], None] = getattr(self, f"_{effect}")
         run(given, to, key)
+
+    def _initialised(self, name: str, given: Arguments) -> None:
+        """A call of a class's ``__init__`` by that class, with the object in front."""
+        params = given.at(1, "params") if name.endswith(".__init__") else None
+        if params is not None and given.positional:
+            self._store.watch(given.positional[0], lambda one: initialise(self._machine, one, params))
 
     def unknown(self, given: Arguments, to: int) -> None:
         """A call of something that is not known: it may give back a function that it decorates."""
@@ -186,31 +193,8 @@ class Effects(Iteration):
     def _optimizer(self, given: Arguments, to: int, key: Hashable) -> None:
         made = self._objects.get(Kind.OPTIMIZER, key)
         self._store.put(to, made)
-        items, cell = self._machine.items, given.at(0, "params")
-        if cell is None:
-            return
-        names = ("groups", "group", "params")
-        groups, group, several = (self._objects.get(Kind.CONTAINER, (key, name)) for name in names)
-        self._store.put(self._machine.attributes.field(made, "param_groups"), groups)
-        self._store.put(items.cell(groups, ANY), group)
-        self._store.put(items.cell(group, "params"), several)
-        elements = self._elements(cell)
-        held = items.cell(several, ANY)
-        states, state = (self._objects.get(Kind.CONTAINER, (key, name)) for name in ("states", "state"))
-        self._store.put(self._machine.attributes.field(made, "state"), states)
-        self._store.put(items.cell(states, ANY), state)
-        for name in STATES:
-            self._store.edge(held, items.cell(state, name))
-
-        def collect(one: Obj) -> None:
-            if one.kind is Kind.PARAMETER:
-                self._store.put(held, one)
-            elif one.kind is Kind.CONTAINER:
-                inner = self._store.cells()
-                items.of(one, self._objects.constant("params"), inner)
-                self._machine.items.elements(inner, held)
-
-        self._store.watch(elements, collect)
+        if (cell := given.at(0, "params")) is not None:
+            hold(self._machine, made, key, cell)
 
     def _other_wrapper(self, given: Arguments, to: int, key: Hashable) -> None:
         made = self._objects.get(Kind.OTHER_WRAPPER, key)

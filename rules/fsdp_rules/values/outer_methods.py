@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
+from fsdp_rules.values.held_parameters import initialise
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.module_members import Parts
@@ -71,6 +72,9 @@ class Methods:
             self._store.watch(
                 key, lambda one: attributes.save(owner, str(one.data) if one.kind is Kind.CONSTANT else ANY, value)
             )
+        elif name == "__init__":
+            if (params := given.at(0, "params")) is not None:
+                initialise(self._machine, owner, params)
         elif name == "_replace":
             cls = owner.data[0]
             names = cls.body.fields if isinstance(cls, Class) else ()

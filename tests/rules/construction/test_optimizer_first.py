@@ -420,3 +420,20 @@ def test_another_name_of_the_model_is_wrapped_above() -> None:
         return Trainer(model=model, optimizer_cls=torch.optim.Adam)
     """
     assert [one for one in findings(source) if one.rule == "FSDP117"] == []
+
+
+OWN_SCOPES = (
+    "[p for p in draft.parameters() if p.requires_grad]",
+    "list(p for p in draft.parameters())",
+    "[{'params': [p for p in draft.parameters()], 'lr': 1e-3}]",
+    "[p for m in [draft] for p in m.parameters()]",
+)
+
+
+@pytest.mark.parametrize("above", ["for p in target.parameters():\n    p.requires_grad = False\n", "p = get(target)\n"])
+@pytest.mark.parametrize("given", OWN_SCOPES)
+def test_a_comprehension_has_variables_of_its_own(given: str, above: str) -> None:
+    wraps = "target = FSDP(target, use_orig_params=True)\ndraft = FSDP(draft, use_orig_params=True)\n"
+    built = "optimizer = torch.optim.AdamW({}, lr=1e-3)\n"
+    assert found(above + wraps + built.format(given)) == []
+    assert found("p = list(target.parameters())\n" + wraps + built.format("[q for q in p]")) != []

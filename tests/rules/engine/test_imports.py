@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from fsdp_rules.settings import Settings
@@ -385,3 +387,51 @@ def build(model):
     result = rewrite_tree({"example.py": source.encode(), **others})["example.py"]
     assert isinstance(result, Changed)
     assert left in result.source.decode()
+
+
+LOCAL = {
+    "dist": "import torch.distributed as dist\n\n        dist.all_reduce(x)",
+    "under another name": "import torch.distributed as td\n\n        td.all_reduce(x)",
+    "one name": "from torch.distributed import get_world_size\n\n        get_world_size()",
+    "in a branch": "if x:\n            import torch.distributed as dist\n\n            dist.all_reduce(x)",
+    "the mesh": "from torch.distributed.device_mesh import init_device_mesh as mesh\n\n        mesh('cpu', (1,))",
+}
+
+
+@pytest.mark.parametrize("local", LOCAL.values(), ids=LOCAL)
+def test_what_one_function_imports_has_no_meaning_in_another(local: str) -> None:
+    source = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\nclass Trainer:\n"
+        "    def __init__(self, net):\n        self.net = FSDP(net, device_id=torch.device('cpu'))\n\n"
+        f"    def stats(self, x):\n        {local}\n"
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    tree = ast.parse(result.source)
+    above = {alias.asname or alias.name.split(".")[0] for one in tree.body for alias in getattr(one, "names", ())}
+    (built,) = (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    assert "get_world_size" in ast.unparse(built)
+    read = {one.id for one in ast.walk(built) if isinstance(one, ast.Name)}
+    assert read <= above | {"self", "net", "torch"}
+
+
+def test_what_a_function_imports_is_not_imported_twice() -> None:
+    check_rewrites(
+        """
+        def build(net):
+            import torch
+            import torch.distributed as dist
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+            return FSDP(net, device_id=torch.device("cpu")), dist.get_rank()
+        """,
+        """
+        def build(net):
+            import torch
+            import torch.distributed as dist
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            return fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),))), dist.get_rank()
+        """,
+    )

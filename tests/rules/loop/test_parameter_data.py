@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.rules.helpers import findings
 
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
@@ -102,3 +103,36 @@ def test_the_data_of_a_gradient_takes_no_assignment(line: str, is_reported: bool
     )
     found = [one.message for one in findings(source) if one.rule == "FSDP217"]
     assert found == (["assigning to .data of a sharded FSDP2 gradient silently changes nothing"] if is_reported else [])
+
+
+OWN = (
+    "import torch\n{imports}\n\nclass SAM({base}):\n{init}"
+    "    def step(self):\n        for group in self.param_groups:\n            for p in group['params']:\n"
+    "                p.data = self.state[p]['old_p']\n"
+)
+INIT = "    def __init__(self, params, inner):\n        {call}\n"
+GIVEN = {
+    "super": ("torch.optim.Optimizer", INIT.format(call="super().__init__(params, dict(rho=1))")),
+    "super of two": ("torch.optim.Optimizer", INIT.format(call="super(SAM, self).__init__(params, defaults={})")),
+    "by its base": ("torch.optim.SGD", INIT.format(call="torch.optim.SGD.__init__(self, params, lr=1)")),
+    "no own": ("torch.optim.AdamW", ""),
+    "an inner one": (
+        "torch.optim.Optimizer",
+        INIT.format(
+            call="super().__init__(params, {})\n        self.inner = inner(self.param_groups, lr=1.0)\n"
+            "        self.param_groups = self.inner.param_groups"
+        ),
+    ),
+    "a plain class": ("object", INIT.format(call="self.param_groups = torch.optim.SGD(params).param_groups")),
+}
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(("base", "init"), GIVEN.values(), ids=GIVEN)
+def test_the_groups_of_an_own_optimizer(base: str, init: str, to: str) -> None:
+    own = OWN.format(imports="", base=base, init=init)
+    main = f"{HEAD}from example import SAM\n\nmodel = FSDP(model)\nopt = SAM(model.parameters(), torch.optim.SGD)\n"
+    (entry,) = (one for one in findings(own, Settings(to=to), main=main) if one.rule == "FSDP217")
+    assert (entry.line, entry.level.value) == (own.count("\n"), "manual")
+    plain = f"{HEAD}from example import SAM\n\nmodel = FSDP(model)\nopt = SAM(other.parameters(), torch.optim.SGD)\n"
+    assert found(own, main=plain) == []

@@ -23,7 +23,7 @@ from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.wrapping import assignments
+from fsdp_rules.model.wrapping import assignments, is_comprehended
 
 #: How many names an optimizer's parameters are followed through.
 DEEP = 5
@@ -117,14 +117,17 @@ def _collected(node: cst.CSTNode, call: cst.Call, file: File, depth: int) -> Ite
 
 def _read(node: cst.CSTNode, file: File) -> Iterator[cst.Name | cst.Attribute]:
     """The names and attributes of ``node`` that stand for what they hold: no receiver, and nothing compared with."""
-    for one in (*file.inside(node, cst.Name), *file.inside(node, cst.Attribute)):
+    places: list[cst.Name | cst.Attribute] = [*file.inside(node, cst.Name), *file.inside(node, cst.Attribute)]
+    for one in places:
         parent = file.parent(one)
         if isinstance(parent, cst.Attribute) and parent.attr is one:
             continue
         is_receiver = isinstance(parent, cst.Attribute) and parent.attr.value not in VIEWS
         is_compared = isinstance(parent, cst.ComparisonTarget | cst.Comparison)
-        if isinstance(one, cst.Name | cst.Attribute) and dotted(one) and not is_receiver and not is_compared:
-            yield one
+        text = dotted(one)
+        if text is None or is_receiver or is_compared or is_comprehended(one, text.partition(".")[0], file):
+            continue
+        yield one
 
 
 def _fills(loop: cst.For, name: str, file: File) -> bool:

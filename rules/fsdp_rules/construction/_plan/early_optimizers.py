@@ -12,7 +12,7 @@ from fsdp_rules.file.expressions import literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.wrapping import assignments, is_factory, model_of_parameters, wrapped_module
+from fsdp_rules.model.wrapping import assignments, is_comprehended, is_factory, model_of_parameters, wrapped_module
 from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 
 #: What wraps a model where it is called.
@@ -254,7 +254,8 @@ def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterato
 def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
     """Each name that ``node`` reads, with each value that its scope assigns to it above."""
     for name in names_in(node):
-        for binding in file.bindings.found.get((file.scope(name), name.value), []):
+        bound = file.bindings.found.get((file.scope(name), name.value), [])
+        for binding in () if is_comprehended(name, name.value, file) else bound:
             value = binding.value
             # What a name gets further down is nothing that this reads.
             if value is not None and value is not node and file.span(value).line <= file.span(name).line:
