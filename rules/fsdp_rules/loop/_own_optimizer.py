@@ -1,9 +1,10 @@
-"""The optimizer that a file builds of all parameters of a model."""
+"""The optimizer that a file builds of all parameters of a model, and classes of optimizers that it defines."""
 
 from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 
 
@@ -34,3 +35,14 @@ def _means_the_same(name: str, model: str, entry: cst.Assign, place: cst.CSTNode
     inside = scope == home or (home != "" and scope.startswith(f"{home}."))
     rebound = any((inner, root) in file.bindings.found for inner in [scope] if inner != home for root in (name, model))
     return inside and not rebound and "." not in model
+
+
+def is_optimizer_class(node: cst.CSTNode) -> bool:
+    """Whether ``node`` defines an optimizer, by the names of its base classes."""
+    return isinstance(node, cst.ClassDef) and any(last_name(one.value).endswith("Optimizer") for one in node.bases)
+
+
+def own_optimizer(node: cst.CSTNode, file: File) -> cst.ClassDef | None:
+    """The class of an optimizer that ``node`` stands in."""
+    around = (one for one in file.ancestors(node) if isinstance(one, cst.ClassDef))
+    return next((one for one in around if is_optimizer_class(one)), None)

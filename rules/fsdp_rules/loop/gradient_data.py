@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._aware import is_aware
 from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.loop._not_sharded_yet import is_filled_before_sharding
+from fsdp_rules.loop._own_optimizer import is_optimizer_class, own_optimizer
 from fsdp_rules.loop._plain_tensors import is_made
 from fsdp_rules.loop._sent import COLLECTIVES, is_collective, sent, sent_together
 from fsdp_rules.loop.hand_reduced import HandReducedNorms
@@ -109,7 +110,7 @@ def train(model, batch):
             if place in told or is_summoned(place, file) or is_filled_before_sharding(place, file):
                 continue
             # Its elementwise steps are the same on DTensors, and FSDP228 reports the numbers that are not.
-            if any(_is_optimizer(around) for around in file.ancestors(place)):
+            if own_optimizer(place, file) is not None:
                 continue
             if not is_aware(place, file):
                 yield _diagnosis(place, file)
@@ -134,7 +135,7 @@ def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:
 def _own_optimizers(file: File) -> Iterator[Diagnosis]:
     """Every collective in a class of an optimizer, which sums up over ranks what are DTensors under FSDP2."""
     for owner in file.nodes(cst.ClassDef):
-        if not _is_optimizer(owner):
+        if not is_optimizer_class(owner):
             continue
         calls = [call for call in file.inside(owner, cst.Call) if is_collective(call, file)]
         for call in calls if "param_groups" in file.code(owner) else ():
@@ -146,10 +147,6 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
                 f"{owner.name.value} reduces its numbers over ranks: those of DTensors are global already, or raise",
                 "take every number of p.grad.to_local() and of states made from p.to_local(), or use another optimizer",
             )
-
-
-def _is_optimizer(owner: cst.CSTNode) -> bool:
-    return isinstance(owner, cst.ClassDef) and any(last_name(one.value).endswith("Optimizer") for one in owner.bases)
 
 
 def _sent_by(place: cst.BaseExpression, file: File) -> str | None:

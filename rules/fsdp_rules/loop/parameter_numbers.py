@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._aware import is_aware
 from fsdp_rules.loop._flat_shards import flat_uses
 from fsdp_rules.loop._formatted import is_formatted
+from fsdp_rules.loop._own_optimizer import own_optimizer
 from fsdp_rules.loop._reductions import is_only_reported, joins, reduced, reduced_one_by_one, reduces
 from fsdp_rules.loop.rank_guards import RankGuards
 from fsdp_rules.model.summoned import is_summoned
@@ -84,6 +85,10 @@ def train(model):
         flat = ((place, held, Level.MANUAL, text) for place, held, text in flat_uses(file))
         for place, held, level, text in (*_taken(file), *flat):
             if is_summoned(place, file) or is_aware(place, file):
+                continue
+            owner = own_optimizer(place, file)
+            # FSDP228 reports those of optimizers that reduce nothing over ranks.
+            if owner is not None and "all_reduce" not in file.code(owner):
                 continue
             if any(found.level is Level.MANUAL for found in RankGuards().visit(place, file)):
                 continue

@@ -10,6 +10,7 @@ from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import brief
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
+from fsdp_rules.loop._own_optimizer import own_optimizer
 from fsdp_rules.loop._reductions import is_only_reported
 from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
 from fsdp_rules.model.summoned import is_summoned
@@ -67,7 +68,9 @@ def report(model, rank):
             held = (sharded_parameters if isinstance(node, cst.Call) and node.args else sharded_parameter)(
                 counted, file
             )
-            if held is not Certainty.NO and not is_summoned(node, file):
+            # An optimizer skips by it what has no elements, where a step changes nothing.
+            is_silent = is_summoned(node, file) or own_optimizer(node, file) is not None
+            if held is not Certainty.NO and not is_silent:
                 yield Diagnosis(
                     node,
                     Level.REVIEW if _is_handed_on(node, file) else Level.MANUAL,
