@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
-from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest
+from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest, starting
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, Sure, module_name, scopes
@@ -132,14 +132,14 @@ class Functions:
         """The functions that the module or object ``name`` has, whose names start with ``part``."""
         file = self.files[place.path]
         if place.name == "globals()":
-            return _starting(file, "", place.part)
+            return starting(file, "", place.part)
         if place.name in ("self", "cls"):
             owner = next((one for one in scopes(place.scope) if one in file.classes), "")
-            return _starting(file, f"{owner}.", place.part) if owner else []
+            return starting(file, f"{owner}.", place.part) if owner else []
         full = self.exports.resolve(expand(place.name, file.aliases)) if place.name else ""
         found: list[Found] = []
         for module in self.exports.modules.get(full, ()) if full else ():
-            found += _starting(self._by_module[module], "", place.part)
+            found += starting(self._by_module[module], "", place.part)
             for name in self.exports.names[module]:
                 if name.startswith(place.part):
                     found += self._at(place.path, self.exports.resolve(f"{module}.{name}"))
@@ -263,12 +263,6 @@ class Functions:
                 called = (self._classes_by_end if "." in base else self._classes).get(end, [])
                 found += [entry for entry in called if is_at(entry, known)] or called
         return self._bases[key]
-
-
-def _starting(file: FileFacts, owner: str, prefix: str) -> list[Found]:
-    """The functions directly in ``owner`` (a class and a dot; "" is the module) whose names start with ``prefix``."""
-    start = f"{owner}{prefix}"
-    return [(file, one) for one in file.functions if one.startswith(start) and "." not in one[len(owner) :]]
 
 
 def _parameters(found: list[tuple[FileFacts, str, Sure]], part: str) -> list[tuple[Place, Sure]]:
