@@ -124,7 +124,9 @@ def _named_by_text(
 
 def _read_like(pattern: str, file: File) -> str | None:
     """The first attribute whose whole name fits ``pattern``, and that a module of the tree reads of itself."""
-    found = filter(re.compile(pattern).fullmatch, file.project.values.read)
+    fits = re.compile(pattern).fullmatch
+    read = (names for path, names in file.project.values.read.items() if path not in file.project.apart)
+    found = (name for names in read for name in names if fits(name))
     return min(found, default=None) or file.project.parts.read_like(pattern)
 
 

@@ -43,7 +43,7 @@ class ValueFacts:
     what is surely a function of the tree there. ``ends`` are the parts that the classes of all files may end with, by
     last names, where some rule may ask for them. ``changed`` are the classes and their bases, by last names, of the
     parts of models that get an attribute, by the positions of what gives such a part. ``read`` are the attributes of
-    their own that the classes read which may be those of modules.
+    their own that the classes of each file read which may be those of modules.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ValueFacts:
     own: Mapping[str, Set[Position]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
     changed: Mapping[str, Mapping[Position, Set[str]]] = field(default_factory=dict)
-    read: frozenset[str] = frozenset()
+    read: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fsdp_rules.ir.operations import At, Call
 from fsdp_rules.project.flow import Certainty
@@ -90,7 +90,7 @@ def facts_of(
         for path, by_place in changed_parts(machine).items()
     }
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
-    return ValueFacts(known, touched, others, called, excluded, own, changed=changed, read=frozenset(_read(machine)))
+    return ValueFacts(known, touched, others, called, excluded, own, changed=changed, read=_read(machine))
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
@@ -158,12 +158,14 @@ def _is_other(one: Obj, machine: Interpreter) -> bool:
     return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.LOADED)
 
 
-def _read(machine: Interpreter) -> Iterator[str]:
-    """The attributes of their own that the classes read which may be those of modules."""
+def _read(machine: Interpreter) -> dict[str, frozenset[str]]:
+    """The attributes of their own that the classes of each file read which may be those of modules."""
+    found: dict[str, set[str]] = defaultdict(set)
     for frame in machine.frames:
         owner = frame.owner if frame.body.kind == "class" else None
         if owner is not None and owner.data.bases and not _is_other(machine.attributes.any_of(owner.data), machine):
-            yield from own_reads(frame.body)
+            found[frame.body.path].update(own_reads(frame.body))
+    return {path: frozenset(names) for path, names in found.items()}
 
 
 def _gives(kinds: Collection[Kind], container: Obj, machine: Interpreter, depth: int = 2) -> bool:

@@ -187,7 +187,6 @@ FIRST = {
     "construction/_plan/around.py: ignored_lines": "asks whether it is a container, which no write changes",
     "construction/_plan/bound_calls.py: _is_steady": "asks whether the name is a parameter",
     "construction/_plan/bound_calls.py: calls_of_partial": "compares bindings; the partial is called and nothing else",
-    "construction/_plan/early_optimizers.py: _assigned": "asks what may hold parameters",
     "construction/_plan/leaves.py: _entries": "every use of the table looks an entry up",
     "construction/_plan/leaves.py: _follow": "asks for changes first",
     "construction/_plan/members.py: owner_of": "asks for the class, which no write changes",
