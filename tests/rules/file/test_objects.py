@@ -199,7 +199,7 @@ FIRST = {
     "state/_governing/context.py: _config": "asks for changes first",
     "state/_governing/context.py: _consume": "collects assignments that nothing may read any more",
     "state/_governing/context.py: _is_configuration": "asks for the class, which no write changes",
-    "state/_governing/context.py: _manager": "a call of state_dict_type, which nothing else reads",
+    "state/_governing/entering.py: _manager": "a call of state_dict_type, which nothing else reads",
     "state/_governing/kinds.py: _given": "asks for every kind of state that it may hold",
     "state/_governing/loading.py: _assigned": "asks what may be loaded",
     "state/_governing/ranked.py: _is_ranked": "asks what a path may hold",
