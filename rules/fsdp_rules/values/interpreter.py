@@ -53,7 +53,10 @@ class Interpreter:
             self.modules.run(path)
         self.is_complete = self.store.run()
         seen = 0
-        while self.is_complete and seen < len(self.defined):
+        # Once at least: what a module does with keys that nothing fills is settled where it defines no function, too.
+        is_first = True
+        while self.is_complete and (is_first or seen < len(self.defined)):
+            is_first = False
             # What runs may define functions in turn.
             new, seen = self.defined[seen:], len(self.defined)
             # What no scope reads has no caller here; what it calls in turn is no longer open to anything.

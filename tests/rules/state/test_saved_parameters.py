@@ -63,6 +63,15 @@ def test_what_is_put_into_a_container_afterwards() -> None:
     assert [(line, level) for line, level, _ in found] == [(4, "manual")]
 
 
+def test_a_script_without_functions() -> None:
+    source = (
+        "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "model = FSDP(torch.nn.Linear(2, 2), use_orig_params=True)\n"
+        "torch.save({n: p for n, p in model.named_parameters()}, 'x.pt')\n"
+    )
+    assert [one.line for one in findings(source) if one.rule == "FSDP317"] == [4]
+
+
 def test_what_is_sent() -> None:
     ((line, level, message),) = _found(
         "parts = collect(model.named_parameters())\ndist.all_gather_object(gathered, parts)"
