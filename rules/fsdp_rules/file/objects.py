@@ -133,7 +133,7 @@ class Objects:
 
     @cached_property
     def _lines(self) -> list[str]:
-        return self._layout.code.split("\n")
+        return self._layout.code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 class Files:

@@ -181,6 +181,12 @@ def test_letters_of_several_bytes_do_not_move_the_place() -> None:
     assert value(source) == "held"
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_other_line_ends_do_not_move_the_place(end: str) -> None:
+    source = f"{HEAD}\ndef build(net):\n    held = []\n    held.append(1)\n    return FSDP(net, into=held)\n"
+    assert value(source.replace("\n", end)) == "held"
+
+
 #: The functions of rules that look at what first made an object, and why that says nothing wrong of what it is.
 FIRST = {
     "construction/_plan/argument_dicts.py: _read": "every use of the dictionary is a write that it lists",
