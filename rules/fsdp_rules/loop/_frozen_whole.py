@@ -39,9 +39,7 @@ def keeps_gradients(node: cst.CSTNode, model: cst.BaseExpression, loop: cst.For 
     if kept is Certainty.NO or _clears_after_steps(node, model, file):
         return None
     is_model = sharded(model, file).certainty is Certainty.YES or value_of(model, file).model is not Certainty.NO
-    # A backward that makes a graph, as for a gradient penalty, may drop what was set aside.
-    is_dropped = "create_graph" in file.text
-    if is_model and not is_dropped and kept is Certainty.YES and freezes is Certainty.YES:
+    if is_model and kept is Certainty.YES and freezes is Certainty.YES:
         return Diagnosis(node, Level.MANUAL, KEEPS, CLEAR)
     return Diagnosis(node, Level.REVIEW, UNSURE + KEEPS, CLEAR)
 
