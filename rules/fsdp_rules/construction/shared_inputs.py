@@ -23,13 +23,13 @@ class SharedInputs(Rule):
     Cross-attention is the usual case: each decoder layer reads the encoder's output for keys and for values. A skip
     connection around a unit whose own residual reads the same tensor is another.
 
-    No form of `fully_shard` has FSDP1's order, `fsdp_compat` included, so this is reported where a model is wrapped in
-    a tree with the words of cross-attention. `fsdp-migrate verify` names it and measures how far it carries.
+    `fsdp_compat.shard` adds up in FSDP1's order, and no form of `fully_shard` alone does, so this is reported where a
+    model is wrapped natively in a tree with the words of cross-attention. `fsdp-migrate verify` names it and measures
+    how far it carries.
     """
 
     id = "FSDP122"
     name = "shared-inputs"
-    shim = True
     visits = (cst.Call,)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -52,5 +52,6 @@ def build(cross_attention):
             node,
             Level.REVIEW,
             "assumes no unit reads twice what other units read too (cross-attention), or that last digits may differ",
-            "measure it with fsdp-migrate verify: FSDP2 adds up the gradient of such an input in another order",
+            "measure it with fsdp-migrate verify: FSDP2 adds up the gradient of such an input in another order, and "
+            "fsdp_compat.shard in that of FSDP1",
         )

@@ -35,6 +35,7 @@ from fsdp_compat.torch_.kept_gradients import keep_cleared_gradients, keep_froze
 from fsdp_compat.torch_.param_groups import forget_place, refuse_tensor_parallelism, set_input_cast
 from fsdp_compat.torch_.registered import keep_requires_grad, register_sharded
 from fsdp_compat.torch_.second_derivatives import keep_for_second_derivatives
+from fsdp_compat.torch_.sum_order import add_up_as_they_come
 from fsdp_compat.torch_.versions import WORKS_ON_CPU
 from fsdp_compat.units import Place, parameter_at
 from fsdp_compat.vocabulary import ShardingStrategy
@@ -144,6 +145,7 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
     # FSDP1 reduces a unit's gradients as one tensor, with zeros for what was not used.
     reduce_unused_as_zeros(unit.module)
     reduce_again(unit.module)
+    add_up_as_they_come(unit.module)
     keep_for_second_derivatives(unit.module)
     keep_requires_grad(unit.module)
     keeps = unit.options.use_orig_params and unit.options.strategy in KEEP_AFTER_FORWARD

@@ -1,8 +1,9 @@
 """FSDP2's communication groups of a unit: what they manage, where it is registered, over which ranks.
 
-With :mod:`.gradients`, :mod:`.kept_gradients`, :mod:`.gathering`, :mod:`.registered` and :mod:`.second_derivatives` the
-only place that reaches into FSDP2's private state, for what it offers no public way to ask or undo. Everything in them
-was present from torch 2.8 to 2.15; a new torch that moves one of these names breaks these six files and nothing else.
+With :mod:`.gradients`, :mod:`.kept_gradients`, :mod:`.gathering`, :mod:`.registered`, :mod:`.second_derivatives` and
+:mod:`.sum_order` the only place that reaches into FSDP2's private state, for what it offers no public way to ask or
+undo. Everything in them was present from torch 2.8 to 2.15; a new torch that moves one of these names breaks these
+seven files and nothing else.
 """
 
 from __future__ import annotations

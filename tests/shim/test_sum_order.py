@@ -1,0 +1,141 @@
+"""Gradients of an activation that several units read, added up in FSDP1's order: bit for bit, not to the last digit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
+
+from fsdp_compat import FSDP, ModuleWrapPolicy, fsdp_modules
+from tests.device import DEVICE
+from tests.pool import Pool
+from tests.shim.training import clean, quiet_fsdp1
+
+WIDTH = 16
+
+
+class Gated(nn.Module):
+    """Reads its input twice, and a second one where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        y = torch.sigmoid(self.gate(x)) * self.up(x)
+        return y if other is None else y + torch.tanh(self.gate(other)) * other
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(WIDTH, 3), nn.ModuleList(Gated() for _ in range(3))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        weights = self.router(h).softmax(-1)
+        return h + sum(weights[..., i, None] * expert(h) for i, expert in enumerate(self.experts))
+
+
+class AroundSkip(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gated = Gated()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h * h + self.gated(h)
+
+
+class Attended(nn.Module):
+    """One tensor is the query, the key and the value of a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gated, self.attention = Gated(), nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + self.attention(h, h, h, need_weights=False)[0]
+
+
+class Decoded(nn.Module):
+    """Each layer reads the same memory more than once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Gated() for _ in range(3))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        memory = h
+        for layer in self.layers:
+            h = layer(h, other=memory)
+        return h
+
+
+class Whole(nn.Module):
+    def __init__(self, middle: nn.Module) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(WIDTH, WIDTH), middle, nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.middle(torch.tanh(self.first(x))))
+
+
+SHAPES: dict[str, Callable[[], nn.Module]] = {c.__name__: c for c in (Experts, AroundSkip, Attended, Decoded)}
+UNITS = {Gated, nn.MultiheadAttention}
+
+
+def batch(rank: int, step: int) -> torch.Tensor:
+    return torch.randn(5, 3, WIDTH, generator=torch.Generator().manual_seed(100 * rank + step)).to(DEVICE)
+
+
+def trained(face: Any, rank: int, shape: str, frozen: bool, checkpoint: bool) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    model = Whole(SHAPES[shape]())
+    if frozen:
+        model.middle.requires_grad_(False)
+    if checkpoint:
+        middle = model.middle.forward
+        model.middle.forward = lambda h: torch.utils.checkpoint.checkpoint(middle, h, use_reentrant=False)
+    model = face(model, auto_wrap_policy=ModuleWrapPolicy(UNITS), device_id=DEVICE, use_orig_params=True)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for step in range(4):
+        with model.no_sync() if step == 1 else torch.enable_grad():
+            model(batch(rank, step)).pow(2).mean().backward()
+        if step != 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    with face.summon_full_params(model):
+        return {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+
+
+def both(rank: int, world_size: int, shape: str, frozen: bool, checkpoint: bool) -> None:
+    with quiet_fsdp1():
+        expected = trained(FSDP1, rank, shape, frozen, checkpoint)
+    found = trained(FSDP, rank, shape, frozen, checkpoint)
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+@pytest.mark.parametrize("how", ["trained", "frozen", "checkpoint"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_add_up_as_under_fsdp1(pool: Pool, shape: str, how: str) -> None:
+    pool.run(both, 2, shape, how == "frozen", how == "checkpoint")
+
+
+def gathered_in_backward(rank: int, world_size: int) -> None:
+    torch.manual_seed(0)
+    model = FSDP(Whole(Decoded()), auto_wrap_policy=ModuleWrapPolicy({Gated}), device_id=DEVICE)
+    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in fsdp_modules(model)[:-1]]  # type: ignore[attr-defined]
+    output, seen = model(batch(rank, 0)), []
+    for layer in model.middle.layers:  # type: ignore[attr-defined]
+        layer.up.register_full_backward_hook(lambda *_: seen.append(sum(group.is_unsharded for group in groups)))
+    output.mean().backward()
+    del output
+    model(batch(rank, 1)).mean().backward()
+    assert len(seen) == 3 and max(seen) <= 2, seen
+
+
+def test_units_are_freed_though_what_they_read_is_shared(pool: Pool) -> None:
+    pool.run(gathered_in_backward, 2)
