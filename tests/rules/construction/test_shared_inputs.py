@@ -1,4 +1,4 @@
-"""FSDP122: inputs that units share are reported where the tree has words of cross-attention; the shim adds up as FSDP1 does."""
+"""FSDP122: inputs that units share, in a tree with the words of cross-attention; the shim adds up as FSDP1 does."""
 
 from __future__ import annotations
 
