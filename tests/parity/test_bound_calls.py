@@ -64,6 +64,23 @@ NATIVE = {
         "    model.blocks = nn.ModuleList(wrap(block) for block in model.blocks)\n"
         "    model = wrap(model)"
     ),
+    "a context that unpacks a dictionary of its arguments": program(
+        "options = {\n"
+        '    "mixed_precision": MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),\n'
+        '    "sharding_strategy": ShardingStrategy.SHARD_GRAD_OP,\n'
+        '    "use_orig_params": True,\n'
+        "}\n"
+        'with enable_wrap(wrapper_cls=FSDP, device_id=torch.device("cpu"), **options):\n'
+        "    for index, block in enumerate(model.blocks):\n"
+        "        model.blocks[index] = wrap(block)\n"
+        "    model = wrap(model)"
+    ),
+    "a partial that unpacks a dictionary": program(
+        f"common = dict(mixed_precision=HALF, {CPU})\n"
+        "shard = functools.partial(FSDP, **common)\n"
+        "model.head = shard(model.head)\n"
+        "model = shard(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)"
+    ),
     "a context, wrapped twice": program(
         f"with enable_wrap(wrapper_cls=FSDP, mixed_precision=HALF, {CPU}):\n"
         "    model.blocks = nn.ModuleList(wrap(wrap(block)) for block in model.blocks)\n"

@@ -113,6 +113,7 @@ def build(model):
             before = gather(bound.arguments, parameters(FSDP), file)
             gathered.arguments = {**before.arguments, **gathered.arguments}
             gathered.reasons += before.reasons
+            gathered.consumed += before.consumed
             gathered.consumed += [(bound.statement, bound.name)] if bound.statement is not None else []
         spread = spread_of(call, file)
         contract = spread.contract(file) if spread is not None else None

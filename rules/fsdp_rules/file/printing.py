@@ -64,7 +64,7 @@ def call_text(function: str, arguments: list[str]) -> str:
     text = f"{function}({', '.join(arguments)})"
     if len(text) <= LINE_LENGTH and "\n" not in text:
         return text
-    return f"{function}(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")"
+    return f"{function}(\n" + "".join(f"{indent(argument)},\n" for argument in arguments) + ")"
 
 
 def indent(text: str) -> str:

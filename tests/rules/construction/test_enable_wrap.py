@@ -115,7 +115,8 @@ def test_the_calls_of_one_block_are_native_and_comments_are_kept() -> None:
 @pytest.mark.parametrize(
     ("bound", "body", "others", "reason"),
     [
-        ("**args", "model = wrap(model)", {}, "not all of its arguments are written by name"),
+        ("**args", "model = wrap(model)", {}, "the content of **args is only known at run time"),
+        ("*args", "model = wrap(model)", {}, "not all of its arguments are written by name"),
         ("use_orig_params=True", "model = Net()", {}, "no wrap() in this block is known"),
         (
             "use_orig_params=True",

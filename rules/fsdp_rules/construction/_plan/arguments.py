@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import literal_bool
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.expressions import is_partial, names_in
+from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import dotted
+
+#: Functions whose result is the same whenever they are asked.
+STEADY = frozenset({"torch.cuda.current_device", "torch.device"})
 
 
 @dataclass
@@ -46,7 +50,7 @@ def _expand(value: cst.BaseExpression, call: cst.Call, file: File, found: Gather
     if entries is None:
         found.reasons.append(f"the content of **{text} is only known at run time")
         return
-    if binding is not None and not all(_constant(entry, file) for entry in entries.values()):
+    if binding is not None and not all(is_steady(entry, file) for entry in entries.values()):
         found.reasons.append(f"**{text} has values that are computed where it is built")
         return
     found.arguments.update(entries)
@@ -70,13 +74,27 @@ def dict_entries(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | No
     return None
 
 
-def _constant(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` means the same at the call as in the dictionary, without work done twice."""
-    if isinstance(node, cst.Name):
-        if literal_bool(node) is not None or node.value == "None" or file.binding(node) is not None:
-            return True
-        bound = file.bindings.found.get((file.scope(node), node.value), [])
-        return len(bound) == 1 and isinstance(bound[0].statement, cst.Param)
-    if dotted(node) is not None or isinstance(node, cst.BaseString | cst.BaseNumber):
+def is_steady(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` means the same where it is written and at each call, without work done again."""
+    if isinstance(node, cst.Lambda):
         return True
-    return file.fsdp1(node.func) is not None if isinstance(node, cst.Call) else False
+    if isinstance(node, cst.Name):
+        if file.binding(node) is not None:
+            return True
+        scope = file.scope(node)
+        while scope and (scope, node.value) not in file.bindings.found:
+            scope = scope.rpartition(".")[0]
+        bound = file.bindings.found.get((scope, node.value), [])
+        return len(bound) < 2 and not any(isinstance(entry.statement, cst.For) for entry in bound)
+    if isinstance(node, cst.BaseString | cst.BaseNumber) or dotted(node) is not None:
+        return True
+    if isinstance(node, cst.Call):
+        known = file.fsdp1(node.func) is not None or is_partial(node, file) or file.resolved(node.func) in STEADY
+        return known and all(is_steady(entry.value, file) for entry in node.args)
+    if isinstance(node, cst.Set | cst.List | cst.Tuple):
+        return all(is_steady(entry.value, file) for entry in node.elements)
+    if isinstance(node, cst.Subscript):
+        return all(is_steady(name, file) for name in names_in(node))
+    if isinstance(node, cst.IfExp):
+        return all(is_steady(part, file) for part in (node.body, node.test, node.orelse))
+    return isinstance(node, cst.Comparison) and all(is_steady(name, file) for name in names_in(node))

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.arguments import gather, is_steady
 from fsdp_rules.construction._plan.leaves import Found, is_imported
-from fsdp_rules.file.expressions import is_partial, names_in
+from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
-from fsdp_rules.file.tree import dotted
 
-#: Functions whose result is the same whenever they are asked.
-STEADY = frozenset({"torch.cuda.current_device", "torch.device"})
 #: A call of ``wrap`` in a file that was not parsed.
 WRAPS = re.compile(rb"(?<![\w.])wrap\(|\.wrap\(|import\s+wrap\b")
 UNSEEN = "not every call of it is by one name of this file"
@@ -99,13 +97,14 @@ def wraps_again(block: cst.With, file: File) -> list[cst.Call]:
 
 def _beyond(found: list[Bound], file: File) -> Iterator[str]:
     """Why the arguments cannot be those of each call."""
-    holder = found[0].holder
-    given = found[0].arguments.args
-    for entry in given:
-        if entry.keyword is None or entry.star:
-            yield "not all of its arguments are written by name"
-            return
-    unsteady = next((entry.value for entry in given if not _is_steady(entry.value, file)), None)
+    holder, bound = found[0].holder, found[0].arguments
+    gathered = gather(bound, (), file)
+    if any(entry.keyword is None and entry.star != "**" for entry in bound.args):
+        yield "not all of its arguments are written by name"
+        return
+    yield from gathered.reasons
+    given = gathered.arguments.values()
+    unsteady = next((value for value in given if not is_steady(value, file)), None)
     if unsteady is not None:
         yield f"{' '.join(file.code(unsteady).split())[:40]} is computed once, and used by each call"
     for one in found:
@@ -114,32 +113,8 @@ def _beyond(found: list[Bound], file: File) -> Iterator[str]:
         if file.suppressions.ignored("FSDP101", one.call) or file.suppressions.gated(one.call) is not None:
             yield f"the call in line {file.span(one.call).line} is left alone"
         outer, inner = file.scope(holder), file.scope(one.call)
-        hidden = {name.value for entry in given for name in names_in(entry.value)}
+        hidden = {name.value for value in given for name in names_in(value)}
         while inner != outer and inner:
             if any((inner, name) in file.bindings.found for name in hidden):
                 yield f"the call in line {file.span(one.call).line} has other values of the same names"
             inner = inner.rpartition(".")[0]
-
-
-def _is_steady(node: cst.CSTNode, file: File) -> bool:
-    """Whether ``node`` means the same where it is written and at each call, without work done again."""
-    if isinstance(node, cst.Lambda):
-        return True
-    if isinstance(node, cst.Name):
-        scope = file.scope(node)
-        while scope and (scope, node.value) not in file.bindings.found:
-            scope = scope.rpartition(".")[0]
-        bound = file.bindings.found.get((scope, node.value), [])
-        return len(bound) < 2 and not any(isinstance(entry.statement, cst.For) for entry in bound)
-    if isinstance(node, cst.BaseString | cst.BaseNumber) or dotted(node) is not None:
-        return True
-    if isinstance(node, cst.Call):
-        known = file.fsdp1(node.func) is not None or is_partial(node, file) or file.resolved(node.func) in STEADY
-        return known and all(_is_steady(entry.value, file) for entry in node.args)
-    if isinstance(node, cst.Set | cst.List | cst.Tuple):
-        return all(_is_steady(entry.value, file) for entry in node.elements)
-    if isinstance(node, cst.Subscript):
-        return all(_is_steady(name, file) for name in names_in(node))
-    if isinstance(node, cst.IfExp):
-        return all(_is_steady(part, file) for part in (node.body, node.test, node.orelse))
-    return isinstance(node, cst.Comparison) and all(_is_steady(name, file) for name in names_in(node))
