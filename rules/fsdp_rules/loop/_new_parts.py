@@ -36,12 +36,13 @@ SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", 
 
 @dataclass(frozen=True)
 class NewPart:
-    """``owner`` gets something of the kind ``part``, as its attribute ``name`` where it has one.
+    """``owner`` gets ``value``, of the kind ``part``, as its attribute ``name`` where it has one.
 
     ``pattern``: a regular expression for the names that it can get, where the name is no literal.
     """
 
     owner: cst.BaseExpression
+    value: cst.BaseExpression
     part: Part
     name: str = ""
     pattern: str = ""
@@ -62,7 +63,7 @@ def assigned(node: cst.Assign | cst.AnnAssign | cst.AugAssign, file: File) -> Ne
     if isinstance(target, cst.Attribute) and target.attr.value in ("bias", "weight"):
         return None
     name = target.attr.value if isinstance(target, cst.Attribute) else ""
-    return NewPart(target.value, part_of(node.value, file), name)
+    return NewPart(target.value, node.value, part_of(node.value, file), name)
 
 
 def _moved(value: cst.BaseExpression) -> cst.BaseExpression:
@@ -76,22 +77,22 @@ def exchanged(call: cst.Call, file: File) -> NewPart | None:
     """The module, or parameter, whose parts ``call`` exchanges."""
     func, name = call.func, last_name(call.func)
     given = [argument.value for argument in call.args]
-    if isinstance(func, cst.Attribute) and name in METHODS:
-        plain = bool(given) and part_of(given[-1], file) is Part.PLAIN
-        return NewPart(func.value, Part.PLAIN if plain else Part.HOLDS, _text(given[0]) if given else "")
-    if isinstance(func, cst.Attribute) and name in GROWS and not isinstance(func.value, cst.Name):
-        return NewPart(func.value, max((part_of(one, file) for one in given), default=Part.UNKNOWN))
+    if isinstance(func, cst.Attribute) and name in METHODS and given:
+        plain = part_of(given[-1], file) is Part.PLAIN
+        return NewPart(func.value, given[-1], Part.PLAIN if plain else Part.HOLDS, _text(given[0]))
+    if isinstance(func, cst.Attribute) and name in GROWS and not isinstance(func.value, cst.Name) and given:
+        return NewPart(func.value, given[-1], max(part_of(one, file) for one in given))
     full = file.resolved(func) or ""
     if full.startswith(EXCHANGES) and name not in HARMLESS and given:
         # Several are given as pairs of a module and the name of its parameter.
         first = given[0]
         while isinstance(first, cst.List | cst.Tuple) and first.elements:
             first = first.elements[0].value
-        return NewPart(first, Part.HOLDS)
+        return NewPart(first, call, Part.HOLDS)
     if name != "setattr" or len(given) != 3 or "weight" in file.code(given[1]) or _is_wrapped_in_place(given, file):
         return None
     pattern = "" if isinstance(given[1], cst.SimpleString) else name_pattern(given[1], file)
-    return NewPart(given[0], part_of(given[2], file), _text(given[1]), pattern)
+    return NewPart(given[0], given[2], part_of(given[2], file), _text(given[1]), pattern)
 
 
 def _is_wrapped_in_place(given: list[cst.BaseExpression], file: File) -> bool:

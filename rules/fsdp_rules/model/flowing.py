@@ -31,3 +31,9 @@ def is_own_function(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node``, which is called, is surely a function of the tree."""
     found = file.project.values.own.get(file.path)
     return found is not None and file.layout.has(node) and file.span(node) in found
+
+
+def is_kept_part(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node``, which is put into a model, is a part of it already, by itself or in a wrapper."""
+    found = file.project.values.kept.get(file.path)
+    return found is not None and file.layout.has(node) and file.span(node) in found

@@ -42,7 +42,8 @@ class ValueFacts:
     ``called`` are the functions of torch that calls run, by the positions of what is called, ``own`` the positions of
     what is surely a function of the tree there. ``ends`` are the parts that the classes of all files may end with, by
     last names, where some rule may ask for them. ``changed`` are the classes and their bases, by last names, of the
-    parts of models that get an attribute, by the positions of what gives such a part. ``read`` are the attributes of
+    parts of models that get an attribute, by the positions of what gives such a part; ``kept`` the positions of what is
+    put into a model and is a part of it already. ``read`` are the attributes of
     their own that the classes of each file read which may be those of modules.
     """
 
@@ -54,6 +55,7 @@ class ValueFacts:
     own: Mapping[str, Set[Position]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
     changed: Mapping[str, Mapping[Position, Set[str]]] = field(default_factory=dict)
+    kept: Mapping[str, Set[Position]] = field(default_factory=dict)
     read: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:

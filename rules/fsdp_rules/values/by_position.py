@@ -10,7 +10,7 @@ from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
-from fsdp_rules.values.changed_parts import changed_parts, own_reads
+from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
@@ -89,8 +89,9 @@ def facts_of(
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
+    kept_in = {path: {_position(at, lines[path]) for at in places} for path, places in kept_parts(machine).items()}
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
-    return ValueFacts(known, touched, others, called, excluded, own, changed=changed, read=_read(machine))
+    return ValueFacts(known, touched, others, called, excluded, own, changed=changed, kept=kept_in, read=_read(machine))
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:

@@ -19,6 +19,7 @@ from fsdp_rules.values.running import run_body
 #: what it is given, has more.
 CONTEXTS, OF_SMALL, SMALL = 4, 40, 30
 SUPER = "builtins.super"
+_OF_TREE = frozenset({Kind.FUNCTION, Kind.BOUND})
 
 
 class Calls:
@@ -56,7 +57,7 @@ class Calls:
             if function.kind is Kind.EXTERN and function.data == SUPER:
                 self._super(frame, given, to)
             else:
-                self.call(function, given, to, key)
+                self.call(function, given, to, (*key, frame) if function.kind in _OF_TREE else key)
 
         self._store.watch(base + one.of, call)
 
@@ -161,7 +162,11 @@ class Calls:
 
     def _frame(self, definition: Definition, key: Hashable) -> Frame:
         known = self._frames.setdefault((definition.frame, definition.body), {})
-        if key not in known and len(known) >= (OF_SMALL if len(definition.body.operations) <= SMALL else CONTEXTS):
+        match key:
+            case (path, at, Frame() as caller) if caller.body is definition.body or len(known) >= CONTEXTS:
+                key = key if key in known else (path, at)
+        is_small = len(definition.body.operations) <= SMALL
+        if key not in known and len(known) >= (OF_SMALL if is_small else 2 * CONTEXTS):
             key = ops.ANY
         frame = known.get(key)
         if frame is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fsdp_rules.ir.operations import At, Bind, Body, Call, Define, Free, GetAttribute, SetAttribute
+from fsdp_rules.ir.operations import At, Bind, Body, Call, Define, Free, GetAttribute, SetAttribute, SetItem
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
+
+_MODULES = frozenset({Kind.MODEL, Kind.PART})
 
 
 def changed_parts(machine: Interpreter) -> dict[str, dict[At, set[str]]]:
@@ -24,6 +26,31 @@ def changed_parts(machine: Interpreter) -> dict[str, dict[At, set[str]]]:
                     family = (made.data[0], *made.data[0].above)
                     found[frame.body.path][at].update(one.body.name for one in family)
     return found
+
+
+def kept_parts(machine: Interpreter) -> dict[str, set[At]]:
+    """The places of what is put into models, or their parts, and is in these already, by itself or in a wrapper."""
+    kept: dict[str, set[At]] = defaultdict(set)
+    new: dict[str, set[At]] = defaultdict(set)
+    for frame in machine.frames:
+        for owner, value in _puts(frame.body):
+            models = {one.since for one in machine.store.of(frame.base + owner) if one.kind in _MODULES}
+            if models:
+                held = machine.store.of(frame.base + value)
+                is_kept = all(one.kind in _MODULES and one.since in models for one in held)
+                places = kept if held and is_kept else new
+                places[frame.body.path].update(at for at, one in frame.body.uses if one == value)
+    return {path: places - new[path] for path, places in kept.items()}
+
+
+def _puts(body: Body) -> Iterator[tuple[int, int]]:
+    """What each operation puts something into, and what that is."""
+    owners = {one.to: one.of for one in body.operations if isinstance(one, GetAttribute)}
+    for one in body.operations:
+        if isinstance(one, SetAttribute | SetItem):
+            yield one.of, one.value
+        elif isinstance(one, Call) and one.args:
+            yield owners.get(one.of, one.args[0]), one.args[-1]
 
 
 def _sets(call: Call, frame: Frame, machine: Interpreter) -> bool:

@@ -72,7 +72,7 @@ class Excluded:
     def _of_call(self, key: Hashable, depth: int) -> frozenset[Setting]:
         """The settings of the call that ``key`` stands for, none where that is not one place."""
         match key:
-            case (str() as path, At() as at):
+            case (str() as path, At() as at, *_):
                 return self._around(path, at, depth - 1)
         return frozenset()
 

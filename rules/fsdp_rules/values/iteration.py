@@ -44,6 +44,10 @@ class Iteration:
         self._machine.items.modules.add(self._made(key, to))
         self._same_elements(given, to, key)
 
+    def _module_dictionary(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._machine.items.modules.add(self._made(key, to))
+        self._dictionary(given, to, key)
+
     def _sorted(self, given: Arguments, to: int, key: Hashable) -> None:
         several = given._replace(positional=given.positional[-1:])
         self._by_key(several, given, key)
