@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._parameter_writes import whole_of, writes
 from fsdp_rules.loop.gathered import changes_gathered
 from fsdp_rules.model.parameter_reads import changes_in_place, parameter_reads
-from fsdp_rules.model.passes import end_of
+from fsdp_rules.model.passes import Event, Pass, end_of, forwards_before, last_passes, passes_in
 from fsdp_rules.model.root_parameters import runs_without_graph, stay_gathered
+from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.value_facts import Position
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -39,7 +43,8 @@ class StaleParameters(Rule):
     `state_dict()` and `summon_full_params` give that, until a backward frees it. A teacher that no backward
     frees has the values of its first forward in all that it computes and saves. FSDP2 is resharded before the
     change and computes with the new values at once. fsdp_compat computes as FSDP1 does, and its states have what was
-    changed.
+    changed. An object that has kept the parameters, as averages do, changes them in the same way: its methods are found
+    by what they do.
     """
 
     id = "FSDP239"
@@ -82,7 +87,9 @@ def evaluate(net, shadow, batches):
         if "fsdp1" not in file.project.flags:
             return
         shim = file.settings.to == "shim"
-        for place, part, clears in parameter_reads(file):
+        reads = list(parameter_reads(file))
+        yield from _held_elsewhere(reads, file)
+        for place, part, clears in reads:
             model = whole_of(part, clears, file)
             changes = writes(place, model, file) if isinstance(place, cst.For) else changes_in_place(place, file)
             if clears or not changes or not changes_gathered(place, model, file):
@@ -96,6 +103,75 @@ def evaluate(net, shadow, batches):
 
 
 def _is_read_after(place: cst.CSTNode, file: File) -> bool:
-    """Whether a state is read after ``place``, here or in a caller, before a backward."""
+    """Whether a state is read after ``place``, here or in a caller, before a backward; in the block that it enters."""
+    block = _entered(place, file)
+    if block is not None:
+        return any(last_name(call.func) in READS for call in file.inside(block.body, cst.Call))
     scope = file.scope(place)
     return file.project.entered.before_call(file.path, scope, READS, end_of(place, file))
+
+
+def _entered(call: cst.CSTNode, file: File) -> cst.With | None:
+    """The block whose context ``call`` makes, at the end of which it takes its changes back."""
+    block = next((one for one in file.ancestors(call) if isinstance(one, cst.With)), None)
+    is_item = block is not None and any(call in file.inside(item, cst.Call) for item in block.items)
+    return block if is_item else None
+
+
+def _held_elsewhere(reads: Sequence[tuple[cst.CSTNode, cst.BaseExpression, bool]], file: File) -> Iterator[Diagnosis]:
+    """What changes parameters that an object has kept, or that are given by another name than the model's.
+
+    A gathered root computes with the old values under both, as long as it is not resharded for something else.
+    """
+    places = file.project.values.writing.get(file.path, frozenset())
+    spoken = {place for place, _, _ in reads}
+    for call in file.nodes(cst.Call) if places else ():
+        if call in spoken or file.span(call.func) not in places or is_summoned(call, file):
+            continue
+        # What a caller ran before is for its own call, and what is given the model for its own body.
+        given = any(sharded(one.value, file).certainty is not Certainty.NO for one in call.args)
+        if given or Pass.FORWARD not in last_passes(call, file, made_here=True) or _ran_with(call, places, file):
+            continue
+        if _is_read_after(call, file) or (file.settings.to != "shim" and _is_resharded(call, reads, file)):
+            forwards = forwards_before(call, file)
+            sure = stay_gathered(forwards[-1].func, file) if forwards else Certainty.MAYBE
+            if sure is not Certainty.NO:
+                unsure = "" if sure is Certainty.YES else UNSURE
+                said = SHIM if file.settings.to == "shim" else NATIVE
+                yield Diagnosis(call, Level.MANUAL, unsure + said, MOVE)
+
+
+def _ran_with(call: cst.Call, places: Set[Position], file: File) -> bool:
+    """Whether the forward that gathered parameters computed with what ``call`` changes them to, as its block did."""
+    first: Event | None = None
+    start = (0, 0)
+    for event in passes_in(file.function(call) or file.module, file):
+        if end_of(event.call, file) > end_of(call, file):
+            break
+        if Pass.BACKWARD in event.passes:
+            first, start = None, end_of(event.call, file)
+        elif first is None and Pass.FORWARD in event.passes:
+            first = event
+    if first is None:
+        return False
+    around = set(file.ancestors(first.call))
+    return any(
+        file.span(other.func) in places
+        and start < end_of(other, file) <= end_of(first.call, file)
+        and (file.code(other) == file.code(call) or _entered(other, file) in around)
+        for other in file.nodes(cst.Call)
+    )
+
+
+def _is_resharded(call: cst.Call, reads: Sequence[tuple[cst.CSTNode, cst.BaseExpression, bool]], file: File) -> bool:
+    """Whether the model is resharded for what reads its parameters between the backwards around ``call``."""
+    owner, block = file.function(call), _entered(call, file)
+    for place, part, clears in reads:
+        if block is not None and block not in file.ancestors(place):
+            continue
+        if not clears and file.function(place) is owner and changes_gathered(place, whole_of(part, clears, file), file):
+            first, last = sorted((end_of(place, file), end_of(call, file)))
+            between = passes_in(owner or file.module, file)
+            if not any(Pass.BACKWARD in one.passes and first < end_of(one.call, file) < last for one in between):
+                return True
+    return False

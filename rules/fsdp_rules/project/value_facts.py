@@ -43,8 +43,9 @@ class ValueFacts:
     what is surely a function of the tree there. ``ends`` are the parts that the classes of all files may end with, by
     last names, where some rule may ask for them. ``changed`` are the classes and their bases, by last names, of the
     parts of models that get an attribute, by the positions of what gives such a part; ``kept`` the positions of what is
-    put into a model and is a part of it already. ``read`` are the attributes of
-    their own that the classes of each file read which may be those of modules.
+    put into a model and is a part of it already. ``read`` are the attributes of their own that the classes of each file
+    read which may be those of modules. ``writing`` are the positions of what is called that leads to a change in place
+    of a model's parameters by a function of the tree.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class ValueFacts:
     changed: Mapping[str, Mapping[Position, Set[str]]] = field(default_factory=dict)
     kept: Mapping[str, Set[Position]] = field(default_factory=dict)
     read: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    writing: Mapping[str, Set[Position]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

@@ -41,6 +41,10 @@ ASKED = frozenset({Kind.MODEL, Kind.PART, Kind.PARAMETER, Kind.GRADIENT, Kind.NU
 LASTING = ASKED | {Kind.OPTIMIZER, Kind.OTHER_WRAPPER}
 
 
+#: The data of a tensor that has the values of a parameter.
+COPY = "copy"
+
+
 class Site(NamedTuple):
     """A file and a line of it."""
 
@@ -77,6 +81,10 @@ class Objects:
     def of_model(self, kind: Kind, since: Site | None) -> Obj:
         """The model, part, parameter or gradient whose wrap is at ``since``."""
         return self.get(kind, since, since=since)
+
+    def copy_of(self, one: Obj) -> Obj:
+        """``one``; of a parameter a new tensor of its values, which is a parameter to all but who asks for a change."""
+        return self.get(Kind.PARAMETER, (one.since, COPY), COPY, one.since) if one.kind is Kind.PARAMETER else one
 
     def constant(self, value: Hashable) -> Obj:
         """A text or a number."""

@@ -15,6 +15,7 @@ from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
+from fsdp_rules.values.parameter_writers import writing_calls
 
 #: The fields of a fact by what an object is.
 _FIELDS = {
@@ -89,9 +90,13 @@ def facts_of(
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
-    kept_in = {path: {_position(at, lines[path]) for at in places} for path, places in kept_parts(machine).items()}
+    kept_in, writing = (
+        {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
+        for found in (kept_parts(machine), writing_calls(machine))
+    )
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
-    return ValueFacts(known, touched, others, called, excluded, own, changed=changed, kept=kept_in, read=_read(machine))
+    read = _read(machine)
+    return ValueFacts(known, touched, others, called, excluded, own, {}, changed, kept_in, read, writing)
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:

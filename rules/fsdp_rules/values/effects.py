@@ -213,11 +213,18 @@ class Effects(Iteration):
 
     def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional:
-            self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind in _COMPUTED else None)
+            self._store.watch(cell, lambda one: self._copy(one, to) if one.kind in _COMPUTED else None)
+
+    def _copied(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._copy(one, to))
+
+    def _copy(self, one: Obj, to: int) -> None:
+        self._store.put(to, self._objects.copy_of(one))
 
     def _elementwise(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional:
-            self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind is Kind.PARAMETER else None)
+            self._store.watch(cell, lambda one: self._copy(one, to) if one.kind is Kind.PARAMETER else None)
         self._number(given, to, key)
 
     def _number(self, given: Arguments, to: int, key: Hashable) -> None:

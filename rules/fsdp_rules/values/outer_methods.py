@@ -55,7 +55,7 @@ class Methods:
         if effect is None or effect == "nothing":
             self._store.put(to, self._objects.open)
         elif effect in ("first", "copied"):
-            self._store.put(to, owner)
+            self._store.put(to, owner if effect == "first" else self._objects.copy_of(owner))
         elif effect == "number":
             is_computed = owner.kind is not Kind.PARAMETER
             self._store.put(to, self._objects.of_model(Kind.NUMBER, owner.since) if is_computed else self._objects.open)

@@ -180,3 +180,93 @@ def train(net, other, batches, optimizer):
     found = [one for one in findings(source) if one.rule == "FSDP239"]
     assert [one.level.value for one in found] == ["manual"]
     assert found[0].advice.startswith(advice)
+
+
+#: Averages that keep the parameters which they were made of.
+KEEPER = """
+import contextlib
+
+class Average:
+    def __init__(self, parameters):
+        self.{kept}
+        self.shadow = [p.detach().clone() for p in {held}]
+
+    def update(self):
+        for s, p in zip(self.shadow, {held}):
+            s.lerp_(p, 0.1)
+
+    def swap_in(self):
+        self.saved = [p.clone() for p in {held}]
+        for s, p in zip(self.shadow, {held}):
+            {change}
+
+    def swap_out(self):
+        for s, p in zip(self.saved, {held}):
+            p.data.copy_(s)
+
+    @contextlib.contextmanager
+    def applied(self):
+        self.swap_in()
+        yield
+        self.swap_out()
+"""
+KEPT = [
+    ("params = list(parameters)", "self.params", "p.data.copy_(s)"),
+    ("refs = [weakref.ref(p) for p in parameters]", "[ref() for ref in self.refs]", "p.copy_(s.data)"),
+    ("by_number = dict(enumerate(parameters))", "self.by_number.values()", "p.data += s - p"),
+    ("groups = [{'params': [*parameters]}]", "self.groups[0]['params']", "torch._foreach_copy_([p], [s])"),
+]
+
+
+def averaged(body: str, keeper: tuple[str, str, str] = KEPT[0], to: str = "native") -> list[str]:
+    kept, held, change = keeper
+    made = KEEPER.format(kept=kept, held=held, change=change)
+    lines = textwrap.indent(textwrap.dedent(body).strip(), " " * 4)
+    run = f"\ndef run(batches, other):\n    model = FSDP(Net())\n    average = Average(model.parameters())\n{lines}\n"
+    return levels("import weakref\n" + HEAD + made + run, Settings(to=to))
+
+
+SAVED = """
+model(batches[0]).sum().backward()
+average.update()
+with torch.no_grad():
+    model(batches[1])
+average.swap_in()
+torch.save(model.state_dict(), "averaged.pt")
+"""
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize("keeper", KEPT)
+def test_an_object_that_has_kept_the_parameters_changes_them(keeper: tuple[str, str, str], to: str) -> None:
+    assert averaged(SAVED, keeper, to) == ["manual"]
+
+
+def test_an_object_changes_them_between_a_reshard_and_the_next_forward() -> None:
+    body = SAVED.replace('torch.save(model.state_dict(), "averaged.pt")', "model(batches[1])")
+    assert averaged(body) == []
+    resharded = body.replace("average.swap_in()", "other.update(model.parameters())\naverage.swap_in()")
+    assert averaged(resharded) == ["manual"]
+    assert averaged(resharded, to="shim") == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        SAVED.replace("with torch.no_grad():\n    model(batches[1])\n", ""),
+        SAVED.replace("average.swap_in()", "average.update()"),
+        SAVED.replace("torch.save", "model(batches[0]).sum().backward()\ntorch.save"),
+        SAVED.replace("average.swap_in()", "with average.applied():\n    model(batches[1])"),
+        # What is gathered are these averages.
+        SAVED.replace("average.update()", "average.swap_in()\nmodel(batches[0])\naverage.update()"),
+        SAVED.replace("average.update()", "with average.applied():\n    model(batches[0])"),
+        SAVED.replace("average.swap_in()", "with FSDP.summon_full_params(model):\n    average.swap_in()"),
+    ],
+)
+def test_averages_that_change_nothing_gathered_are_silent(body: str) -> None:
+    assert averaged(body) == []
+
+
+def test_a_state_that_is_read_in_the_block_of_a_context() -> None:
+    saved = "with average.applied():\n    torch.save(model.state_dict(), 'averaged.pt')"
+    assert averaged(SAVED.partition("average.swap_in()")[0] + saved) == ["manual"]
