@@ -14,6 +14,7 @@ from fsdp_rules.file.nothing import Chosen, chosen
 from fsdp_rules.loop._stored_sync import pushed, stored, synchronised
 from fsdp_rules.loop._sync_blocks import NO_SYNC, SYNC_FLAG, around, count, nested, rebinds
 from fsdp_rules.loop._sync_flags import Flags
+from fsdp_rules.model.accumulation import AS_REDUCED, accumulates_wider
 from fsdp_rules.model.asked_for import asked_for
 from fsdp_rules.model.guards import is_under_ddp, is_under_hasattr
 from fsdp_rules.model.sharded import sharded
@@ -25,6 +26,7 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
+WIDER = "gradients accumulate in reduce_dtype (FSDP1: param_dtype)"
 FSDP_WORD = re.compile(r"fsdp|FullySharded", re.IGNORECASE)
 
 
@@ -51,7 +53,8 @@ class NoSync(Rule):
     gets the same flag, without which every micro-batch would gather all parameters again.
 
     Inside, FSDP2 accumulates in the dtype of the reduction, FSDP1 in the dtype of the computation: the same in fp32,
-    more precise if only the reduction is fp32.
+    more precise if only the reduction is fp32. Where a MixedPrecision of the program says that it is,
+    `fsdp_compat.no_sync` accumulates as FSDP1 does.
     """
 
     id = "FSDP202"
@@ -140,11 +143,15 @@ def train(model, batches):
                 "if it is the model, call fsdp_compat.no_sync(model) or model.set_requires_gradient_sync(...)",
             )
             return
+        # What the program itself shows is no assumption.
+        wider = held is not Certainty.NO and accumulates_wider(file) and file.settings.torch < AS_REDUCED
         assumptions = _assumptions(name, held, may_be_ddp, file)
+        if wider:
+            assumptions = [text for text in assumptions if text != WIDER]
         level = Level.REVIEW if assumptions else Level.SAFE
         # Whoever asks for the method has models without it, which may be in a wrapper of another library.
         shared = held is not Certainty.YES and is_under_hasattr(node, name, NO_SYNC, file)
-        stays = may_be_ddp or shared or file.settings.prefers_helpers
+        stays = may_be_ddp or shared or wider or file.settings.prefers_helpers
         edits = None if stays else _native(node, call, receiver, file)
         if edits is not None:
             yield _flagged(node, receiver, edits, assumptions, file)
@@ -193,7 +200,7 @@ def _assumptions(name: str, held: Certainty, may_be_ddp: bool, file: File) -> li
     if not may_be_ddp and held is not Certainty.NO and "ddp_wraps" in file.project.flags:
         found.append(f"assumes {name} is never a DDP model")
     if "mixed_precision" in file.project.flags:
-        found.append("gradients accumulate in reduce_dtype (FSDP1: param_dtype)")
+        found.append(WIDER)
     return found
 
 

@@ -554,3 +554,44 @@ def test_a_strategy_by_its_position_is_one() -> None:
     result = rewrite(kept("ShardingStrategy.SHARD_GRAD_OP", "FSDP(net, None, {})"))
     assert isinstance(result, Changed)
     assert b"model.set_reshard_after_backward(last)" in result.source
+
+
+PRECISE = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+{made}
+
+def step(net, batch, last):
+    model = FSDP(net, mixed_precision={given})
+    with model.no_sync():
+        model(batch).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "expected"),
+    [
+        ("HALF = MixedPrecision(torch.bfloat16, torch.float32)", "HALF", ["safe"]),
+        ("", "MixedPrecision(param_dtype=torch.float16, reduce_dtype=torch.bfloat16)", ["safe"]),
+        (
+            "def half():\n    return MixedPrecision(param_dtype=torch.half, reduce_dtype=torch.float)",
+            "half()",
+            ["safe"],
+        ),
+        ("HALF = MixedPrecision(torch.bfloat16, torch.bfloat16)", "HALF", ["review"]),
+        ("", "MixedPrecision(param_dtype=torch.bfloat16)", ["review"]),
+        ("import config", "MixedPrecision(config.dtype, config.reduced)", ["review"]),
+    ],
+)
+def test_what_is_seen_to_accumulate_in_a_wider_dtype(made: str, given: str, expected: list[str]) -> None:
+    source = PRECISE.format(made=made, given=given)
+    assert levels(source) == expected
+    result = rewrite(source)
+    assert (b"fsdp_compat.no_sync(" in result.source) == (expected == ["safe"])
+    assert levels(source, Settings(helpers="never")) == (["manual"] if expected == ["safe"] else expected)
+
+
+def test_a_torch_whose_helper_accumulates_in_the_wider_dtype_as_well() -> None:
+    source = PRECISE.format(made="", given="MixedPrecision(torch.bfloat16, torch.float32)")
+    assert levels(source, Settings(torch=(2, 15))) == ["review"]
