@@ -17,7 +17,7 @@ import sys
 import torch
 import torch.nn as nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, lambda_auto_wrap_policy
 from common import CPU, Block, Net, data, finish, note, start
 """
 MAIN = """
@@ -76,6 +76,34 @@ def test_functions_are_asked_what_fsdp1_asks(pool: Pool, tmp_path: Path, form: s
     policy, given = FORMS[form]
     files = tree(train=HEAD + policy + MAIN.replace("POLICY", given) + TRAINED)
     done = rewrite_tree(files, settings=Settings(to=to))  # type: ignore[arg-type]
+    assert done.manual() == []
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    after = train_tree(pool, done.files, tmp_path / "after")
+    assert list(differ(form, before, after)) == []
+
+
+#: Classes that the model is asked for: after the first unit is sharded, it would give others.
+CLASSES = {
+    "the last block's": "{type(model.blocks[-1])}",
+    "all blocks', by name": "[next(type(m) for m in model.modules() if type(m).__name__ == n) for n in ['Block']]",
+    "an attribute": "{model.blocks[1].__class__, nn.Embedding}",
+}
+UNITS = """
+    note(sum(isinstance(module, FSDP) for module in model.modules()))
+    note(sum(isinstance(block, FSDP) for block in model.blocks))
+"""
+
+
+@pytest.mark.parametrize("form", CLASSES)
+def test_classes_that_a_policy_asks_the_model_for_are_those_before_sharding(
+    pool: Pool, tmp_path: Path, form: str
+) -> None:
+    given = f"ModuleWrapPolicy({CLASSES[form]})"
+    main = MAIN.replace("    model = FSDP(Net(),", "    model = Net()\n    model = FSDP(model,").replace(
+        "POLICY", given
+    )
+    files = tree(train=HEAD + main + UNITS + TRAINED)
+    done = rewrite_tree(files)
     assert done.manual() == []
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
     after = train_tree(pool, done.files, tmp_path / "after")

@@ -15,6 +15,7 @@ from fsdp_rules.construction._plan.policy_test import (
     BY_CLASS,
     PolicyTest,
     as_function,
+    computed,
     is_assigned,
     is_below,
     parts,
@@ -207,7 +208,7 @@ def build(model):
         if test.by_size:
             plan.units = test
             plan.edits += by_size(file)
-        plan.selector, plan.selector_nodes = f"({test.template})", test.nodes
+        plan.select(f"({test.template})", test.nodes, computed(() if test.by_size else test.nodes), file)
         return True
 
     def _classes(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:
@@ -216,14 +217,11 @@ def build(model):
         if classes is not None and classes and (found is value or self._movable(value, file)):
             if found is not value:
                 plan.consume_value(value, file)
-            plan.selector_nodes = tuple(classes)
             names = ", ".join(f"{{n{position}}}" for position in range(len(classes)))
-            plan.selector = (
-                f"isinstance({{module}}, {names})" if len(classes) == 1 else f"isinstance({{module}}, ({names}))"
-            )
+            kinds = names if len(classes) == 1 else f"({names})"
+            plan.select(f"isinstance({{module}}, {kinds})", classes, computed(classes), file)
             return True
-        plan.selector_nodes = (value,)
-        plan.selector = "isinstance({module}, tuple({n0}))"
+        plan.select("isinstance({module}, tuple({n0}))", [value], computed([value]), file)
         return True
 
     def _movable(self, value: cst.BaseExpression, file: File) -> bool:

@@ -42,6 +42,27 @@ def test_known(policy: str, test: str) -> None:
     assert is_native(text) and test in text
 
 
+@pytest.mark.parametrize(
+    ("classes", "given", "test"),
+    [
+        ("{type(model.blocks[-1])}", "type(model.blocks[-1])", "isinstance(module, unit_classes) and"),
+        (
+            "[named(model, one) for one in args.names]",
+            "[named(model, one) for one in args.names]",
+            "tuple(unit_classes)",
+        ),
+        ("{Block, model.head.__class__}", "model.head.__class__", "isinstance(module, (Block, unit_classes)) and"),
+    ],
+)
+def test_classes_that_the_model_is_asked_for_are_computed_before_it_is_sharded(
+    classes: str, given: str, test: str
+) -> None:
+    text = wrapped(f"auto_wrap_policy={CLASSES.replace('{Block}', classes)}")
+    assert f"unit_classes = {given}\n    for module in" in text and test in text
+    text = wrapped("auto_wrap_policy=policy", f"policy = {CLASSES.replace('{Block}', classes)} if args.wrap else None")
+    assert f"(lambda module, unit_classes={given}: isinstance(" in text
+
+
 def test_chosen_at_run_time() -> None:
     text = wrapped("auto_wrap_policy=policy", f"policy = {CLASSES} if args.wrap else None")
     assert is_native(text) and "module is not model and policy(module):" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -128,6 +129,15 @@ class ShardPlan:
         name = file.fresh(self.call, *names)
         self.taken_out.append(f"{name} = {file.code(value)}")
         return cst.Name(name)
+
+    def select(
+        self, test: str, nodes: Iterable[cst.BaseExpression], once: Mapping[cst.CSTNode, str], file: File
+    ) -> None:
+        """Select the units by ``test`` of the ``nodes``, of which those of ``once`` are computed before all units."""
+        names = {node: file.fresh(self.call, name, f"{name}_") for node, name in once.items()}
+        self.taken_out += [f"{name} = {file.code(node)}" for node, name in names.items()]
+        self.selector = test
+        self.selector_nodes = tuple(cst.Name(names[node]) if node in names else node for node in nodes)
 
     def take(self, leaf: Leaf) -> None:
         """Note that the call needs FSDP2's form of what the definition of ``leaf`` gives."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import libcst as cst
@@ -12,7 +13,7 @@ from fsdp_rules.construction._plan.own_names import BY_SIZE, own_name
 from fsdp_rules.construction._plan.unit_arguments import only_tests
 from fsdp_rules.file.expressions import bind, calls_plainly, elements, is_partial
 from fsdp_rules.file.file import File
-from fsdp_rules.file.tree import Code
+from fsdp_rules.file.tree import Code, dotted
 from fsdp_rules.verdict.diagnosis import Build
 
 #: For each policy that is a plain test on the module: the argument that holds the test.
@@ -45,6 +46,16 @@ class PolicyTest:
     def text(self, module: str, code: Code) -> str:
         """The test of ``module``."""
         return self.template.format(module=module, **{f"n{i}": code(node) for i, node in enumerate(self.nodes)})
+
+
+def computed(nodes: Iterable[cst.BaseExpression]) -> dict[cst.CSTNode, str]:
+    """The nodes that FSDP1 computes once, each with a name: sharding gives modules other classes, and types change."""
+    found = [
+        node
+        for node in nodes
+        if not isinstance(node, cst.Lambda) and "__class__" in (dotted(node) or "__class__").split(".")
+    ]
+    return {node: f"unit_classes{'' if number == 1 else f'_{number}'}" for number, node in enumerate(found, start=1)}
 
 
 def of_others(test: str, unit: str, root: str) -> str:
@@ -157,7 +168,10 @@ def as_function(test: PolicyTest | None, model: cst.BaseExpression | None, *, ba
         if test is not None and test.template in CALLS:
             text = code(test.nodes[0])
             return text if "\n" not in text and (bare or test.template == CALLS[0]) else f"({text})"
-        text = "lambda module: " + ("False" if test is None else test.text("module", code))
+        named = computed(test.nodes if test is not None else ())
+        given = "".join(f", {name}={code(node)}" for node, name in named.items())
+        said = "False" if test is None else test.text("module", lambda node: named.get(node) or code(node))
+        text = f"lambda module{given}: {said}"
         return text if bare else f"({text})"
 
     return build
