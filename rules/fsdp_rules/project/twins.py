@@ -101,7 +101,7 @@ def _sides(source: Source) -> Sides:
         else:
             yield from (f"{starred}.{text}" for starred in aliases.starred)
 
-    shards = {node.lineno for node in walk(tree) if isinstance(node, ast.Call) and _is_fully_shard(node)}
+    shards = {node.lineno for node in walk(tree) if isinstance(node, ast.Call) and _is_fully_shard(node, aliases)}
     old: dict[str, Lines] = {}
     new: set[str] = set()
     for name, node in defined.items():
@@ -171,8 +171,10 @@ def _defined(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.Asyn
                     yield f"{node.name}.{inner.name}", inner
 
 
-def _is_fully_shard(call: ast.Call) -> bool:
-    return (text_of(call.func) or "").rpartition(".")[2] == "fully_shard"
+def _is_fully_shard(call: ast.Call, aliases: Aliases) -> bool:
+    """Whether ``call`` is of FSDP2's function, not of a method of that name that another framework's model has."""
+    root, _, rest = (text_of(call.func) or "").partition(".")
+    return (rest or root).rpartition(".")[2] == "fully_shard" and (not rest or root in aliases.names)
 
 
 def _choices(tree: ast.Module, names: Callable[..., frozenset[str]]) -> Iterator[Choice]:

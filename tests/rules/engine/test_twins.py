@@ -128,6 +128,14 @@ def test_what_is_no_choice_is_rewritten(main: str) -> None:
     assert isinstance(results["one.py"], Changed)
 
 
+@pytest.mark.parametrize("call", ["net.fully_shard(CONFIG)", "self_of(net).parts.fully_shard()"])
+def test_a_method_that_shards_a_model_of_another_framework_is_no_side(call: str) -> None:
+    other = f"def wrap_new(net):\n    return {call}\n"
+    files = {"one.py": OLD, "two.py": other, "main.py": CHOICES["two arms"]}
+    results = rewrite_tree({name: text.encode() for name, text in files.items()})
+    assert isinstance(results["one.py"], Changed)
+
+
 def test_a_wrap_that_has_no_twin_is_rewritten_beside_one() -> None:
     other = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\ndef teacher(net):\n    return FSDP(net)\n"
     files = {
