@@ -16,7 +16,7 @@ WRAPPER = "FullyShardedDataParallel"
 #: The runtime functions that shard with FSDP1's arguments.
 HELPERS = frozenset({"fsdp_compat.shard", "fsdp_compat.FSDP", f"fsdp_compat.{WRAPPER}"})
 #: What a finding about a helper says in front of its reasons.
-REASONS = re.compile(r"fsdp_compat\.shard[^:]*: (.*)")
+REASONS = re.compile(r".* FSDP1's arguments[^:]*: (.*)")
 HEADINGS = ("constructor calls", "native", "helper", "kept", "fsdp_compat imports", "FSDP1 names left")
 
 

@@ -114,14 +114,14 @@ def measure(checkout: Path, where: Path, jobs: int, once: bool = False) -> Row:
     where.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(where / checkout.name, ignore_errors=True)
     shutil.copytree(checkout, where / checkout.name, ignore=shutil.ignore_patterns(".git"), symlinks=True)
-    before = _sources(where, checkout.name)
+    before = sources(where, checkout.name)
     used = uses(before)
     start = time.monotonic()
     report = _rewrite(where, checkout.name, jobs, f"{checkout.name}.json")
     seconds = time.monotonic() - start
-    after = _sources(where, checkout.name)
+    after = sources(where, checkout.name)
     again_report = report if once else _rewrite(where, checkout.name, jobs, f"{checkout.name}.again.json")
-    twice = None if once else _sources(where, checkout.name)
+    twice = None if once else sources(where, checkout.name)
     changed = [path for path, text in after.items() if text != before.get(path)]
     return Row(
         name=checkout.name,
@@ -152,7 +152,7 @@ def _rewrite(where: Path, name: str, jobs: int, report: str) -> dict[str, Any]:
     return content
 
 
-def _sources(where: Path, name: str) -> dict[str, str]:
+def sources(where: Path, name: str) -> dict[str, str]:
     """The text of every Python file, by path; those that cannot be decoded are left out."""
     found: dict[str, str] = {}
     for path in sorted((where / name).rglob("*.py")):
