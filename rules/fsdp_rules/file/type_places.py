@@ -93,6 +93,17 @@ def other_tests(call: cst.Call, subject: str, file: File) -> Iterator[cst.Call]:
                 yield other
 
 
+def next_tests(call: cst.Call, subject: str, file: File) -> Iterator[cst.Call]:
+    """The tests of the same object by ``if``s beside that of ``call``, as functions have them that return early."""
+    branch = file.parent(call)
+    if not isinstance(branch, cst.If) or branch.test is not call:
+        return
+    for statement in file.block(branch):
+        test = statement.test if isinstance(statement, cst.If) and statement is not branch else None
+        if isinstance(test, cst.Call) and calls_plainly(test, TESTS, 2) and file.code(test.args[0].value) == subject:
+            yield test
+
+
 def _arms(arm: cst.If, file: File) -> Iterator[cst.BaseExpression]:
     first = arm
     while isinstance(outer := file.parent(first), cst.If) and outer.orelse is first:

@@ -9,9 +9,11 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.class_tests import subject_of_class
-from fsdp_rules.file.expressions import asked, brief
+from fsdp_rules.file.expressions import asked, brief, calls_plainly
 from fsdp_rules.file.file import File
+from fsdp_rules.file.type_places import TESTS, next_tests, other_tests
 from fsdp_rules.fsdp1.added_names import added_names
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.model.sharded import sharded_part, sharded_value
 from fsdp_rules.project.project import Certainty
@@ -22,6 +24,9 @@ from fsdp_rules.verdict.what_to_test import LOSSES
 
 #: What a test says where the project shards by FSDP2 already.
 BY_FSDP2 = re.compile(r"FSDPModule|FSDP_?2|fsdp_?version|fully_shard", re.IGNORECASE)
+#: FSDP2's class by all of its names.
+MODULE = re.compile(r"torch\.distributed\.(_composable\.)?fsdp\.([\w.]+\.)?FSDPModule")
+KEEP = "remove the way that calls {name} to train as before, or keep it and compare the losses"
 #: Exceptions that a missing attribute raises, by which code goes on without it.
 MISSING = frozenset({"AttributeError", "Exception", "BaseException"})
 
@@ -33,7 +38,8 @@ class NewNames(Rule):
     `set_requires_gradient_sync`, `set_is_last_backward`, `unshard`, `reshard` and others. Code that asks for one of
     them (`hasattr`, `getattr` with a default, an AttributeError that is caught) took the other way under FSDP1, and
     calls the method under FSDP2: gradients that each backward reduced are accumulated unreduced, say, with other
-    rounding. Nothing is changed. A place that is only reached after a test for FSDP2 is left alone.
+    rounding. `isinstance(model, FSDPModule)` is such a question where FSDP1 wraps the model. Nothing is changed. A
+    place that is only reached after a test for FSDP2 is left alone, and so are tests beside one for FSDP1's class.
     """
 
     id = "FSDP241"
@@ -65,7 +71,11 @@ def validate(net, batch):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """A question for a name, or a use whose failure is caught."""
-        if isinstance(node, cst.Call):
+        if isinstance(node, cst.Call) and _asks_for_class(node, file):
+            if not _is_for_fsdp2(node, file):
+                message = f"FSDP1's models are not FSDPModule, FSDP2's are: {_ways(node, 'this test', file)}"
+                yield Diagnosis(node, Level.MANUAL, message, KEEP.format(name="the code for FSDPModule"))
+        elif isinstance(node, cst.Call):
             question = asked(node)
             if question is None or question.name not in added_names():
                 return
@@ -78,6 +88,23 @@ def validate(net, batch):
             yield from _about(node, node.value, node.attr.value, file)
 
 
+def _asks_for_class(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` tests for FSDP2's class alone what may be a model that FSDP1 wraps, or a part of one."""
+    if not calls_plainly(call, TESTS, 2):
+        return False
+    subject, kinds = call.args[0].value, call.args[1].value
+    named = [kinds, *file.inside(kinds, cst.Name), *file.inside(kinds, cst.Attribute)]
+    if not any(MODULE.fullmatch(file.resolved(one) or "") for one in named):
+        return False
+    model = subject_of_class(subject) or subject
+    fact = file.project.values.at(file.path, file.span(model))
+    text = file.code(subject)
+    others = [*other_tests(call, text, file), *next_tests(call, text, file)]
+    tested = [kinds, *(other.args[1].value for other in others)]
+    of_fsdp1 = any(file.fsdp1(one) == FSDP for kind in tested for one in (kind, *file.inside(kind, cst.Name)))
+    return not of_fsdp1 and max(fact.model, fact.part) is not Certainty.NO
+
+
 def _about(node: cst.BaseExpression, subject: cst.BaseExpression, name: str, file: File) -> Iterator[Diagnosis]:
     model = subject_of_class(subject) or subject
     held = max(sharded_value(model, file), sharded_part(model, file))
@@ -88,7 +115,7 @@ def _about(node: cst.BaseExpression, subject: cst.BaseExpression, name: str, fil
         node,
         Level.MANUAL,
         f"{unsure}FSDP1's models have no {name}, FSDP2's do: {_ways(node, name, file)}",
-        f"remove the way that calls {name} to train as before, or keep it and compare the losses",
+        KEEP.format(name=name),
     )
 
 

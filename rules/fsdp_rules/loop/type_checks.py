@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.class_tests import name_test, negation, subject_of_class
-from fsdp_rules.file.expressions import calls_plainly
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
-from fsdp_rules.file.type_places import TESTS, in_annotation, is_alias, is_tested, other_tests, whole_of
+from fsdp_rules.file.type_places import in_annotation, is_alias, is_tested, next_tests, other_tests, whole_of
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.loop._class_names import compared_names
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace
@@ -169,7 +168,7 @@ def unwrapped(model: "FSDPModule"):
         call = cst.ensure_type(file.parent(parent), cst.Call)
         subject = file.code(call.args[0].value)
         others = list(other_tests(call, subject, file))
-        if any(FSDP2.search(file.code(other.args[1].value)) for other in [*others, *_next_tests(call, subject, file)]):
+        if any(FSDP2.search(file.code(other.args[1].value)) for other in [*others, *next_tests(call, subject, file)]):
             return _beside_fsdp2(node, subject, file)
         message = "a sharded module is an FSDPModule"
         level = Level.SAFE
@@ -219,17 +218,6 @@ def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnos
         f"{file.code(node)} becomes another name of FSDPModule, for which {subject} is tested as well",
         "remove the FSDP1 branch: every sharded module takes the first of the two",
     )
-
-
-def _next_tests(call: cst.Call, subject: str, file: File) -> Iterator[cst.Call]:
-    """The tests of the same object by ``if``s beside that of ``call``, as functions have them that return early."""
-    branch = file.parent(call)
-    if not isinstance(branch, cst.If) or branch.test is not call:
-        return
-    for statement in file.block(branch):
-        test = statement.test if isinstance(statement, cst.If) and statement is not branch else None
-        if isinstance(test, cst.Call) and calls_plainly(test, TESTS, 2) and file.code(test.args[0].value) == subject:
-            yield test
 
 
 def _skips(call: cst.Call, file: File) -> bool:

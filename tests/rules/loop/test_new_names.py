@@ -75,3 +75,53 @@ def test_what_asks_for_something_else_is_left_alone(body: str) -> None:
 def test_a_model_that_is_not_wrapped_yet_is_left_alone() -> None:
     body = '    if hasattr(net, "reshard"):\n        net.reshard()\n    model = FSDP(net)\n'
     assert said(f"{HEAD}def train(net):\n{body}") == []
+
+
+CLASS_TEST = """
+import torch
+import torch.distributed.fsdp
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def scaled(model, loss):
+    {body}
+
+def step(net, batch):
+    model = {wrap}
+    scaled(model, model(batch).sum()).backward()
+    return model
+"""
+
+
+def of_class(body: str, wrap: str = "FSDP(net)", to: str = "native") -> list[str]:
+    source = CLASS_TEST.format(body=body, wrap=wrap)
+    return [found.level.value for found in findings(source, Settings(to=to)) if found.rule == "FSDP241"]
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return loss / 2 if isinstance(model, FSDPModule) else loss",
+        "if not isinstance(model, (torch.distributed.fsdp.FSDPModule, str)):\n        return loss\n    return loss / 2",
+        "is_new = issubclass(type(model), FSDPModule)\n    return loss / 2 if is_new else loss",
+        "for p in model.modules():\n        if isinstance(p, FSDPModule):\n            loss /= 2\n    return loss",
+    ],
+)
+def test_a_test_for_the_class_of_fsdp2_of_a_model_that_fsdp1_wraps(body: str, to: str) -> None:
+    assert of_class(body, to=to) == ["manual"]
+    # What is FSDP2's already is so before and after.
+    assert of_class(body, "fully_shard(net)", to) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return loss / 2 if isinstance(model, (FSDP, FSDPModule)) else loss",
+        "return loss / 2 if isinstance(model, FSDP) or isinstance(model, FSDPModule) else loss",
+        "if isinstance(model, FSDP):\n        return loss\n    if isinstance(model, FSDPModule):\n        return loss",
+        "return loss / 2 if isinstance(loss, FSDPModule) else loss",
+    ],
+)
+def test_a_test_for_both_classes_is_no_question_of_fsdp2(body: str) -> None:
+    assert of_class(body) == []
