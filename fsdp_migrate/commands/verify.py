@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from fsdp_migrate.commands.options import Named, complete_files, writable
-
-if TYPE_CHECKING:
-    from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.commands.options import Named, complete_files
+from fsdp_migrate.commands.verdicts import report_file, show, show_bisection
 
 _HELP = """Prove on your own training run that the migrated code trains the same, bit for bit.
 
@@ -29,11 +26,16 @@ only the environment brings in: nothing of the program changes, and torch is nee
     fsdp-migrate verify --before-dir OLD --after-dir NEW -- CMD
   a commit against the working tree:
     fsdp-migrate verify --before-ref v1.2 -- CMD
+  where they differ, find the edits that make it so, and write their other form:
+    fsdp-migrate verify --bisect [--apply] -- CMD
   a run that resumes from what the old code saved:
     fsdp-migrate verify --resume 3 -- torchrun ... train.py
   only record, with any launcher, and only compare:
     fsdp-migrate verify record OUT -- CMD
     fsdp-migrate verify compare OUT1 OUT2
+
+--bisect runs the rewrite again with some edits in their other form (a helper of fsdp_compat, or the FSDP1 code on
+fsdp_compat) and halves them until the smallest set is left, in at most 2 log2(edits) + 4 runs.
 
 The program stops after --steps optimizer steps. Recorded are each rank's data, losses and norms, and each parameter's
 gradient, weight and optimizer state, as digests that do not depend on the sharding.
@@ -44,8 +46,6 @@ Exit code:
   1  different
   2  it could not be run or compared
 """
-
-_REPORTS = (".html", ".json", ".md")
 
 
 class _Group(click.Group):
@@ -118,6 +118,10 @@ def verify() -> None:
     metavar="STEP",
     help="Stop the run before after STEP, when it has saved, and let the run after go on from that.",
 )
+@click.option("--bisect", is_flag=True, help="Where the two differ, or after fails, find the edits that make it so.")
+@click.option(
+    "--apply", is_flag=True, help="With --bisect: write the rewrite with the form that is equal; verify again."
+)
 @click.option("--save-with", metavar="CMD", help="How to start the run that saves, where it is another command.")
 @click.option("--resume-with", metavar="CMD", help="How to start the run that resumes, where it is another command.")
 @_recording_options
@@ -136,6 +140,8 @@ def run(
     tolerance: float | None,
     feed: bool,
     resume: int | None,
+    bisect: bool,
+    apply: bool,
     save_with: str | None,
     resume_with: str | None,
     steps: int,
@@ -151,7 +157,7 @@ def run(
     from fsdp_migrate.verify.runs.launch import CannotRun
     from fsdp_migrate.verify.runs.sides import Recorded, Wanted
 
-    files = [_report_file(name) for name in report]
+    files = [report_file(name) for name in report]
     if (before is None) != (after is None) or (before_dir is None) != (after_dir is None):
         raise click.UsageError("--before and --after, and --before-dir and --after-dir, come in pairs")
     if before is None and not command:
@@ -160,6 +166,8 @@ def run(
         raise click.UsageError("give the command once: after --, or as --before and --after")
     if resume is None and (save_with is not None or resume_with is not None):
         raise click.UsageError("--save-with and --resume-with go with --resume, which says after which step")
+    if apply > bisect or (bisect and (before or before_dir or resume or feed or to == "shim")):
+        raise click.UsageError("--bisect is for a commit and what rewrite makes of it, and --apply needs --bisect")
     commands = tuple(tuple(shlex.split(c)) for c in (before, after) if c is not None) or (command, command)
     if resume_with is not None:
         commands = (commands[0], tuple(shlex.split(resume_with)))
@@ -170,6 +178,8 @@ def run(
     )  # fmt: skip
     with shown() as progress:
         try:
+            if bisect:
+                return show_bisection(wanted, progress, files, apply)
             if resume is None:
                 verdict = verify(wanted, progress)
             else:
@@ -177,7 +187,7 @@ def run(
                 verdict = run_resumed(wanted, resume, saving, progress)
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
-    _show(verdict, files)
+    show(verdict, files)
     return verdict.exit_code
 
 
@@ -248,38 +258,11 @@ def compare(before: Path, after: Path, again: Path | None, report: tuple[str, ..
     from fsdp_migrate.verify.recording.recording import BadRecording
     from fsdp_migrate.verify.runs.launch import CannotRun
 
-    files = [_report_file(name) for name in report]
+    files = [report_file(name) for name in report]
     try:
         repeated = read(again) if again is not None else None
         verdict = verdict_of(read(before), read(after), repeated, tolerance)
     except (BadRecording, CannotRun) as error:
         raise click.ClickException(str(error)) from error
-    _show(verdict, files)
+    show(verdict, files)
     return verdict.exit_code
-
-
-def _report_file(name: str) -> Path:
-    file = Path(name)
-    if file.suffix not in _REPORTS:
-        raise click.UsageError(f"--report {name}: the name must end in {', '.join(_REPORTS[:-1])} or {_REPORTS[-1]}")
-    return writable(name, "--report")
-
-
-def _show(verdict: Verdict, files: list[Path]) -> None:
-    from fsdp_migrate.tree import writing
-    from fsdp_migrate.verify.report import render, verdict_text
-
-    for file in files:
-        try:
-            writing.answer(file, render(file.suffix, verdict).encode("utf-8", errors="backslashreplace"))
-        except OSError as error:
-            raise click.ClickException(f"could not write {file}: {error.strerror or error}") from error
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        from fsdp_migrate.verify.report import verdict_terminal
-
-        verdict_terminal.show(verdict, Console())
-        return
-    for line in verdict_text.lines(verdict):
-        click.echo(line)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdp_migrate.commands.options import complete_files, rule_settings, writable
+from fsdp_migrate.commands.verdicts import echo
 
 if TYPE_CHECKING:
     from fsdp_migrate.migration.journal import Desk
@@ -18,8 +19,9 @@ _HELP = """Move a working FSDP1 training to FSDP2, and prove on your own run tha
 
 COMMAND is how you start a few steps of training, torchrun included. In copies of the repository's files it is run under
 FSDP1 to see what the code alone does not say (trace), then the files are rewritten by that (rewrite --trace), then
-both versions are run and every value of every step is compared (verify). One page at the end says what moved, what is
-equal, what it costs, what is left to do by hand, and what never ran.
+both versions are run and every value of every step is compared (verify). Where they differ, or the second fails, the
+edits that make it so are searched for (verify --bisect): if their other form is equal, that is written and verified.
+One page at the end says what moved, what is equal, what it costs, what is left to do by hand, and what never ran.
 
 \b
   fsdp-migrate migrate -- torchrun --nproc-per-node 2 train.py
@@ -81,7 +83,7 @@ def migrate(
             options = Options(command, to, steps, link, timeout, source.inside.as_posix())
             journal = begin(desk, Journal(options), allow_dirty)
         with shown() as progress:
-            moved = go_on(desk, journal, _settings(journal.options.to), progress)
+            moved = go_on(desk, journal, _settings(journal.options.to), progress, echo)
     except (CannotRun, BadRecording, BadTrace) as error:
         raise click.ClickException(f"{error}\n{_NEXT}") from error
     except (GitError, NoJournal, NoRun, ChangedSince) as error:

@@ -11,10 +11,14 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.tree import writing
 from fsdp_migrate.tree.git import metadata
 from fsdp_migrate.tree.undoing import NoRun, Runs
+
+if TYPE_CHECKING:
+    from fsdp_migrate.verify.bisect.bisecting import Versions
 
 _VERSION = 2
 
@@ -96,6 +100,19 @@ class Desk:
         self.write(journal)
         for path, (before, after) in kept.items():
             writing.replace(path, after, expected=before)
+        return journal
+
+    def put_form(self, journal: Journal, files: Mapping[str, Versions]) -> Journal:
+        """Write the files of a rewrite with some edits in their other form, in place of those that were written.
+
+        What the files held before the migration is kept as before. Raises :class:`OSError`.
+        """
+        command = shlex.join(["fsdp-migrate", "migrate", "--", *journal.options.command])
+        kept = {self.root / path: (one.before, one.other) for path, one in files.items()}
+        journal = replace(journal, run=self._runs.keep(kept, command))
+        self.write(journal)
+        for path, one in files.items():
+            writing.replace(self.root / path, one.other, expected=one.native)
         return journal
 
     def put_back(self, journal: Journal) -> list[str]:

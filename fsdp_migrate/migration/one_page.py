@@ -9,7 +9,7 @@ from fsdp_migrate.migration.stages import Moved
 from fsdp_migrate.report.rewrite.run_coverage import by_trace
 from fsdp_migrate.report.summary import count
 from fsdp_migrate.trace import seen_in_words
-from fsdp_migrate.verify.report import verdict_text
+from fsdp_migrate.verify.report import bisect_text, verdict_text
 from fsdp_rules.verdict.finding import Finding, Level
 
 
@@ -19,6 +19,8 @@ def sections(moved: Moved) -> Iterator[tuple[str, list[str]]]:
     yield "What the run showed", list(seen_in_words.lines(moved.trace))
     yield "What moved", [f"{file.path}: {count(_moves(file.findings), 'change')}" for file in result.changed]
     yield "What is equal, and what it costs", list(verdict_text.lines(moved.verdict))
+    if moved.bisection is not None and moved.bisection.found.search is not None:
+        yield "What made the rewrite differ", list(bisect_text.lines(moved.bisection))
     manual = [_told(finding) for finding in result.of_level(Level.MANUAL)]
     yield "Left to do by hand", manual or ["nothing"]
     review = [_told(finding) for finding in result.of_level(Level.REVIEW)]

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from fsdp_migrate.trace.evidence import Evidence
 from fsdp_migrate.trace.record import Trace, dumped, load
 from fsdp_migrate.trace.recorded import traced
 from fsdp_migrate.tree import git, writing
+from fsdp_migrate.verify.bisect.bisecting import Bisection, bisect
 from fsdp_migrate.verify.comparison import verify
+from fsdp_migrate.verify.report import bisect_text
 from fsdp_migrate.verify.runs import trees
 from fsdp_migrate.verify.runs.launch import CannotRun
 from fsdp_migrate.verify.runs.sides import Recorded, Wanted
@@ -32,16 +35,22 @@ if TYPE_CHECKING:
 
 #: The settings of a rewrite of the tree at a path.
 SettingsOf = Callable[[Path], "Settings"]
+#: Gets a line that is worth showing while work goes on.
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Moved:
-    """All that a migration came to: what the run showed, what was rewritten, and whether both runs are equal."""
+    """All that a migration came to: what the run showed, what was rewritten, and whether both runs are equal.
+
+    ``bisection``: what makes the rewrite as it is differ, where that was looked for.
+    """
 
     trace: Trace
     result: RunResult
     verdict: Verdict
     journal: Journal
+    bisection: Bisection | None = None
 
 
 def begin(desk: Desk, journal: Journal, allow_dirty: bool) -> Journal:
@@ -53,8 +62,11 @@ def begin(desk: Desk, journal: Journal, allow_dirty: bool) -> Journal:
     return journal
 
 
-def go_on(desk: Desk, journal: Journal, settings_of: SettingsOf, progress: Progress) -> Moved:
-    """Do what is left. Raises :class:`CannotRun` where a program fails; what is done by then is kept."""
+def go_on(desk: Desk, journal: Journal, settings_of: SettingsOf, progress: Progress, say: Say) -> Moved:
+    """Do what is left; ``say`` gets a line for each run of a search for what makes the two differ.
+
+    Raises :class:`CannotRun` where a program fails; what is done by then is kept.
+    """
     if journal.stage == "checked":
         journal = _timed(desk, journal, "traced", lambda: _trace(desk, journal, progress))
     trace = load(desk.trace)
@@ -62,11 +74,28 @@ def go_on(desk: Desk, journal: Journal, settings_of: SettingsOf, progress: Progr
     if journal.stage == "traced":
         journal = _write(desk, journal, result)
     began = time.monotonic()
-    verdict = _verify(desk, journal, progress)
+    bisection = None
+    if journal.options.to == "native" and _is_as_written(desk, result):
+        request = partial(_request, settings_of=settings_of, trace=trace)
+        bisection = bisect(_wanted(journal), request, bisect_text.watch(say), progress)
+        if bisection.found.edits:
+            say(f"writing the other form of {bisect_text.places(bisection.found.edits)}, to be verified again")
+            journal = desk.put_form(journal, bisection.files)
+    verdict = _verdict(desk, journal, bisection, progress)
     seconds = {**journal.seconds, "verified": time.monotonic() - began}
     journal = replace(journal, stage="verified", seconds=seconds)
     desk.write(journal)
-    return Moved(trace, result, verdict, journal)
+    return Moved(trace, result, verdict, journal, bisection)
+
+
+def _verdict(desk: Desk, journal: Journal, bisection: Bisection | None, progress: Progress) -> Verdict:
+    """What the search has seen of the tree as it is now; where it has written another form, that is run."""
+    if bisection is None or bisection.found.edits:
+        return verify(replace(_wanted(journal), after_ref=git.snapshot(desk.root)), progress)
+    native = bisection.found.native.verdict
+    if native is None:
+        raise CannotRun("\n".join(bisect_text.lines(bisection)))
+    return replace(native, notes=(*native.notes, *bisection.notes))
 
 
 def _timed(desk: Desk, journal: Journal, stage: str, work: Callable[[], None]) -> Journal:
@@ -97,9 +126,21 @@ def _rewritten(desk: Desk, journal: Journal, trace: Trace, settings_of: Settings
     with tempfile.TemporaryDirectory(prefix="fsdp-migrate-") as work:
         copy = Path(work).resolve() / "tree"
         trees.export(desk.root, journal.before, copy)
-        asked = Request((str(copy),), settings_of(copy), diff=True, observe=Evidence(trace))
-        result = run.rewrite(asked, RulesEngine(), NoProgress())
+        result = run.rewrite(_request(copy, settings_of, trace), RulesEngine(), NoProgress())
         return _from(copy, result)
+
+
+def _request(tree: Path, settings_of: SettingsOf, trace: Trace) -> Request:
+    return Request((str(tree),), settings_of(tree), diff=True, observe=Evidence(trace))
+
+
+def _is_as_written(desk: Desk, result: RunResult) -> bool:
+    """Whether the tree has the rewrite as it was made, so that other forms of its edits can be tried."""
+    return all(
+        (desk.root / one.path).is_file() and (desk.root / one.path).read_bytes() == one.result.source
+        for one in result.changed
+        if isinstance(one.result, Changed)
+    )
 
 
 def _from(copy: Path, result: RunResult) -> RunResult:
@@ -130,11 +171,9 @@ def _write(desk: Desk, journal: Journal, result: RunResult) -> Journal:
     return journal
 
 
-def _verify(desk: Desk, journal: Journal, progress: Progress) -> Verdict:
+def _wanted(journal: Journal) -> Wanted:
     options = journal.options
-    after = git.snapshot(desk.root)
-    wanted = Wanted(
+    return Wanted(
         options.command, options.command, Recorded(options.steps, 0, None), to=options.to,
-        before_ref=journal.before, after_ref=after, link=options.link, timeout=options.timeout,
+        before_ref=journal.before, link=options.link, timeout=options.timeout,
     )  # fmt: skip
-    return verify(wanted, progress)

@@ -45,6 +45,8 @@ def as_json(finding: Finding) -> dict[str, object]:
     known = dataclasses.asdict(finding)
     if finding.ran is None:
         del known["ran"]
+    if not finding.edit:
+        del known["edit"]
     return {
         **known,
         "column": finding.column + 1,

@@ -15,11 +15,13 @@ from fsdp_migrate.verify.compare.noise import Rounding, measured, rounding_of, t
 from fsdp_migrate.verify.compare.traps import trap, wrong_origin
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.runs.launch import CannotRun
-from fsdp_migrate.verify.runs.sides import Runner, Wanted, sides, workspace
+from fsdp_migrate.verify.runs.sides import Runner, Side, Wanted, sides, workspace
 from fsdp_migrate.verify.verdict import Verdict, judge, with_rounding
 from fsdp_migrate.verify.written import compare
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fsdp_migrate.verify.report.runs_progress import Progress
 
 
@@ -31,40 +33,73 @@ def verify(wanted: Wanted, progress: Progress) -> Verdict:
     """Run both sides and compare them. Raises :class:`CannotRun` and ``BadRecording`` with the reason."""
     with workspace(wanted.keep) as work:
         before, after, notes = sides(wanted, work)
-        runner = Runner(wanted, work, progress, time.time())
-        first = runner.record("before", before)
-        again = runner.record("before-again", before) if wanted.repeat else None
+        baseline = Baseline(wanted, work, before, progress)
         try:
-            second = runner.record("after", after)
+            verdict = baseline.against(after, "after")
         except CannotRun as error:
             # What was left to do by hand is the first thing to look at.
             raise CannotRun("\n".join((str(error), *(f"note: {note}" for note in notes)))) from error
-        for side, recording, name in ((before, first, "before"), (after, second, "after")):
-            problem = wrong_origin(recording, side.origin, name) if side.origin is not None else None
-            if problem:
-                raise CannotRun(problem)
-        verdict = verdict_of(first, second, again, wanted.tolerance)
-        if _asks_for_modules(wanted, verdict):
+        return replace(verdict, notes=(*verdict.notes, *notes))
+
+
+class Baseline:
+    """The run before, made once, or twice to measure noise, against which runs after are compared."""
+
+    def __init__(self, wanted: Wanted, work: Path, side: Side, progress: Progress) -> None:
+        self._wanted, self._work, self._side = wanted, work, side
+        self.runner = Runner(wanted, work, progress, time.time())
+        self._first = self.runner.record("before", side)
+        self._again = self.runner.record("before-again", side) if wanted.repeat else None
+        _refuse_strange(self._first, side, "before")
+
+    def does_repeat(self) -> bool:
+        """Whether its two runs were the same, as far as that is known."""
+        if self._again is None or trap(self._first, self._again) is not None:
+            return True
+        return judge(self._first, self._again).first is None
+
+    def against(self, after: Side, name: str, closely: bool = True) -> Verdict:
+        """The verdict about a run of ``after``. Raises :class:`CannotRun` and ``BadRecording``.
+
+        ``closely``: where gradients differ first and no cause is known, both runs are made again with all modules.
+        """
+        wanted, first, runner = self._wanted, self._first, self.runner
+        second = runner.record(name, after)
+        _refuse_strange(second, after, "after")
+        verdict = verdict_of(first, second, self._again, wanted.tolerance)
+        if closely and _asks_for_modules(wanted, verdict):
             assert verdict.first is not None
-            runner.deep = verdict.first.step + 1
-            pair = runner.record("before-deep", before), runner.record("after-deep", after)
+            usual, runner.deep = runner.deep, verdict.first.step + 1
+            pair = runner.record("before-deep", self._side), runner.record(f"{name}-deep", after)
+            runner.deep = usual
             with contextlib.suppress(CannotRun):
-                verdict, (first, second) = verdict_of(*pair, again), pair
+                verdict, (first, second) = verdict_of(*pair, self._again), pair
         if verdict.first is not None and verdict.cause is not None and verdict.cause.is_rounding and wanted.repeat:
             rounding = rounding_of(verdict.comparison, verdict.first)
-            rounded = runner.record("before-rounded", before, rounding)
-            cause, verdict = verdict.cause, verdict_of(first, second, again, wanted.tolerance, rounded, rounding)
+            rounded = runner.record(f"before-rounded-{name}", self._side, rounding)
+            cause, verdict = verdict.cause, verdict_of(first, second, self._again, wanted.tolerance, rounded, rounding)
             verdict = with_rounding(verdict, cause)
-        if wanted.recorded.feed and verdict.first is not None:
-            fed = runner.record("after-fed", after, feed=work / "before")
+        if wanted.recorded.feed and closely and verdict.first is not None:
+            fed = runner.record(f"{name}-fed", after, feed=self._work / "before")
             verdict = replace(verdict, alone=alone(Comparison(first, fed)))
-        if before.fresh is not None and after.fresh is not None:
-            try:
-                written = compare(runner.tree("before"), runner.tree("after"), before.fresh)
-                verdict = replace(verdict, written=written)
-            except ModuleNotFoundError as error:
-                notes.append(f"checkpoints that the runs wrote were not compared: {error.name} is not installed")
-        return replace(verdict, notes=(*verdict.notes, *notes))
+        return self._with_written(verdict, after, name)
+
+    def _with_written(self, verdict: Verdict, after: Side, name: str) -> Verdict:
+        """The same, with what the checkpoints say that both runs wrote into their copies."""
+        if self._side.fresh is None or after.fresh is None:
+            return verdict
+        try:
+            written = compare(self.runner.tree("before"), self.runner.tree(name), self._side.fresh)
+        except ModuleNotFoundError as error:
+            note = f"checkpoints that the runs wrote were not compared: {error.name} is not installed"
+            return replace(verdict, notes=(*verdict.notes, note))
+        return replace(verdict, written=written)
+
+
+def _refuse_strange(recording: Recording, side: Side, name: str) -> None:
+    problem = wrong_origin(recording, side.origin, name) if side.origin is not None else None
+    if problem:
+        raise CannotRun(problem)
 
 
 def _asks_for_modules(wanted: Wanted, verdict: Verdict) -> bool:

@@ -23,7 +23,8 @@ class Settings:
     ``line_length``: the longest line that the project allows, None where it is silent.
     ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
     ``older_verl``: the tree has verl's own code, which knows no fsdp2. ``looks_up_strategies``: its Python looks up
-    members of ShardingStrategy by names that it is given.
+    members of ShardingStrategy by names that it is given. ``other``: the edits, as findings name them, that are made in
+    their other form, by a helper or not at all; None where edits need no names.
     """
 
     to: str = "native"
@@ -39,6 +40,7 @@ class Settings:
     shards_natively: bool = False
     older_verl: bool = False
     looks_up_strategies: bool = False
+    other: frozenset[str] | None = None
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""

@@ -122,7 +122,7 @@ class AccumulatedIn(Cause):
             [u for model in side.models for u in model.units] for side in (comparison.before, comparison.after)
         )
         pairs = {(unit["param dtype"], unit["reduce dtype"]) for unit in units if unit["kind"] == "fsdp1"}
-        computed, reduced = next(((one, two) for one, two in sorted(pairs) if one != two), ("", ""))
+        computed, reduced = min(((one, two) for one, two in pairs if one and two and one != two), default=("", ""))
         if not computed or any(unit["kind"] == "fsdp1" for unit in others):
             return None
         rank = steps_of(comparison, first)[0].ranks[0]

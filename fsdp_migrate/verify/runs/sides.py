@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from fsdp_migrate.verify.runs.launch import CannotRun, Run, run
 
 if TYPE_CHECKING:
     from fsdp_migrate.verify.report.runs_progress import Progress
+
+UNCOMMITTED = "the repository has uncommitted changes, which are not in the comparison"
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,13 @@ class Side:
 class Runner:
     """Starts runs, one after the other, each with its own recording, log and, where there is one, copy.
 
-    ``deep``: of how many steps the next runs record all modules.
+    ``deep``: of how many steps the next runs record all modules. ``timeout``: how long each of them may take.
     """
 
     def __init__(self, wanted: Wanted, work: Path, progress: Progress, since: float) -> None:
         self._wanted, self._work, self._progress, self._since = wanted, work, progress, since
         self.deep = wanted.recorded.deep
+        self.timeout = wanted.timeout
 
     def record(
         self,
@@ -106,7 +109,7 @@ class Runner:
         )  # fmt: skip
         log = self._work / f"{name}.log"
         watch = self._progress.begin(name, orders.steps)
-        run(Run(name, side.command, tree, log, orders, remap), self._wanted.timeout, watch)
+        run(Run(name, side.command, tree, log, orders, remap), self.timeout, watch)
         if not out.is_dir():
             raise CannotRun(
                 f"the run {name} ended without an optimizer step that could be recorded: it does not train, or its "
@@ -143,13 +146,9 @@ def sides(wanted: Wanted, work: Path) -> tuple[Side, Side, list[str]]:
         before = Side(wanted.before, old, Origin(old, (new,)))
         return before, Side(wanted.after, new, Origin(new, (old,))), []
     source = trees.source(Path.cwd())
-    pristine = work / "source-before"
     notes: list[str] = []
-    trees.export(source.root, wanted.before_ref or "HEAD", pristine)
-    trees.link(source.root, pristine, wanted.link)
-    others = (source.root,)
-    commands = [trees.command(words, Path.cwd(), pristine / source.inside) for words in (wanted.before, wanted.after)]
-    before = Side(commands[0], pristine, Origin(work, others), source.inside, (source.root, pristine), fresh=pristine)
+    before = committed(wanted, work, source)
+    pristine = before.directory
     if wanted.after_ref is not None:
         later = work / "source-after"
         trees.export(source.root, wanted.after_ref, later)
@@ -162,10 +161,26 @@ def sides(wanted: Wanted, work: Path) -> tuple[Side, Side, list[str]]:
     trees.copy(pristine, migrated)
     done = trees.rewrite(migrated, wanted.to)
     if trees.has_uncommitted(source.root):
-        notes.append("the repository has uncommitted changes, which are not in the comparison")
+        notes.append(UNCOMMITTED)
     notes += [f"left to do by hand: {place}" for place in done.left]
-    changed = tuple(work / "tree-after" / file.relative_to(migrated) for file in done.changed)
-    after = Side(
-        commands[1], migrated, Origin(work, others, changed), source.inside, (source.root, migrated), fresh=migrated
-    )
-    return before, after, notes
+    return before, migrated_side(wanted, before, "after", [file.relative_to(migrated) for file in done.changed]), notes
+
+
+def committed(wanted: Wanted, work: Path, source: trees.Source) -> Side:
+    """The side before where it is a commit: HEAD, if no other was named."""
+    pristine = work / "source-before"
+    trees.export(source.root, wanted.before_ref or "HEAD", pristine)
+    trees.link(source.root, pristine, wanted.link)
+    command = trees.command(wanted.before, Path.cwd(), pristine / source.inside)
+    origin = Origin(work, (source.root,))
+    return Side(command, pristine, origin, source.inside, (source.root, pristine), fresh=pristine)
+
+
+def migrated_side(wanted: Wanted, before: Side, name: str, changed: Iterable[Path]) -> Side:
+    """The run ``name`` of what a rewrite has made of ``before`` in the folder ``source-NAME`` beside it."""
+    assert before.origin is not None and before.remap is not None
+    work = before.directory.parent
+    tree = work / f"source-{name}"
+    command = trees.command(wanted.after, Path.cwd(), before.directory / before.inside)
+    origin = replace(before.origin, changed=tuple(work / f"tree-{name}" / file for file in changed))
+    return replace(before, command=command, directory=tree, origin=origin, remap=(before.remap[0], tree), fresh=tree)

@@ -7,9 +7,15 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.tree.git import repository
 from fsdp_migrate.verify.runs.launch import CannotRun
+
+if TYPE_CHECKING:
+    from fsdp_migrate.pipeline.request import Request
+
+NOTHING = "rewrite changes nothing here: name a commit with FSDP1 code by fsdp-migrate verify --before-ref REF"
 
 
 @dataclass(frozen=True)
@@ -99,17 +105,12 @@ class Rewritten:
     left: tuple[str, ...]
 
 
-def rewrite(tree: Path, to: str) -> Rewritten:
-    """Rewrite a copy in place. Raises :class:`CannotRun` where there is nothing to rewrite."""
-    from fsdp_migrate.pipeline import run
-    from fsdp_migrate.pipeline.engine import RulesEngine
+def asked(tree: Path, to: str) -> Request:
+    """The rewrite of a copy in place, with the settings of its project."""
     from fsdp_migrate.pipeline.request import Request
-    from fsdp_migrate.report.progress import NoProgress
     from fsdp_migrate.tree import settings
     from fsdp_migrate.tree.torch_release import least_torch, newest_releases
     from fsdp_rules.settings import Settings
-    from fsdp_rules.verdict.finding import Level
-    from fsdp_rules.verdict.result import Changed
 
     defaults = settings.load(tree)
     release = defaults.torch or least_torch(tree)
@@ -122,16 +123,23 @@ def rewrite(tree: Path, to: str) -> Rewritten:
         ignore=settings.split_names(defaults.ignore or ()),
         **newest_releases(tree),
     )
-    result = run.rewrite(
-        Request((str(tree),), wanted, False, None, True, selection=defaults.files), RulesEngine(), NoProgress()
-    )
+    return Request((str(tree),), wanted, False, None, True, selection=defaults.files)
+
+
+def rewrite(tree: Path, to: str) -> Rewritten:
+    """Rewrite a copy in place. Raises :class:`CannotRun` where there is nothing to rewrite."""
+    from fsdp_migrate.pipeline import run
+    from fsdp_migrate.pipeline.engine import RulesEngine
+    from fsdp_migrate.report.progress import NoProgress
+    from fsdp_rules.verdict.finding import Level
+    from fsdp_rules.verdict.result import Changed
+
+    result = run.rewrite(asked(tree, to), RulesEngine(), NoProgress())
     for path, reason in result.errors:
         raise CannotRun(f"{path} could not be rewritten: {reason}")
     changed = tuple(file.real for file in result.changed if isinstance(file.result, Changed))
     if not changed:
-        raise CannotRun(
-            "rewrite changes nothing here: name a commit with FSDP1 code by fsdp-migrate verify --before-ref REF"
-        )
+        raise CannotRun(NOTHING)
     left = tuple(
         f"{os.path.relpath(f.path, tree)}:{f.line} {f.rule} {f.message}"
         for f in result.findings

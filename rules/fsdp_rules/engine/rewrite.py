@@ -19,6 +19,7 @@ from fsdp_rules.engine.inserted import is_made
 from fsdp_rules.engine.kept_code import UNCHANGED, left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.odd_names import odd_name
+from fsdp_rules.engine.other_forms import Visit, in_chosen_forms
 from fsdp_rules.engine.registry import all_rules, in_charge, speaker
 from fsdp_rules.engine.released import released_by
 from fsdp_rules.engine.relevance import is_relevant
@@ -235,15 +236,11 @@ def _diagnose(file: File) -> Said:
     found: Said = []
     # What a rule says in the name of others is about its own edit: silenced there, it has nothing to say for them.
     unheard: set[int] = set()
-    for rule in all_rules():
-        if shim and not rule.shim:
-            continue
-        for kind in rule.visits:
-            for node in file.nodes(kind):
-                for said in rule.visit(node, file):
-                    found.append((speaker(said.rule) if said.rule else rule, said))
-                    if said.rule and _is_silenced(rule, node, file):
-                        unheard.add(id(said))
+    for visit in in_chosen_forms(file, _visits):
+        for said in visit.said:
+            found.append((speaker(said.rule) if said.rule else visit.rule, said))
+            if said.rule and _is_silenced(visit.rule, visit.node, file):
+                unheard.add(id(said))
     if not shim:
         found += unclaimed(file, [diagnosis for _, diagnosis in found])
     heard = [
@@ -252,6 +249,18 @@ def _diagnose(file: File) -> Said:
         if not _is_silenced(rule, diagnosis.node, file) and id(diagnosis) not in unheard
     ]
     return heard if shim else said_once(heard, file)
+
+
+def _visits(file: File) -> list[Visit]:
+    shim = file.settings.to == "shim"
+    return [
+        Visit(rule, node, said)
+        for rule in all_rules()
+        if rule.shim or not shim
+        for kind in rule.visits
+        for node in file.nodes(kind)
+        if (said := tuple(rule.visit(node, file)))
+    ]
 
 
 def _is_left(diagnosis: Diagnosis) -> bool:
@@ -278,5 +287,6 @@ def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
         advice=diagnosis.advice,
         statement=start,
         wrapped=wrapped_in(diagnosis.node, file) if rule.names_the_wrap else "",
+        edit=diagnosis.edit if diagnosis.level in (Level.SAFE, Level.REVIEW) else "",
         ran=None if file.observed is None else not file.observed.lines.keys().isdisjoint((span.line, start)),
     )

@@ -83,7 +83,8 @@ class Diagnosis:
     that no verdict accounts for is reported by the engine. ``consumes`` are assignments (statement, name) that go if
     the output no longer reads the name. ``rule`` is the id of the rule that speaks, where it is not the visiting one.
     ``takes`` are the values that the edits need in FSDP2's form, which other definitions give, ``gives`` the
-    definitions that the edits bring into that form.
+    definitions that the edits bring into that form. ``edit`` is the name of the edits that belong together, where
+    other forms are asked for.
     """
 
     node: cst.CSTNode
@@ -96,6 +97,7 @@ class Diagnosis:
     rule: str = ""
     takes: tuple[Taken, ...] = ()
     gives: tuple[Slot, ...] = ()
+    edit: str = ""
 
 
 def remove(statement: cst.CSTNode) -> ReplaceStatement:

@@ -28,7 +28,8 @@ class Finding:
 
     ``statement`` is the first line of the statement around the place, 0 where there is none. ``wrapped`` says where
     the model that the finding is about is wrapped: ``line 12`` of the same file, or ``net.py:12``.
-    ``ran``: whether its line ran in a traced run, None where there is no trace of its file.
+    ``ran``: whether its line ran in a traced run, None where there is no trace of its file. ``edit`` names the edits
+    that it is about, the same for all findings about them, where other forms are asked for.
     """
 
     rule: str
@@ -44,6 +45,7 @@ class Finding:
     statement: int = 0
     wrapped: str = ""
     ran: bool | None = None
+    edit: str = ""
 
     @property
     def wrap(self) -> tuple[str, int] | None:
