@@ -14,8 +14,12 @@ from fsdp_rules.project.lookup import Lookup
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.steps import Step
 
-#: Functions that look at the parameters of a model that they are given, by what people call them.
-LOOKS = re.compile(r"ema|averag|optim|teacher|update|hash|checksum|freeze|param|norm|sync|copy|count", re.IGNORECASE)
+#: Functions that look at the parameters of a model that they are given, by what people call them. What switches the
+#: synchronisation of gradients off, as `no_backward_sync(model)`, looks at none.
+LOOKS = re.compile(
+    r"ema|averag|optim|teacher|update|hash|checksum|freeze|param|norm|copy|count|(?<!no_)(?<!no_backward_)sync",
+    re.IGNORECASE,
+)
 #: Functions and methods that run a model without a backward, by what people call them.
 EVALUATES = re.compile(r"(^|_)(eval\w*|valid\w*|test|tests|infer\w*|predict\w*|sample|generate|rollout|forward)(_|$)")
 GROUPS = re.compile(r"group|param|trainable|weights", re.IGNORECASE)

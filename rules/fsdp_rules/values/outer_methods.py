@@ -24,6 +24,9 @@ _SECTIONS = {
 }
 #: Effects of the methods by which a module of the tree gives what the sharded modules in it have.
 _GIVE_PARTS = frozenset({"parameters", "named_parameters", "modules", "named_modules"})
+#: Those by which it gives the modules that are its attributes, and what these may be.
+_GIVE_CHILDREN = frozenset({"children", "named_children"})
+_CHILDREN = frozenset({Kind.MODEL, Kind.PART, Kind.OTHER_WRAPPER, Kind.INSTANCE, Kind.OPEN})
 
 
 class Methods:
@@ -87,10 +90,23 @@ class Methods:
             held = self._store.cells()
             attributes.every(owner, held)
             self._of_inner(effect, held, to)
-        elif name in table("model") and table("model")[name] == "first":
+        elif effect in _GIVE_CHILDREN:
+            self._give_children(owner, effect, to)
+        elif effect == "first":
             self._store.put(to, owner)
         else:
             self._store.put(to, self._objects.open)
+
+    def _give_children(self, owner: Obj, effect: str, to: int) -> None:
+        several, pair = (self._objects.get(Kind.CONTAINER, (effect, name, owner)) for name in ("several", "pair"))
+        items, held = self._machine.items, self._store.cells()
+        self._machine.attributes.every(owner, held)
+        child = items.cell(several, ANY)
+        if effect == "named_children":
+            self._store.put(child, pair)
+            child = items.cell(pair, 1)
+        self._store.watch(held, lambda one: self._store.put(child, one) if one.kind in _CHILDREN else None)
+        self._store.put(to, several)
 
     def _of_inner(self, effect: str, held: int, to: int) -> None:
         """What a module gives of the sharded ones among those in it."""
@@ -103,6 +119,8 @@ class Methods:
             "named_parameters": parts.named_parameters,
             "modules": parts.modules,
             "named_modules": parts.named_modules,
+            "children": parts.modules,
+            "named_children": parts.named_modules,
         }.get(effect)
         kind = Kind.PARAMETER if effect == "parameter" else Kind.PART
         self._store.put(to, made(since) if made is not None else self._objects.of_model(kind, since))
