@@ -14,6 +14,13 @@ from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
 
 _DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
+#: Types of states, and their settings, whose tensors are not whole.
+_PARTIAL_STATES = frozenset(
+    {
+        *("SHARDED_STATE_DICT", "ShardedStateDictConfig", "ShardedOptimStateDictConfig"),
+        *("LOCAL_STATE_DICT", "LocalStateDictConfig", "LocalOptimStateDictConfig"),
+    }
+)
 _COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.CONTAINER})
 
 
@@ -205,6 +212,21 @@ class Effects(Iteration):
 
     def _nothing(self, given: Arguments, to: int, key: Hashable) -> None:
         """A plain value."""
+
+    def _whole_state(self, given: Arguments, to: int, key: Hashable) -> None:
+        """The state of an optimizer with whole tensors, which are no parameters."""
+        self._machine.items.dictionaries.add(self._made(key, to))
+
+    def _optimizer_state(self, given: Arguments, to: int, key: Hashable) -> None:
+        """As above, where the tree reads the name of no other type of states: that one is FSDP1's default."""
+
+        def settle() -> None:
+            if _PARTIAL_STATES.isdisjoint(self._machine.modules.read):
+                self._whole_state(given, to, key)
+            else:
+                self._store.put(to, self._objects.open)
+
+        self._machine.items.later(self._store.cells(), settle)
 
     def _units(self, given: Arguments, to: int, key: Hashable) -> None:
         held = self._machine.items.cell(self._made(key, to), ANY)

@@ -164,7 +164,6 @@ def test_a_result_that_goes_another_way_comes_from_the_helper(body: str) -> None
     [
         "flat = FSDP.scatter_full_optim_state_dict(osd, model)",
         "FSDP.optim_state_dict_to_load(model, optim, osd)",
-        "return FSDP.scatter_full_optim_state_dict(osd, model)",
         "optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, osd, is_named_optimizer=True))",
         "return FSDP.optim_state_dict(model, optim, other)",
         "return FSDP.optim_state_dict(*osd)",
@@ -380,3 +379,27 @@ def test_a_configuration_of_a_sharded_state_has_no_rank0_only(optim_config: str)
     result = rewrite(textwrap.dedent(source))
     if isinstance(result, Changed):
         assert ".rank0_only" not in result.source.decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "after"),
+    [
+        (
+            "return FSDP.scatter_full_optim_state_dict(osd, model)",
+            "return fsdp_compat.optim_state_dict_to_load(model, None, osd, rank0_only=True)",
+        ),
+        (
+            "other.state = FSDP.shard_full_optim_state_dict(osd, model)",
+            "other.state = fsdp_compat.optim_state_dict_to_load(model, None, osd)",
+        ),
+        (
+            "return {'optimizer': FSDP.scatter_full_optim_state_dict(osd, model, optim=optim)}",
+            "return {'optimizer': fsdp_compat.optim_state_dict_to_load(model, optim, osd, rank0_only=True)}",
+        ),
+    ],
+)
+def test_a_state_that_is_loaded_elsewhere_is_made_by_the_helper(body: str, after: str) -> None:
+    source = f"\ndef load(model, optim, osd, other):\n    {body}\n"
+    assert after in output(source)
+    assert levels(source) == [("FSDP306", "safe")]
+    assert [found.level.value for found in findings(FSDP1 + source, Settings(helpers="never"))] == ["manual"]

@@ -147,9 +147,7 @@ class Putting(Writer):
         optim = load.target if load is not None else self.state.optim
         if load is None and not self.state.loads and not result_is_read(self.state.call, self.file):
             return self._never_loaded()
-        if optim is None:
-            return refuse(self.state, "it has no optimizer argument, and no optimizer certainly loads the result")
-        if load is None and not self.state.loads:
+        if optim is None or (load is None and not self.state.loads):
             return self._to_load(optim)
         if self.state.loads and not isinstance(self.file.parent(self.state.call), cst.Expr):
             return refuse(self.state, "its result is used although load_directly loads it")
@@ -201,15 +199,19 @@ class Putting(Writer):
         ]
         return lambda code: self.call(function, arguments, self._options(settings), code)
 
-    def _to_load(self, optim: cst.BaseExpression) -> Diagnosis:
+    def _to_load(self, optim: cst.BaseExpression | None) -> Diagnosis:
+        """What another function, or a later line, loads. Without ``optim`` it is in the order of the parameters."""
         state = self.state.state
         assert state is not None
         if not self.file.settings.may_help:
             return refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, which --helpers never forbids")
-        if self.state.broadcast or self.context.optim_config.rank0_only is not False:
+        if not self.state.broadcast and self.context.optim_config.rank0_only is not False:
             self.notes.append("assumes every rank has the state (FSDP1: only rank 0)")
         helper = self.file.ref(HELPERS[Action.SET_OPTIM])
-        arguments: list[Build] = [self.model, lambda code: code(optim), lambda code: code(state)]
+        held: Build = (lambda code: "None") if optim is None else (lambda code: code(optim))
+        arguments: list[Build] = [self.model, held, lambda code: code(state)]
+        if self.state.broadcast:
+            arguments.append(lambda code: "rank0_only=True")
         return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code))
 
     def _never_loaded(self) -> Diagnosis:
