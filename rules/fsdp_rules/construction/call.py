@@ -35,6 +35,7 @@ from fsdp_rules.fsdp1.api import parameters
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.backends import reduces_no_cpu_tensors
 from fsdp_rules.model.kept_clearing import has_kept_clearing
+from fsdp_rules.model.kept_frozen import has_kept_frozen
 from fsdp_rules.model.unwrapped_models import has_batch_norm, may_be_on_meta
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.project.flow import Certainty
@@ -46,6 +47,7 @@ from fsdp_rules.verdict.sentence import sentence
 RUN_IN_ORDER = "assumes each forward runs all units, in the order in which the model has them (forward_prefetch)"
 NOT_ON_META = "assumes this model is not on the meta device, where its first forward would fail"
 KEPT = "FSDP1 may keep gradients that are cleared between a forward and its backward"
+KEPT_FROZEN = "FSDP1 keeps the gradients that a model has when a backward runs through it frozen"
 #: What a traced run shows of models in place of an assumption.
 SHOWN: Shown = {
     NO_BATCHNORM: ("this model has no BatchNorm", lambda shown: not shown.batch_norm),
@@ -183,7 +185,7 @@ def build(model):
         if file.settings.prefers_helpers:
             plan.helper.append("--helpers always asks for it")
         plan.helper += unread_parts(module, file) if module is not None else []
-        plan.helper += [KEPT] * has_kept_clearing(call, file)
+        plan.helper += [KEPT] * has_kept_clearing(call, file) + [KEPT_FROZEN] * has_kept_frozen(call, file)
         plan.edits += functions(plan, file)
         native = render_native(plan, file) if not plan.helper else None
         if native is not None and too_long(plan, native, file):

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.model.kept_clearing import kept_clearings
+from fsdp_rules.model.program_wraps import carried_in
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -80,5 +81,5 @@ def train(net, batches):
         for found in kept_clearings(file.module, file):
             if not found.by_optimizer and found.kept is Certainty.YES:
                 yield Diagnosis(found.place, Level.INFO, NOTHING, ABOVE)
-            elif not found.carried_in(file):
+            elif not carried_in(found.wraps, file):
                 yield Diagnosis(found.place, Level.MANUAL, KEEPS if found.kept is Certainty.YES else UNSURE, MOVE)

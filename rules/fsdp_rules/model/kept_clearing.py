@@ -15,7 +15,7 @@ from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.kept_gradients import kept_gradients
 from fsdp_rules.model.parameter_reads import parameter_reads
 from fsdp_rules.model.passes import end_of, kind_of, passes_in
-from fsdp_rules.model.program_wraps import Wrap
+from fsdp_rules.model.program_wraps import Wrap, carried_in
 from fsdp_rules.model.sharded import sharded_part
 from fsdp_rules.model.wrapping import loops_around
 from fsdp_rules.project.entered import Pass
@@ -34,11 +34,6 @@ class Clearing(NamedTuple):
     by_optimizer: bool
     wraps: tuple[Wrap, ...]
 
-    def carried_in(self, file: File) -> list[Wrap]:
-        """The wraps in ``file`` that can keep what FSDP1 keeps, empty where one may be elsewhere."""
-        constructors = [one for one in self.wraps if one.path == file.path and one.is_constructor]
-        return constructors if len(constructors) == len(self.wraps) else []
-
 
 @once
 def kept_clearings(module: cst.Module, file: File) -> list[Clearing]:
@@ -53,7 +48,7 @@ def has_kept_clearing(wrap: cst.Call, file: File) -> bool:
     """Whether gradients of which FSDP1 keeps some are cleared in ``file``, and ``wrap`` is to carry that over."""
     line = file.span(wrap).line
     return any(
-        line in {one.call.lineno for one in found.carried_in(file)}
+        line in {one.call.lineno for one in carried_in(found.wraps, file)}
         for found in kept_clearings(file.module, file)
         if found.by_optimizer or found.kept is not Certainty.YES
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -53,6 +53,12 @@ def wraps_of(model: cst.BaseExpression | None, file: File) -> list[Wrap]:
         return wraps
     mine = by_place.get((own[0], own[1].lineno), [])
     return [*mine, *(one for one in inner if one not in mine)] if mine else wraps
+
+
+def carried_in(wraps: Sequence[Wrap], file: File) -> list[Wrap]:
+    """Those of ``wraps`` in ``file`` that can keep what FSDP1 keeps, empty where one may be elsewhere."""
+    constructors = [one for one in wraps if one.path == file.path and one.is_constructor]
+    return constructors if len(constructors) == len(wraps) else []
 
 
 def sources_of(file: File) -> list[bytes]:

@@ -45,7 +45,8 @@ class ValueFacts:
     parts of models that get an attribute, by the positions of what gives such a part; ``kept`` the positions of what is
     put into a model and is a part of it already. ``read`` are the attributes of their own that the classes of each file
     read which may be those of modules. ``writing`` are the positions of what is called that leads to a change in place
-    of a model's parameters by a function of the tree.
+    of a model's parameters by a function of the tree. ``thawed`` are the wraps, by file and line, whose parameters may
+    get gradients again after they were frozen; None where it may be any.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class ValueFacts:
     kept: Mapping[str, Set[Position]] = field(default_factory=dict)
     read: Mapping[str, frozenset[str]] = field(default_factory=dict)
     writing: Mapping[str, Set[Position]] = field(default_factory=dict)
+    thawed: Set[tuple[str, int] | None] = frozenset({None})
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

@@ -16,6 +16,7 @@ from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
+from fsdp_rules.values.thawed import thawed
 
 #: The fields of a fact by what an object is.
 _FIELDS = {
@@ -95,8 +96,19 @@ def facts_of(
         for found in (kept_parts(machine), writing_calls(machine))
     )
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
-    read = _read(machine)
-    return ValueFacts(known, touched, others, called, excluded, own, {}, changed, kept_in, read, writing)
+    return ValueFacts(
+        known,
+        touched,
+        others,
+        called,
+        excluded,
+        own,
+        changed=changed,
+        kept=kept_in,
+        read=_read(machine),
+        writing=writing,
+        thawed=thawed(machine),
+    )
 
 
 def _called(machine: Interpreter) -> dict[str, dict[At, str]]:

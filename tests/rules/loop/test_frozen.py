@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
 
@@ -73,3 +74,63 @@ def test_a_partial_wraps_as_well() -> None:
     assert lines(f"{head}    model.head.requires_grad_(False)\n{wrap}    return model\n") == []
     loop = "    for epoch in range(3):\n        model.head.requires_grad_(False)\n        run(model)\n"
     assert lines(f"{head}{wrap}{loop}") == [10]
+
+
+STEPS = """
+def thaw(judge):
+    judge.requires_grad_(True)
+
+def steps(maker, judge, first, second, batches):
+    for x in batches:
+        thaw(judge)
+        second.zero_grad()
+        judge(x).mean().backward()
+        second.step()
+        judge.requires_grad_(False)
+        (-judge(maker(x))).mean().backward()
+        first.step()
+"""
+MAIN = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def main(maker, net, batches):
+    judge = FSDP(net)
+    first = torch.optim.SGD(maker.parameters(), lr=0.1)
+    second = torch.optim.SGD(judge.parameters(), lr=0.1)
+    steps(maker, judge, first, second, batches)
+"""
+KEEPS = "adds the gradients"
+
+
+def kept(source: str, **others: str) -> list[str]:
+    found = [entry for entry in findings(source, **others) if entry.rule == "FSDP218" and KEEPS in entry.message]
+    return [entry.level.value for entry in found]
+
+
+def test_what_is_frozen_whole_is_kept_by_the_helper_where_the_same_file_wraps() -> None:
+    result = rewrite(MAIN.replace("\ndef main", STEPS + "\ndef main"))
+    assert isinstance(result, Changed)
+    assert "fsdp_compat.shard(net" in result.source.decode()
+    assert [one for one in result.findings if one.rule == "FSDP218" and KEEPS in one.message] == []
+
+
+def test_it_is_reported_where_another_file_wraps() -> None:
+    main = f"from example import steps\n{MAIN}"
+    assert kept(STEPS, main=main) == ["manual"]
+
+
+@pytest.mark.parametrize(
+    ("thaw", "levels"),
+    [
+        ("judge.requires_grad_(True)", ["manual"]),
+        ("for p in judge.parameters():\n        p.requires_grad = True", ["manual"]),
+        ("judge.requires_grad_()", ["manual"]),
+        ("judge.requires_grad_(False)", []),
+        ("print((judge.size * 2).mean().requires_grad_(True))", []),
+    ],
+)
+def test_what_thaws_may_stand_in_any_file(thaw: str, levels: list[str]) -> None:
+    steps = f"from thawing import thaw\n{STEPS[STEPS.index('def steps') :]}"
+    main = f"from example import steps\n{MAIN}"
+    assert kept(steps, main=main, thawing=f"def thaw(judge):\n    {thaw}\n") == levels

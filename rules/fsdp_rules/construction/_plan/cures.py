@@ -18,6 +18,7 @@ CURES = (
     ("ignored parameters", "pass them as ignored_params to each fully_shard call (torch 2.7)"),
     ("from torch 2.7 on", "require torch 2.7"),
     ("between a forward and its backward", "clear them above the forward, and compare the losses"),
+    ("through it frozen", "call the optimizer's zero_grad() right after its step(), and compare the losses"),
     ("no step uses", "remove that part, or require torch 2.13"),
     ("run time", "write the value as a literal where the call is, or choose between literals there"),
 )

@@ -3,45 +3,99 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import libcst as cst
 
 from fsdp_rules.file.expressions import last_name, literal_bool, names_in
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
+from fsdp_rules.model.containing import containing
 from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.kept_gradients import keeps_frozen
 from fsdp_rules.model.passes import end_of, passes_in
-from fsdp_rules.model.sharded import sharded
-from fsdp_rules.model.wrapping import loops_around
+from fsdp_rules.model.program_wraps import Wrap, carried_in, wraps_of
+from fsdp_rules.model.sharded import sharded, sharded_owner, sharded_part
+from fsdp_rules.model.wrapping import assignments, loops_around, may_wrap, model_of_parameter
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.verdict.diagnosis import Diagnosis
-from fsdp_rules.verdict.finding import Level
 
-KEEPS = "FSDP1 adds the gradients that a model has when a backward runs through it frozen to its next ones"
-#: What gives gradients back to parameters: without it no gradients come after those that are kept.
-THAWS = re.compile(r"requires_grad(_\((?!\s*False)|\s*=\s*(?!False|=))")
-UNSURE = "if this freezes whole units of a sharded model: "
-CLEAR = (
-    "clear them before: call the optimizer's zero_grad() right after its step(), in the old code and here; or shard "
-    "with fsdp_compat.shard, which adds them too"
-)
+#: Methods of models that change ``requires_grad`` of their parameters, by what people call them.
+FREEZES = re.compile(r"(^|_)(un)?freeze(_|$)|^set_(requires_grad|trainable)(_|$)")
 
 
-def keeps_gradients(node: cst.CSTNode, model: cst.BaseExpression, loop: cst.For | None, file: File) -> Diagnosis | None:
-    """What to say where ``node`` freezes all of ``model`` or of a part, in ``loop`` over its parameters if in one.
+class Change(NamedTuple):
+    """Where parameters of ``part`` are frozen or thawed, in a loop over them if it has one.
+
+    ``model`` is the sharded model that they are of, or may be of.
+    """
+
+    place: cst.CSTNode
+    part: cst.BaseExpression
+    loop: cst.CSTNode | None
+    model: cst.BaseExpression
+    is_sure: bool
+
+
+class KeptFrozen(NamedTuple):
+    """How sure it is that FSDP1 keeps gradients of what is frozen whole at ``place``, and what wraps the model."""
+
+    place: cst.CSTNode
+    kept: Certainty
+    wraps: list[Wrap]
+
+
+def later_change(node: cst.CSTNode, file: File) -> Change | None:
+    """What ``node`` freezes or thaws of a sharded model after a forward may have run; None where it does not."""
+    found = _changed(node, file)
+    if found is None:
+        return None
+    part, loop = found
+    model = sharded_owner(part, file)
+    is_sure = model is not None
+    if model is None and sharded_part(part, file) is Certainty.MAYBE:
+        around = (part, *containing(part, file))
+        model = next((one for one in around if sharded(one, file).certainty is not Certainty.NO), part)
+    return None if model is None or not _is_later(node, loop, file) else Change(node, part, loop, model, is_sure)
+
+
+@once
+def kept_frozen(module: cst.Module, file: File) -> list[KeptFrozen]:
+    """Every place in the file that freezes a model, or a unit, whole, of which FSDP1 keeps the gradients."""
+    nodes = (*file.inside(module, cst.AssignTarget), *file.inside(module, cst.Call))
+    changes = (later_change(node, file) for node in nodes)
+    return [kept for one in changes if one is not None and (kept := _kept(one, file)) is not None]
+
+
+def has_kept_frozen(wrap: cst.Call, file: File) -> bool:
+    """Whether ``wrap`` is to carry over that FSDP1 surely keeps gradients of what is frozen whole."""
+    line = file.span(wrap).line
+    sure = (one for one in kept_frozen(file.module, file) if one.kept is Certainty.YES)
+    return any(line in {wrap.call.lineno for wrap in carried_in(one.wraps, file)} for one in sure)
+
+
+def _kept(change: Change, file: File) -> KeptFrozen | None:
+    """What FSDP1 keeps at ``change``.
 
     A unit whose parameters are all frozen has no gradient to add its old ones to as a backward runs through it. FSDP1
     has set these aside for that, and they come back in the next backward, whatever cleared them meanwhile; a unit that
     it reshards then gives them back where ``use_orig_params=True``.
     """
-    freezes = _freezes(node, file) if THAWS.search(file.text) else Certainty.NO
+    node, model = change.place, change.part
+    loop = change.loop if isinstance(change.loop, cst.For) else None
+    wraps = wraps_of(model, file)
+    # Without what gives gradients back to the parameters no gradients come after those that are kept.
+    freezes = _freezes(node, file) if _is_thawed(wraps, file) else Certainty.NO
     kept = keeps_frozen(model, file) if freezes is not Certainty.NO and _is_whole(node, loop, file) else Certainty.NO
     if kept is Certainty.NO or _clears_after_steps(node, model, file):
         return None
     is_model = sharded(model, file).certainty is Certainty.YES or value_of(model, file).model is not Certainty.NO
-    if is_model and kept is Certainty.YES and freezes is Certainty.YES:
-        return Diagnosis(node, Level.MANUAL, KEEPS, CLEAR)
-    return Diagnosis(node, Level.REVIEW, UNSURE + KEEPS, CLEAR)
+    return KeptFrozen(node, min(kept, freezes) if is_model else Certainty.MAYBE, wraps)
+
+
+def _is_thawed(wraps: list[Wrap], file: File) -> bool:
+    """Whether something may set ``requires_grad`` of what ``wraps`` make to anything but False."""
+    thawed = file.project.values.thawed
+    return None in thawed or any((one.path, one.call.lineno) in thawed for one in wraps)
 
 
 def _freezes(node: cst.CSTNode, file: File) -> Certainty:
@@ -118,3 +172,28 @@ def _is_cleared_next(step: cst.Call, clears: list[cst.Call], file: File) -> bool
     below = [end_of(one, file) for one in mine if end_of(one, file) > end_of(step, file)]
     events = passes_in(file.function(step) or file.module, file)
     return any(not any(end_of(step, file) < end_of(e.call, file) < end for e in events) for end in below)
+
+
+def _changed(node: cst.CSTNode, file: File) -> tuple[cst.BaseExpression, cst.CSTNode | None] | None:
+    """The model (or part of one) that ``node`` freezes or thaws, and the loop over its parameters if there is one."""
+    target = node.target if isinstance(node, cst.AssignTarget) else node.func if isinstance(node, cst.Call) else None
+    if not isinstance(target, cst.Attribute):
+        return None
+    name = target.attr.value
+    if isinstance(node, cst.Call) and FREEZES.search(name):
+        return target.value, None
+    if name != ("requires_grad_" if isinstance(node, cst.Call) else "requires_grad"):
+        return None
+    model = model_of_parameter(target.value, file)
+    if model is None:
+        return (target.value, None) if isinstance(node, cst.Call) else None
+    return model, next((entry for entry in file.ancestors(node) if isinstance(entry, cst.For)), None)
+
+
+def _is_later(node: cst.CSTNode, own: cst.CSTNode | None, file: File) -> bool:
+    """Whether a forward may have run before ``node``: its function does not wrap the model, or it stands in a loop."""
+    scope = file.scope(node)
+    if not any(may_wrap(entry.value, file) for entry in assignments(file) if file.scope(entry) == scope):
+        return True
+    around = file.ancestors(node)
+    return any(isinstance(entry, cst.For | cst.While) and entry is not own for entry in around)
