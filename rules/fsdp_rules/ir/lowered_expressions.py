@@ -125,6 +125,7 @@ class Expressions:
                 return self._comprehension(node.generators, node.value, node.key)
             case ast.Yield():
                 self.add(ops.Yield(self.value(node.value) if node.value is not None else self.new()))
+                self.body.gathers |= self.gathers
                 return self.new()
             case ast.YieldFrom():
                 self.add(ops.Yield(self.element(self.value(node.value))))

@@ -76,6 +76,7 @@ class Statements(Expressions):
             case ast.Return():
                 if node.value is not None:
                     self.add(ops.Return(self.value(node.value)))
+                    self.body.gathers |= _gathers(node.value)
                 self.names = None
             case ast.Raise():
                 self._inside(node)

@@ -198,7 +198,8 @@ class Body:
     The first values are the parameters, in the order of ``parameters``; ``positional`` of them can be given by place,
     then come the names of ``rest`` (``*args``) and ``keywords`` (``**kwargs``). ``bound`` are the names that the scope
     binds, ``stars`` the modules of which it imports all names. ``fields`` are the annotated names of a class,
-    ``optimizers`` the values of calls that surely make an optimizer.
+    ``optimizers`` the values of calls that surely make an optimizer. ``gathers``: it returns what gathers full
+    parameters, or yields inside of that.
     """
 
     path: str
@@ -218,6 +219,7 @@ class Body:
     optimizers: frozenset[int] = frozenset()
     is_decorated: bool = False
     is_generator: bool = False
+    gathers: bool = False
 
 
 def names_read(body: Body) -> set[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.project.value_facts import NOTHING, Fact
+from fsdp_rules.project.value_facts import NOTHING, Fact, Position
 
 
 def value_of(node: cst.BaseExpression, file: File) -> Fact:
@@ -17,23 +19,29 @@ def value_of(node: cst.BaseExpression, file: File) -> Fact:
 
 def is_other(node: cst.BaseExpression, file: File) -> bool:
     """Whether all that reaches ``node`` is known, and no module: an optimizer, a configuration, a text."""
-    found = file.project.values.others.get(file.path)
-    return found is not None and file.layout.has(node) and file.span(node) in found
+    return _is_in(file.project.values.others, node, file)
 
 
 def is_excluded(node: cst.BaseExpression, file: File) -> bool:
     """Whether the settings that are tested around ``node`` are those of runs that wrap no model which reaches it."""
-    found = file.project.values.excluded.get(file.path)
-    return found is not None and file.layout.has(node) and file.span(node) in found
+    return _is_in(file.project.values.excluded, node, file)
 
 
 def is_own_function(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node``, which is called, is surely a function of the tree."""
-    found = file.project.values.own.get(file.path)
-    return found is not None and file.layout.has(node) and file.span(node) in found
+    return _is_in(file.project.values.own, node, file)
 
 
 def is_kept_part(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node``, which is put into a model, is a part of it already, by itself or in a wrapper."""
-    found = file.project.values.kept.get(file.path)
+    return _is_in(file.project.values.kept, node, file)
+
+
+def gathers_in_function(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node``, which a ``with`` enters, calls a function of the tree that gathers full parameters in it."""
+    return _is_in(file.project.values.gathering, node, file)
+
+
+def _is_in(places: Mapping[str, Set[Position]], node: cst.BaseExpression, file: File) -> bool:
+    found = places.get(file.path)
     return found is not None and file.layout.has(node) and file.span(node) in found

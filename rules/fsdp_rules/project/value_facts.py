@@ -46,7 +46,8 @@ class ValueFacts:
     put into a model and is a part of it already. ``read`` are the attributes of their own that the classes of each file
     read which may be those of modules. ``writing`` are the positions of what is called that leads to a change in place
     of a model's parameters by a function of the tree. ``thawed`` are the wraps, by file and line, whose parameters may
-    get gradients again after they were frozen; None where it may be any.
+    get gradients again after they were frozen; None where it may be any. ``gathering`` are the positions of what
+    ``with`` statements enter that gathers full parameters in a function of the tree.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class ValueFacts:
     kept: Mapping[str, Set[Position]] = field(default_factory=dict)
     read: Mapping[str, frozenset[str]] = field(default_factory=dict)
     writing: Mapping[str, Set[Position]] = field(default_factory=dict)
+    gathering: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
 
     def at(self, path: str, position: Position) -> Fact:

@@ -13,6 +13,7 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class, Frame
+from fsdp_rules.values.gathering import gathering
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
@@ -91,9 +92,9 @@ def facts_of(
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
-    kept_in, writing = (
+    kept_in, writing, gathered_in = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
-        for found in (kept_parts(machine), writing_calls(machine))
+        for found in (kept_parts(machine), writing_calls(machine), gathering(machine))
     )
     touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
     return ValueFacts(
@@ -105,6 +106,7 @@ def facts_of(
         own,
         changed=changed,
         kept=kept_in,
+        gathering=gathered_in,
         read=_read(machine),
         writing=writing,
         thawed=thawed(machine),
