@@ -10,6 +10,7 @@ from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class, Frame
@@ -70,10 +71,10 @@ def facts_of(
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     others: dict[str, set[Position]] = defaultdict(set)
     excluded: dict[str, set[Position]] = defaultdict(set)
-    exclusions = Excluded(machine, sources)
+    exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
     for path, by_place in _held(machine).items():
         for at, held in by_place.items():
-            if exclusions.all_of(path, at, held):
+            if at in early.get(path, ()) or exclusions.all_of(path, at, held):
                 excluded[path].add(_position(at, lines[path]))
                 continue
             if (fact := _fact(held, machine)) != NOTHING:
