@@ -18,7 +18,7 @@ _STEPS = (GetAttribute, GetItem, Element, Narrowed, Call)
 
 
 def before_wraps(machine: Interpreter, sources: Mapping[str, bytes]) -> dict[str, set[At]]:
-    """The places of all that comes of an object which the function makes anew, and wraps further down alone."""
+    """The places of all that comes of an object that the function has made itself, and wraps further down alone."""
     found: dict[str, set[At]] = defaultdict(set)
     others: dict[str, set[At]] = defaultdict(set)
     for frame in machine.frames:
