@@ -75,6 +75,19 @@ NATIVE = {
         "        model.blocks[index] = wrap(block)\n"
         "    model = wrap(model)"
     ),
+    "parts of a list on the meta device": program(
+        'with torch.device("meta"):\n'
+        "    model = Net()\n"
+        'options = {"param_init_fn": fill, "mixed_precision": HALF, "use_orig_params": True}\n'
+        'with enable_wrap(wrapper_cls=FSDP, device_id=torch.device("cpu"), **options):\n'
+        "    for index, block in enumerate(model.blocks):\n"
+        "        model.blocks[index] = wrap(block)\n"
+        "    model = wrap(model)",
+        "\n\n@torch.no_grad()\ndef fill(module):\n"
+        '    module.to_empty(device=torch.device("cpu"), recurse=False)\n'
+        "    for number, param in enumerate(module.parameters(False)):\n"
+        "        param.copy_(torch.linspace(-0.5, 0.5 + number, param.numel()).view(param.shape))\n",
+    ),
     "a partial that unpacks a dictionary": program(
         f"common = dict(mixed_precision=HALF, {CPU})\n"
         "shard = functools.partial(FSDP, **common)\n"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File, dotted
 
 
@@ -24,7 +25,7 @@ def place_of(call: cst.Call, file: File) -> Place | None:
     parent = file.parent(call)
     if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and parent.value is call:
         target = parent.targets[0].target
-        if dotted(target) is not None:
+        if is_repeatable(target):
             return Place(parent, "assign", file.code(target))
     if isinstance(parent, cst.AnnAssign) and parent.value is call and dotted(parent.target) is not None:
         return Place(parent, "annotated", file.code(parent.target), parent.annotation.annotation)
