@@ -13,6 +13,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.loop._name_parts import about_parts, about_text
 from fsdp_rules.loop._name_tables import about_table
 from fsdp_rules.loop._names import about_comparison
+from fsdp_rules.loop._saved_names import about_saved
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -36,7 +37,8 @@ class NameSurgery(Rule):
     before. `_checkpoint_wrapped_module.` is kept in names under FSDP2. A name that is compared as a whole, or by its
     start, was never equal to one without the prefix under FSDP1, and is now: other parameters get into a group. So is
     one that is looked up among names that were made before sharding, that is split at its dots, or that is searched for
-    a text in which a unit begins (`blocks.0.up`).
+    a text in which a unit begins (`blocks.0.up`). Names that are saved as they are, also those of `model.module` while
+    full parameters are gathered, are others in the file.
     """
 
     id = "FSDP207"
@@ -70,6 +72,8 @@ def names(model):
         is_plain = _is_plain(file.module, file)
         if isinstance(node, cst.Comparison | cst.Call):
             yield from about_table(node, file)
+            if isinstance(node, cst.Call):
+                yield from about_saved(node, file)
             if isinstance(node, cst.Call) and is_plain:
                 yield from about_parts(node, file)
         if not isinstance(node, cst.SimpleString | cst.FormattedStringText):

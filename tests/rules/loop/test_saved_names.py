@@ -1,0 +1,73 @@
+"""FSDP207: names of a sharded model that are written to a file as they are, which FSDP1 put prefixes into."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.settings import Settings
+from tests.rules.helpers import findings
+
+HEAD = """
+import json
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import always_wrap_policy
+
+def save(net, path):
+    model = FSDP(net, {arguments})
+    inner = model.module
+{body}
+"""
+WHOLE = "    with FSDP.summon_full_params(model, writeback=False):\n        "
+FILLED = (
+    "state = {{}}\n        for name, p in {of}.named_parameters():\n            state[name] = p.clone()\n        {save}"
+)
+
+
+def saved(
+    body: str, arguments: str = "auto_wrap_policy=always_wrap_policy, use_orig_params=True", to: str = "native"
+) -> list[str]:
+    source = HEAD.format(arguments=arguments, body=body)
+    return [
+        f"{one.level.value} {'flat' if '_flat_param' in one.message else 'prefix'}"
+        for one in findings(source, Settings(to=to))
+        if one.rule == "FSDP207" and "saved here" in one.message
+    ]
+
+
+FORMS = [
+    "torch.save({n: p.clone() for n, p in model.module.named_parameters()}, path)",
+    "state = {n: p.clone() for n, p in inner.named_parameters()}\n        torch.save([state, 1], path)",
+    "torch.save(dict(model.module.named_parameters()), path)",
+    "json.dump([n for n, _ in inner.named_parameters()], open(path, 'w'))",
+    FILLED.format(of="model.module", save="torch.save({'model': state}, path)"),
+]
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize("form", FORMS)
+def test_names_of_the_module_while_parameters_are_gathered(form: str, to: str) -> None:
+    assert saved(WHOLE + form, to=to) == ["manual prefix"]
+    # One unit alone puts no prefix inside of its module.
+    assert saved(WHOLE + form, "use_orig_params=True", to) == []
+    # The wrapper takes all prefixes off.
+    assert saved(WHOLE + form.replace("model.module", "model").replace("inner", "model"), to=to) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "expected"),
+    [
+        ("json.dump({n: p.numel() for n, p in model.named_parameters()}, path)", "use_orig_params=True", ["prefix"]),
+        ("json.dump([n for n, _ in model.named_parameters()], path)", "sync_module_states=True", ["flat"]),
+        ("json.dump([n for n, _ in net.named_parameters()], path)", "use_orig_params=True", []),
+        ("json.dump([p.numel() for n, p in model.named_parameters()], path)", "use_orig_params=True", []),
+        (
+            "json.dump([n.replace('_fsdp_wrapped_module.', '') for n, _ in model.named_parameters()], path)",
+            "use_orig_params=True",
+            [],
+        ),
+        ("print([n for n, _ in model.named_parameters()])", "use_orig_params=True", []),
+    ],
+)
+def test_names_while_parameters_are_sharded(body: str, arguments: str, expected: list[str]) -> None:
+    assert saved(f"    {body}", arguments) == [f"manual {kind}" for kind in expected]
