@@ -48,7 +48,11 @@ def _names(node: cst.BaseExpression, file: File, depth: int) -> Iterator[tuple[c
     if depth == 0:
         return
     if isinstance(node, COMPREHENSIONS):
-        name = node.key if isinstance(node, cst.DictComp) else node.elt
+        name, given = node.key if isinstance(node, cst.DictComp) else node.elt, node.for_in.iter
+        if isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute) and given.func.attr.value == "items":
+            # Names that were made elsewhere are judged there.
+            yield from _names(given.func.value, file, depth - 1) if isinstance(name, cst.Name) else ()
+            return
         model = model_of_name(name, file) if isinstance(name, cst.Name) else None
         if model is not None:
             yield name, model

@@ -71,3 +71,10 @@ def test_names_of_the_module_while_parameters_are_gathered(form: str, to: str) -
 )
 def test_names_while_parameters_are_sharded(body: str, arguments: str, expected: list[str]) -> None:
     assert saved(f"    {body}", arguments) == [f"manual {kind}" for kind in expected]
+
+
+def test_names_that_are_read_from_a_dictionary_are_those_of_where_it_was_made() -> None:
+    made = "state = {{n: p.clone() for n, p in {of}.named_parameters()}}\n"
+    dumped = "    json.dump({'sums': {n: p.sum().item() for n, p in state.items()}}, path)"
+    assert saved(WHOLE + made.format(of="model") + dumped) == []
+    assert saved(WHOLE + made.format(of="model.module") + dumped) == ["manual prefix"]
