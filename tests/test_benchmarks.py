@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from benchmarks.human_migrations.later import outcome
+from benchmarks.human_migrations.page import PAGE, commits, text
+from benchmarks.human_migrations.run import measure
 from benchmarks.llama import Shape
 from benchmarks.prefetch_in_flight import measured
 
@@ -44,3 +48,33 @@ def test_as_many_all_gathers_are_in_flight_as_under_fsdp1() -> None:
     assert found["without"]["in_flight"] == {name: [0, 0, 0] for name in ("fsdp1", "native", "shim")}
     assert found["with"]["in_flight"] == {name: [1, 1, 0] for name in ("fsdp1", "native", "shim")}
     assert found["with"]["ratio"] == {"native": 1.0, "shim": 1.0}
+
+
+def test_the_page_about_migrations_by_hand_says_what_was_measured() -> None:
+    assert PAGE.read_text(encoding="utf-8") == text()
+    assert len({entry["commit"] for entry in commits()}) == len(commits())
+
+
+def test_a_commit_is_set_beside_the_rewrite_of_the_tree_before_it(tmp_path: Path) -> None:
+    project, file = tmp_path / "theirs", tmp_path / "theirs/train.py"
+    project.mkdir()
+    head = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef build(model):\n"
+    for code in ("    return FSDP(model, use_orig_params=True)\n", "    return fully_shard(model)\n"):
+        file.write_text(head + code)
+        for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm a"):
+            subprocess.run(["git", *words.split()], cwd=project, check=True)
+    bug = {"what": "nothing is sharded", "avoids": r"fully_shard\("}
+    row = measure(project / ".git", {"repository": "a/b", "commit": "HEAD", "later": [bug]}, tmp_path / "work")
+    assert row["seconds"] > 0
+    assert (row["files"], row["human"], row["tool"]) == (1, (1, 1), (2, 2))
+    assert (row["native"], row["helper"], row["left"], row["imports"]) == (1, 0, 0, 0)
+    assert row["later"] == ["avoids"]
+
+
+def test_a_bug_that_the_output_has_counts_before_a_finding() -> None:
+    bug = {"has": "state = {}", "avoids": "load", "names": ["FSDP105"]}
+    found = [{"rule": "FSDP105"}]
+    assert outcome(bug, found, {"a.py": ""}, {"a.py": "state = {}\nload(state)\n"}) == "has"
+    assert outcome(bug, found, {"a.py": ""}, {"a.py": "load()\n"}) == "avoids"
+    assert outcome(bug, found, {"a.py": "load()\n"}, {"a.py": "load()\n"}) == "names"
+    assert outcome(bug, [], {"a.py": ""}, {"a.py": "pass\n"}) == "unjudged"
