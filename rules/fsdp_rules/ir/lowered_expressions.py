@@ -133,6 +133,9 @@ class Expressions:
             case ast.Compare():
                 is_truth = any(isinstance(one, ast.Is | ast.IsNot | ast.In | ast.NotIn) for one in node.ops)
                 return self.operator("Is" if is_truth else "Compare", node, node.left, *node.comparators)
+            case ast.JoinedStr():
+                self._inside(node)
+                return self._text(node.values)
         self._inside(node)
         return self.new()
 
@@ -172,6 +175,14 @@ class Expressions:
         to = self.new()
         if isinstance(value, str | int | float | bool):
             self.add(ops.Constant(to, value))
+        return to
+
+    def _text(self, parts: Sequence[ast.expr]) -> int:
+        """The value of a text that is put together of ``parts``."""
+        known = [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "" for one in parts]
+        to = self.new()
+        if known:
+            self.add(ops.Constant(to, ops.Text(known[0], known[-1])))
         return to
 
     def operator(self, name: str, node: ast.expr, *parts: ast.expr) -> int:

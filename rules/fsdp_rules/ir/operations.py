@@ -20,6 +20,17 @@ class At(NamedTuple):
 ANY = "*"
 
 
+class Text(NamedTuple):
+    """A text of which some is only known at run time: how it begins and ends."""
+
+    beginning: str
+    end: str
+
+    def may_be(self, text: str) -> bool:
+        """Whether the text may be ``text``."""
+        return text.startswith(self.beginning) and text.endswith(self.end)
+
+
 class Copy(NamedTuple):
     """``of`` is one of what ``to`` may be."""
 

@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fsdp_rules.ir.operations import Text
+
 
 class Kind(enum.Enum):
     """What an object is."""
@@ -24,6 +26,7 @@ class Kind(enum.Enum):
     CONTAINER = "a list, tuple, dictionary, or what a generator gives"
     LOADED = "what torch.load gives, or an entry of it"
     CONSTANT = "a text or a number"
+    TEXT = "a text of which some is only known at run time"
     MODULE = "a module of the tree"
     EXTERN = "a name outside of the tree"
     BOUND = "a function of the tree with its first argument"
@@ -63,6 +66,11 @@ class Obj:
     data: Any = None
     since: Site | None = None
 
+    @property
+    def is_itself(self) -> bool:
+        """Whether nothing is known of the object but that it is the same one."""
+        return self.kind is Kind.OPEN and self.data is not None
+
 
 class Objects:
     """All objects, each known by its kind and a key."""
@@ -88,11 +96,17 @@ class Objects:
 
     def constant(self, value: Hashable) -> Obj:
         """A text or a number."""
+        if isinstance(value, Text):
+            return self.get(Kind.TEXT, value)
         return self.get(Kind.CONSTANT, (type(value), value), value)
 
     def extern(self, name: str) -> Obj:
         """A dotted name that is none of the tree's."""
         return self.get(Kind.EXTERN, name)
+
+    def unknown(self, key: Hashable) -> Obj:
+        """An object of which no more is known than that it is the same wherever ``key`` is."""
+        return self.get(Kind.OPEN, key)
 
     def method(self, owner: Obj, name: str) -> Obj:
         """A method of ``owner``."""

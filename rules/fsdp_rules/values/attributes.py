@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fsdp_rules.ir.operations import ANY
+from fsdp_rules.ir.operations import ANY, Text
 from fsdp_rules.project.texts import NO_MODEL
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
+from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.module_members import INNER, WEIGHTS, inside, of_model, of_parameter
 from fsdp_rules.values.setters import Setters
@@ -28,7 +29,7 @@ class Attributes:
         self._searched: set[tuple[Class, str, Obj | None, int]] = set()
         self._saved: set[tuple[Obj, str]] = set()
         #: Reads of attributes that may be among those which are written under a name that only the program knows.
-        self._waiting: list[tuple[Obj, Class, str, int]] = []
+        self._waiting: list[tuple[Obj, Class | None, str, int]] = []
 
     def field(self, owner: Obj, name: str) -> int:
         """The cell of an attribute of one object."""
@@ -58,13 +59,20 @@ class Attributes:
             for name in tuple(self._named.get(one, ())):
                 self._store.edge(self.field(one, name), to)
 
+    def methods(self, owner: Obj, text: Text, to: int) -> None:
+        """``to`` is any method of ``owner`` that may be called ``text``."""
+        cls = owner.data[0]
+        for one in (cls, *cls.above) if isinstance(cls, Class) and text.beginning else ():
+            for name in sorted(filter(text.may_be, one.body.bound)):
+                self._of_class(cls, name, owner, to)
+
     def load(self, owner: Obj, name: str, to: int) -> None:
         """``to`` is ``owner.name``."""
         if (owner, name, to) in self._loaded:
             return
         self._loaded.add((owner, name, to))
         kind, store, objects = owner.kind, self._store, self._objects
-        if name == "__dict__" and kind in (Kind.MODULE, Kind.INSTANCE):
+        if name == "__dict__" and (kind in (Kind.MODULE, Kind.INSTANCE) or owner.is_itself):
             store.put(to, objects.get(Kind.ATTRIBUTES, owner))
         elif kind is Kind.MODULE:
             self._machine.modules.member(owner, name, to)
@@ -85,11 +93,13 @@ class Attributes:
             self._of_part(owner, name, to)
         elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER):
             store.put(to, of_parameter(owner, name, objects))
-        elif kind is Kind.LOADED or kind is Kind.OPEN:
+        elif kind is Kind.OPEN:
+            self._of_unknown(owner, name, to)
+        elif kind is Kind.LOADED:
             store.put(to, owner)
         elif kind is Kind.BOUND and name == "__self__":
             store.put(to, owner.data[0])
-        elif kind is not Kind.CONSTANT:
+        elif kind not in (Kind.CONSTANT, Kind.TEXT):
             store.edge(self.field(owner, name), to)
             store.put(to, objects.method(owner, name))
 
@@ -100,7 +110,7 @@ class Attributes:
             if frame is not None:
                 frame.body.bound.add(name)
                 self._store.edge(value, self._machine.scopes.cell(frame, name))
-        elif owner.kind not in (Kind.OPEN, Kind.CONSTANT, Kind.EXTERN):
+        elif not (owner.kind is Kind.OPEN and not owner.is_itself) and owner.kind not in (Kind.CONSTANT, Kind.TEXT, Kind.EXTERN):
             self._setters.run(owner, name, value)
             if owner.kind is Kind.INSTANCE and owner.data[1] is None:
                 owner = self.any_of(owner.data[0])
@@ -108,6 +118,15 @@ class Attributes:
             self._store.edge(value, self.field(owner, name))
             if owner.kind is Kind.INSTANCE and isinstance(owner.data[0], Class) and owner.data[1] is not None:
                 self._store.edge(value, self._class_field(owner.data[0], name))
+
+    def _of_unknown(self, owner: Obj, name: str, to: int) -> None:
+        """What is written to the object is there; all else may be anything."""
+        self._store.put(to, self._objects.open)
+        if name in table("unknown") or (owner.is_itself and name in table("container")):
+            self._store.put(to, self._objects.method(owner, name))
+        if owner.is_itself:
+            self._store.edge(self.field(owner, name), to)
+            self._waiting.append((owner, None, name, to))
 
     # Instances
 
@@ -147,11 +166,15 @@ class Attributes:
         """Take what is written under names that are not known for attributes that nothing writes by their names."""
         waiting, self._waiting = self._waiting, []
         for owner, cls, name, to in waiting:
-            family = (cls, *cls.above)
+            family = () if cls is None else (cls, *cls.above)
             owners = (owner, *(self.any_of(one) for one in family))
             is_written = any((one, name) in self._saved for one in owners)
-            if not is_written and not any(name in one.body.bound for one in family) and not NO_MODEL.search(name):
-                self._store.edge(self.field(owner, ANY), to)
+            if is_written or any(name in one.body.bound for one in family) or NO_MODEL.search(name):
+                continue
+            for one in owners:
+                self._store.edge(self.field(one, ANY), to)
+            for one in family if cls is not None and owner.data[1] is None else ():
+                self._store.edge(self._class_field(one, ANY), to)
 
     def _reader(self, cls: Class, name: str, to: int, is_any: bool) -> None:
         self._store.edge(self.field(self.any_of(cls), name), to)

@@ -176,7 +176,7 @@ def _is_other(one: Obj, machine: Interpreter) -> bool:
         return one not in machine.items.modules and not _gives(_MODULES, one, machine)
     if one.kind is Kind.METHOD:
         return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine)
-    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.LOADED)
+    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.TEXT, Kind.LOADED)
 
 
 def _read(machine: Interpreter) -> dict[str, frozenset[str]]:

@@ -217,7 +217,7 @@ class Calls:
             if place == 0 and owner is not None:
                 self._store.put(cell, self._machine.attributes.any_of(owner.data, definition.body.name))
             else:
-                self._store.put(cell, self._machine.objects.open)
+                self._store.put(cell, self._machine.objects.unknown((definition.body, place)))
         pairs = tuple(zip(definition.body.parameters, cells, strict=True))
         self._function(definition, Arguments((), pairs), self._store.cells(), "alone")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from fsdp_rules.ir.operations import ANY
+from fsdp_rules.ir.operations import ANY, At, Body
 from fsdp_rules.project.passing_on import PASSING_ON, Passed
 from fsdp_rules.project.places import module_name
 from fsdp_rules.values.abstract import Kind, Obj
-from fsdp_rules.values.frames import Arguments
+from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.held_parameters import hold, initialise
 from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
@@ -91,7 +91,7 @@ class Effects(Iteration):
                 lambda text: (
                     attributes.load(one, text.data, to)
                     if text.kind is Kind.CONSTANT and isinstance(text.data, str)
-                    else self._any(one, to)
+                    else self._any(one, to, text)
                 ),
             )
 
@@ -101,9 +101,11 @@ class Effects(Iteration):
         for cell in given.positional[2:3]:
             self._store.edge(cell, to)
 
-    def _any(self, owner: Obj, to: int) -> None:
-        """``to`` is some attribute of ``owner``, or any other object."""
+    def _any(self, owner: Obj, to: int, text: Obj | None = None) -> None:
+        """``to`` is some attribute of ``owner``, whose name may be ``text``, or any other object."""
         self._machine.attributes.every(owner, to)
+        if text is not None and text.kind is Kind.TEXT and owner.kind is Kind.INSTANCE:
+            self._machine.attributes.methods(owner, text.data, to)
         self._store.put(to, self._objects.open)
 
     def _write_attribute(self, given: Arguments, to: int, key: Hashable) -> None:
@@ -137,10 +139,26 @@ class Effects(Iteration):
         def load(one: Obj) -> None:
             if one.kind is Kind.CONSTANT and isinstance(one.data, str):
                 self._machine.modules.load(path, one.data, None, to)
+            elif one.kind is Kind.TEXT:
+                self._machine.modules.some(path, one.data, to)
 
         for cell in given.positional[:1]:
             self._store.watch(cell, load)
         self._store.put(to, self._objects.open)
+
+    def _thread(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._started(given.at(1, "target"), given.at(3, "args"), given.at(4, "kwargs"), to, key)
+
+    def _timer(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._started(given.at(1, "function"), given.at(2, "args"), given.at(3, "kwargs"), to, key)
+
+    def _started(self, function: int | None, args: int | None, kwargs: int | None, to: int, key: Hashable) -> None:
+        """An object that calls ``function`` with the elements of ``args`` and ``kwargs``."""
+        self._store.put(to, self._objects.open)
+        called = Arguments(starred=((0, args),) if args is not None else (), packed=(kwargs,) if kwargs is not None else ())
+        if function is not None:
+            result = self._store.cells()
+            self._store.watch(function, lambda one: self._machine.calls.call(one, called, result, key))
 
     def _getter(self, given: Arguments, to: int, key: Hashable) -> None:
         func = self._store.cells()
@@ -168,7 +186,26 @@ class Effects(Iteration):
         self._store.put(to, made)
 
     def _named_tuple(self, given: Arguments, to: int, key: Hashable) -> None:
-        self._store.put(to, self._objects.extern("types.SimpleNamespace"))
+        fields = given.positional[1] if len(given.positional) > 1 else given.keyword("field_names")
+        names = self._texts(fields) if fields is not None else ()
+        base = self._store.cells()
+        self._store.put(base, self._objects.extern("typing.NamedTuple"))
+        body = Body("", "class", "", At(0, 0, 0, 0), fields=names, is_decorated=True)
+        made = self._objects.get(Kind.CLASS, key)
+        made.data = Class(body, self._machine.frame(body, None), [base])
+        self._store.put(to, made)
+
+    def _texts(self, cell: int) -> tuple[str, ...]:
+        """The texts in ``cell``: a list of them, or of pairs that begin with one, or words of one text."""
+        found: list[str] = []
+        for one in self._store.of(cell):
+            if one.kind is Kind.CONSTANT and isinstance(one.data, str):
+                found += one.data.replace(",", " ").split()
+            place = 0
+            while one.kind is Kind.CONTAINER and (held := self._texts(self._machine.items.cell(one, place))):
+                found.append(held[0])
+                place += 1
+        return tuple(found)
 
     def _property(self, given: Arguments, to: int, key: Hashable) -> None:
         self._wrapped(Kind.PROPERTY, given, to)

@@ -96,7 +96,7 @@ class Items:
         elif owner.kind is Kind.INSTANCE:
             self._store.edge(value, self.all(owner))
             self._machine.calls.method(owner, "__setitem__", (self._store.cells(), value), self._store.cells())
-        elif owner.kind in (Kind.CONTAINER, Kind.EXTERN):
+        elif owner.kind in (Kind.CONTAINER, Kind.EXTERN) or owner.is_itself:
             self._store.edge(value, self.cell(owner, ANY if known is None else known))
 
     def elements(self, of: int, to: int) -> None:
@@ -134,7 +134,9 @@ class Items:
         """``to`` is the element of one object under a key, or under any."""
         kind = owner.kind
         known = key.data if key is not None and key.kind is Kind.CONSTANT else None
-        if kind is Kind.CONTAINER:
+        if owner.is_itself:
+            self._store.put(to, self._machine.objects.open)
+        if kind is Kind.CONTAINER or owner.is_itself:
             if known is None:
                 self._store.edge(self.all(owner), to)
             else:
@@ -161,8 +163,8 @@ class Items:
             self._store.put(to, self._machine.modules.named("", known))
         elif kind in (Kind.OPEN, Kind.METHOD):
             self._store.put(to, self._machine.objects.open)
-            if known in STATES:
-                self._store.put(to, self._machine.objects.of_model(Kind.PARAMETER, None))
+        if kind in (Kind.OPEN, Kind.METHOD) and known in STATES:
+            self._store.put(to, self._machine.objects.of_model(Kind.PARAMETER, None))
 
 
 class _All:

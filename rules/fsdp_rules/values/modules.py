@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from fsdp_rules.ir.lowering import lowered
-from fsdp_rules.ir.operations import names_read
+from fsdp_rules.ir.operations import Text, names_read
 from fsdp_rules.project.places import module_name
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Frame
@@ -57,6 +57,11 @@ class Modules:
             self._machine.store.put(to, self.named(path, dotted))
         else:
             self._machine.attributes.load(self.named(path, dotted), name, to)
+
+    def some(self, path: str, text: Text, to: int) -> None:
+        """``to`` is any module of the tree that may be called ``text`` in the file at ``path``."""
+        for dotted in sorted(one for one in self._paths if text.beginning and text.may_be(one)):
+            self._machine.store.put(to, self.named(path, dotted))
 
     def member(self, module: Obj, name: str, to: int) -> None:
         """``to`` is the name of a module of the tree."""

@@ -9,7 +9,7 @@ from fsdp_rules.values.library import table
 _MODULE = "torch.nn.Module"
 _MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OTHER_WRAPPER})
 OPTIMIZER = "torch.optim.Optimizer"
-NO_OPTIMIZERS = _MODULES | {Kind.CONTAINER, Kind.CONSTANT}
+NO_OPTIMIZERS = _MODULES | {Kind.CONTAINER, Kind.CONSTANT, Kind.TEXT}
 
 
 def is_optimizer(name: str) -> bool:

@@ -21,6 +21,7 @@ _SECTIONS = {
     Kind.NUMBER: "tensor",
     Kind.CONTAINER: "container",
     Kind.ATTRIBUTES: "attributes",
+    Kind.OPEN: "container",
 }
 #: Effects of the methods by which a module of the tree gives what the sharded modules in it have.
 _GIVE_PARTS = frozenset({"parameters", "named_parameters", "modules", "named_modules"})
@@ -53,6 +54,12 @@ class Methods:
             return
         if owner in self._machine.items.modules and table("model").get(name) in _GIVE_PARTS:
             self._of_inner(table("model")[name], self._machine.items.all(owner), to)
+        if owner.kind is Kind.OPEN:
+            self._store.put(to, self._objects.open)
+            if table("unknown").get(name) == "called":
+                self._called(given, to)
+            if not owner.is_itself:
+                return
         section = _SECTIONS.get(owner.kind)
         effect = table(section).get(name) if section is not None else None
         if effect is None or effect == "nothing":
@@ -107,6 +114,15 @@ class Methods:
             child = items.cell(pair, 1)
         self._store.watch(held, lambda one: self._store.put(child, one) if one.kind in _CHILDREN else None)
         self._store.put(to, several)
+
+    def _called(self, given: Arguments, to: int) -> None:
+        """The first argument is called with the others."""
+        called = given._replace(
+            positional=given.positional[1:], starred=tuple((place - 1, cell) for place, cell in given.starred)
+        )
+        for cell in given.positional[:1]:
+            key = (cell, "called")
+            self._store.watch(cell, lambda one: self._machine.calls.call(one, called, to, key))
 
     def _of_inner(self, effect: str, held: int, to: int) -> None:
         """What a module gives of the sharded ones among those in it."""
