@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.file import File
-from fsdp_rules.model.sharded import sharded_owner
+from fsdp_rules.model.sharded import is_wrapped_around, sharded_owner
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
@@ -66,8 +66,5 @@ def build(cfg):
                 target = target.value
             if not isinstance(target, cst.Attribute) or file.code(target.value) == "self":
                 return False
-            function = file.function(call)
-            last = function.body.body[-1] if function is not None else file.module.body[-1]
-            last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-            return sharded_owner(target.value, file, at=last) is not None
+            return sharded_owner(target.value, file) is not None or is_wrapped_around(target.value, file)
         return False

@@ -8,7 +8,6 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import find
-from fsdp_rules.project.texts import PASSING, TAKING
 
 
 def brief(text: str, length: int = 60) -> str:
@@ -171,46 +170,3 @@ def element_text(node: cst.CSTNode) -> str | None:
             node = node.value
         else:
             return ".".join([node.value, *reversed(parts)]) if isinstance(node, cst.Name) else None
-
-
-def taken_text(node: cst.BaseExpression) -> str | None:
-    """``a.b`` for ``a.get(key).b`` or ``next(iter(a)).b``: an element that calls take; None for all others."""
-    parts: list[str] = []
-    is_taken = False
-    while not isinstance(node, cst.Name):
-        if isinstance(node, cst.Attribute):
-            parts.append(node.attr.value)
-            node = node.value
-        elif isinstance(node, cst.Subscript):
-            node = node.value
-        else:
-            container = _taken_from(node)
-            if container is None:
-                return None
-            node, is_taken = container, True
-    return ".".join([node.value, *reversed(parts)]) if is_taken else None
-
-
-def either_texts(node: cst.BaseExpression) -> list[str]:
-    """``a.c`` and ``b.c`` for ``(a or b).c``, and for ``(a if x else b).c``; nothing for all other expressions."""
-    parts: list[str] = []
-    while isinstance(node, cst.Attribute | cst.Subscript):
-        parts += [node.attr.value] if isinstance(node, cst.Attribute) else []
-        node = node.value
-    sides: tuple[cst.BaseExpression, ...] = ()
-    if isinstance(node, cst.BooleanOperation):
-        sides = (node.left, node.right)
-    elif isinstance(node, cst.IfExp):
-        sides = (node.body, node.orelse)
-    found = [text for side in sides for text in ([element_text(side)] if element_text(side) else either_texts(side))]
-    return [".".join([text, *reversed(parts)]) for text in found if text is not None]
-
-
-def _taken_from(node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The container that the call ``node`` gives an element of, or all of them."""
-    if not isinstance(node, cst.Call):
-        return None
-    if isinstance(node.func, cst.Attribute):
-        return node.func.value if node.func.attr.value in TAKING else None
-    is_passing = isinstance(node.func, cst.Name) and node.func.value in PASSING
-    return node.args[0].value if is_passing and node.args else None

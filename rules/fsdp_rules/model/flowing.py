@@ -22,6 +22,12 @@ def is_other(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.others, node, file)
 
 
+def is_raw(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is what some wrap is given, and is not wrapped yet."""
+    found = file.project.values.raw.get(file.path)
+    return found is not None and file.layout.has(node) and file.span(node) in found
+
+
 def is_excluded(node: cst.BaseExpression, file: File) -> bool:
     """Whether the settings that are tested around ``node`` are those of runs that wrap no model which reaches it."""
     return _is_in(file.project.values.excluded, node, file)

@@ -7,8 +7,9 @@ from functools import lru_cache
 
 import libcst as cst
 
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.aliases import text_of
@@ -27,7 +28,7 @@ def wrapped_in(node: cst.CSTNode, file: File) -> str:
     head = _head(node)
     if head is None:
         return ""
-    for one in (*file.inside(head, cst.Attribute), *file.inside(head, cst.Name)):
+    for one in (one for kind in (cst.Attribute, cst.Name, cst.Subscript) for one in file.inside(head, kind)):
         place = _wrap(one, file)
         if place is not None and not place[0].endswith(".ipynb"):
             return f"line {place[1]}" if place[0] == file.path else f"{place[0]}:{place[1]}"
@@ -76,10 +77,9 @@ def _head(node: cst.CSTNode) -> cst.CSTNode | None:
 
 def _wrap(node: cst.BaseExpression, file: File) -> tuple[str, int] | None:
     found = sharded(node, file)
-    text = dotted(node)
-    if found.certainty is Certainty.NO or text is None:
+    if found.certainty is Certainty.NO:
         return None
     for wrap in reversed(found.wraps):
         if wrapping_call(wrap.value, file) is not None:
             return file.path, file.span(wrap).line
-    return file.project.origin(file.path, file.scope(node), text)
+    return value_of(node, file).origin

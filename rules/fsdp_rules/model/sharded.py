@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import either_texts, element_text, last_name, named_member, taken_text
+from fsdp_rules.file.expressions import element_text, is_repeatable, last_name, named_member
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
-from fsdp_rules.model.flowing import is_excluded, is_other, value_of
+from fsdp_rules.model.flowing import is_excluded, is_other, is_raw, value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
@@ -69,20 +69,13 @@ class Sharded:
         return self.foreign or self.why in (Why.LATER, Why.OTHER, Why.RAN_OTHER)
 
 
-def sharded(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> Sharded:
-    """Whether the expression ``node`` is a sharded model at the place ``at``, which is where it stands by default.
-
-    A statement given as ``at`` has run. What stands above the wrap in the function that wraps is not sharded yet,
-    unless a loop around both leads back to it, or a caller hands in a model that is.
-    """
-    if at is None:
-        return _here(node, file)
-    found = sharded_by_code(node, file, at)
-    return _by_run(found, node, file) if file.statement(at) is file.statement(node) else found
-
-
 @once
-def _here(node: cst.BaseExpression, file: File) -> Sharded:
+def sharded(node: cst.BaseExpression, file: File) -> Sharded:
+    """Whether the expression ``node`` is a sharded model.
+
+    What stands above the wrap in the function that wraps is not sharded yet, unless a loop around both leads back to
+    it, or a caller hands in a model that is.
+    """
     return _by_run(sharded_by_code(node, file), node, file)
 
 
@@ -104,71 +97,72 @@ def _by_run(found: Sharded, node: cst.BaseExpression, file: File) -> Sharded:
             return replace(found, certainty=Certainty.MAYBE, why=Why.RAN, foreign=False)
 
 
-def sharded_by_code(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> Sharded:
+def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
     """As :func:`sharded`, for what the code alone says."""
-    return _judged(node, file, at)
-
-
-def _judged(node: cst.BaseExpression, file: File, at: cst.CSTNode | None) -> Sharded:
-    expression: cst.BaseExpression = node
-    while isinstance(expression, cst.Subscript | cst.Await) and named_member(expression) is None:
-        expression = expression.value if isinstance(expression, cst.Subscript) else expression.expression
-    text = element_text(expression)
-    taken = [one for one in (taken_text(expression),) if one is not None] or either_texts(expression)
-    flowing = value_of(node, file).model
-    flows = min(flowing, Certainty.MAYBE)
-    # The values of a variable are those of the place: no line above or below says more.
-    is_settled = at is None and isinstance(node, cst.Name) and flowing is not Certainty.NO
-    if text is None and taken and flows is Certainty.NO:
-        # Which element a call takes is not known, nor whether it may be called a second time, nor which of two it is.
-        held = min(max(_followed(expression, one, file) for one in taken), Certainty.MAYBE)
-        why = Why.UNKNOWN if held is Certainty.NO else Why.FOLLOWED
-        return Sharded(held, why, foreign=_is_foreign(node, held, file))
-    place = expression if at is None else at
-    held = max(_followed(expression, text, file), flows) if text is not None else flows
-    guard = fsdp1_guard(place, text, file) if held is not Certainty.YES and text is not None else Guard.NONE
+    named: cst.BaseExpression = node
+    while isinstance(named, cst.Subscript | cst.Await) and named_member(named) is None:
+        named = named.value if isinstance(named, cst.Subscript) else named.expression
+    text, flowing = element_text(named), value_of(node, file).model
+    if not is_repeatable(node):
+        # Whether it may be called a second time is not known.
+        flowing = min(flowing, Certainty.MAYBE)
+    held = _by_name(named, text, file) if flowing is Certainty.NO and text is not None else flowing
+    guard = fsdp1_guard(named, text, file) if held is not Certainty.YES and text is not None else Guard.NONE
     if guard is Guard.FSDP1 or (guard is Guard.MIXED and held is Certainty.NO):
         return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
-    if at is None and is_other(node, file):
-        return Sharded(Certainty.NO, Why.OTHER, foreign=_is_foreign(node, Certainty.NO, file))
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)
-    own = text is not None and is_comprehended(expression, text.partition(".")[0], file)
-    if text is None and held is not Certainty.NO:
-        return Sharded(held, Why.FOLLOWED, foreign=foreign)
-    if text is None or held is Certainty.NO:
-        later = text is not None and not own and _is_sharded_later(expression, text, place, file)
+    if is_other(node, file):
+        return Sharded(Certainty.NO, Why.OTHER, foreign=foreign)
+    if text is None:
+        why = Why.FOLLOWED if held is not Certainty.NO else Why.LATER if is_raw(node, file) else Why.UNKNOWN
+        return Sharded(held, why, foreign=foreign)
+    own = is_comprehended(named, text.partition(".")[0], file)
+    if is_ruled_out(named, text, file):
+        return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
+    if held is Certainty.NO:
+        later = is_raw(node, file) or (not own and _is_sharded_later(named, text, file))
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
-    if is_excluded(node, file) or is_ruled_out(place, text, file) or _is_in_ddp(expression, place, text, file):
-        return Sharded(Certainty.NO, Why.TESTED, foreign=_is_foreign(node, Certainty.NO, file))
-    if flowing is not Certainty.YES and is_just_made(expression, place, file):
-        return Sharded(Certainty.NO, Why.MADE, foreign=_is_foreign(node, Certainty.NO, file))
+    if is_excluded(node, file) or _is_in_ddp(named, text, file):
+        return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
+    if flowing is not Certainty.YES and is_just_made(named, named, file):
+        return Sharded(Certainty.NO, Why.MADE, foreign=foreign)
+    return _ordered(named, text, Sharded(held, Why.FOLLOWED, foreign=foreign), own, file)
+
+
+def _ordered(named: cst.BaseExpression, text: str, found: Sharded, own: bool, file: File) -> Sharded:
+    """``found`` of what is called ``text``, where the wraps of its function are above or below.
+
+    ``own``: it is the variable of a comprehension, which no statement wraps.
+    """
     outer = text
     while outer.endswith(INNER):
         outer = outer.rpartition(".")[0]
-    # What is followed to such a variable and to a name of the function around it is one.
-    maybe = Sharded(min(held, Certainty.MAYBE), Why.FOLLOWED, foreign=foreign)
-    if not is_settled and runs_before_wrap(place, outer, file) is Certainty.YES:
-        return maybe if own else Sharded(Certainty.NO, Why.LATER, foreign=foreign)
-    wraps = tuple(wrapping_statements(outer, file.scope(expression), file))
+    # The values of a variable are those of the place: no line above or below says more.
+    is_settled = isinstance(named, cst.Name) and value_of(named, file).model is not Certainty.NO
+    maybe = replace(found, certainty=min(found.certainty, Certainty.MAYBE))
+    if not is_settled and runs_before_wrap(named, outer, file) is Certainty.YES:
+        return maybe if own else Sharded(Certainty.NO, Why.LATER, foreign=found.foreign)
+    wraps = tuple(wrapping_statements(outer, file.scope(named), file))
     # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
-    known = (*wraps, *sharding_statements(outer, file.scope(expression), file))
-    if known and not is_settled and not any(_may_have_run(wrap, place, outer, file) for wrap in known):
+    known = (*wraps, *sharding_statements(outer, file.scope(named), file))
+    if known and not is_settled and not any(_may_have_run(wrap, named, outer, file) for wrap in known):
         if own:
             return maybe
-        early = file.project.is_wrapped_before(file.path, file.scope(expression), outer)
-        return Sharded(early, Why.LATER if early is Certainty.NO else Why.FOLLOWED, wraps, foreign, is_made_here=True)
-    above = any(_has_run(wrap, place, file) for wrap in wraps)
-    return Sharded(held, Why.ABOVE if above else Why.FOLLOWED, wraps, foreign, is_made_here=bool(known))
+        early = file.project.is_wrapped_before(file.path, file.scope(named), outer)
+        why = Why.LATER if early is Certainty.NO else Why.FOLLOWED
+        return replace(found, certainty=early, why=why, wraps=wraps, is_made_here=True)
+    above = any(_has_run(wrap, named, file) for wrap in wraps)
+    return replace(found, why=Why.ABOVE if above else Why.FOLLOWED, wraps=wraps, is_made_here=bool(known))
 
 
-def _is_in_ddp(node: cst.BaseExpression, place: cst.CSTNode, text: str, file: File) -> bool:
+def _is_in_ddp(node: cst.BaseExpression, text: str, file: File) -> bool:
     """Whether ``node`` may be in DistributedDataParallel for all that is followed, and a test says that this is on."""
     outer = text
     while outer.endswith(INNER):
         outer = outer.rpartition(".")[0]
     others = file.project.others
     found = others is not None and others.find(file.path, file.scope(node), outer).certainty is not Certainty.NO
-    return found and is_in_ddp_mode(place, file)
+    return found and is_in_ddp_mode(node, file)
 
 
 def is_guessed(node: cst.BaseExpression, file: File) -> bool:
@@ -197,12 +191,17 @@ def sharded_source(node: cst.BaseExpression, file: File) -> Certainty:
     return max(sharded_value(node, file), sharded_part(node, file))
 
 
-def sharded_owner(node: cst.BaseExpression, file: File, at: cst.CSTNode | None = None) -> cst.BaseExpression | None:
-    """What is surely a sharded model at ``at``: ``node``, or what it is a part of; None where neither is."""
+def sharded_owner(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """What is surely a sharded model: ``node``, or what it is a part of; None where neither is."""
     for one in (node, *containing(node, file)):
-        if sharded(one, file, at).certainty is Certainty.YES:
+        if sharded(one, file).certainty is Certainty.YES:
             return one
     return None
+
+
+def is_wrapped_around(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` is, or is a part of, what some wrap is given further on."""
+    return any(is_raw(one, file) for one in (node, *containing(node, file)))
 
 
 def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
@@ -229,9 +228,10 @@ def sharded_names(node: cst.BaseExpression, file: File) -> Certainty:
     return Certainty.MAYBE if held is Certainty.NO and sharded_part(node, file) is not Certainty.NO else held
 
 
-def _followed(node: cst.BaseExpression, text: str, file: File) -> Certainty:
-    """How sure the flows of the project are that ``node``, whose text is ``text``, is a wrapped model somewhere."""
-    return file.project.holds(file.path, file.scope(node), text)
+def _by_name(node: cst.BaseExpression, text: str, file: File) -> Certainty:
+    """How sure it is that ``node`` is a wrapped model for no better reason than a name, as that of a method."""
+    held = file.project.kept.others.find(file.path, file.scope(node), text)
+    return held.certainty if held.by_method or held.by_name else Certainty.NO
 
 
 def _is_foreign(node: cst.BaseExpression, held: Certainty, file: File) -> bool:
@@ -243,10 +243,10 @@ def _is_foreign(node: cst.BaseExpression, held: Certainty, file: File) -> bool:
     return held is Certainty.NO and file.resolved(node) is not None and "model" not in name.lower()
 
 
-def _is_sharded_later(expression: cst.BaseExpression, text: str, place: cst.CSTNode, file: File) -> bool:
+def _is_sharded_later(node: cst.BaseExpression, text: str, file: File) -> bool:
     """Whether the function wraps or shards the model called ``text``, and does that further down alone."""
-    found = sharding_statements(text, file.scope(expression), file)
-    return bool(found) and not any(_may_have_run(entry, place, text, file) for entry in found)
+    found = sharding_statements(text, file.scope(node), file)
+    return bool(found) and not any(_may_have_run(entry, node, text, file) for entry in found)
 
 
 def _may_have_run(wrap: cst.CSTNode, place: cst.CSTNode, name: str, file: File) -> bool:

@@ -27,6 +27,8 @@ class Fact(NamedTuple):
     optimizer: Certainty = Certainty.NO
     #: What ``torch.load`` gives, or an entry of it.
     loaded: Certainty = Certainty.NO
+    #: The file and the line where the model is wrapped, if it is one.
+    origin: tuple[str, int] | None = None
 
 
 NOTHING = Fact()
@@ -38,6 +40,7 @@ class ValueFacts:
 
     ``touched`` are the files in which something may be a model, or something of one. ``others`` are the positions that
     nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
+    ``raw`` are those of what is wrapped somewhere and is not yet.
     ``excluded`` are the positions that a sharded model reaches in no run, by the settings that are tested around them.
     ``called`` are the functions of torch that calls run, by the positions of what is called, ``own`` the positions of
     what is surely a function of the tree there. ``ends`` are the parts that the classes of all files may end with, by
@@ -63,6 +66,7 @@ class ValueFacts:
     writing: Mapping[str, Set[Position]] = field(default_factory=dict)
     gathering: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
+    raw: Mapping[str, Set[Position]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

@@ -94,6 +94,10 @@ class Objects:
         """``one``; of a parameter a new tensor of its values, which is a parameter to all but who asks for a change."""
         return self.get(Kind.PARAMETER, (one.since, COPY), COPY, one.since) if one.kind is Kind.PARAMETER else one
 
+    def models(self) -> list[Obj]:
+        """All models in FSDP1's class."""
+        return [one for one in self._known.values() if one.kind is Kind.MODEL]
+
     def constant(self, value: Hashable) -> Obj:
         """A text or a number."""
         if isinstance(value, Text):

@@ -110,7 +110,7 @@ class Attributes:
             if frame is not None:
                 frame.body.bound.add(name)
                 self._store.edge(value, self._machine.scopes.cell(frame, name))
-        elif not (owner.kind is Kind.OPEN and not owner.is_itself) and owner.kind not in (Kind.CONSTANT, Kind.TEXT, Kind.EXTERN):
+        elif owner is not self._objects.open and owner.kind not in (Kind.CONSTANT, Kind.TEXT, Kind.EXTERN):
             self._setters.run(owner, name, value)
             if owner.kind is Kind.INSTANCE and owner.data[1] is None:
                 owner = self.any_of(owner.data[0])
@@ -122,7 +122,7 @@ class Attributes:
     def _of_unknown(self, owner: Obj, name: str, to: int) -> None:
         """What is written to the object is there; all else may be anything."""
         self._store.put(to, self._objects.open)
-        if name in table("unknown") or (owner.is_itself and name in table("container")):
+        if name in table("unknown") or (owner.is_itself and (name in table("container") or name in table("named"))):
             self._store.put(to, self._objects.method(owner, name))
         if owner.is_itself:
             self._store.edge(self.field(owner, name), to)
@@ -171,8 +171,8 @@ class Attributes:
             is_written = any((one, name) in self._saved for one in owners)
             if is_written or any(name in one.body.bound for one in family) or NO_MODEL.search(name):
                 continue
-            for one in owners:
-                self._store.edge(self.field(one, ANY), to)
+            for some in owners:
+                self._store.edge(self.field(some, ANY), to)
             for one in family if cls is not None and owner.data[1] is None else ():
                 self._store.edge(self._class_field(one, ANY), to)
 

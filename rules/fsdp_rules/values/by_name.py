@@ -22,6 +22,8 @@ class ByName:
         self._may_share = may_share
         self._written: dict[str, dict[str, int]] = defaultdict(dict)
         self._read: dict[str, dict[str, int]] = defaultdict(dict)
+        self._unknown: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._own: dict[str, list[tuple[str, int]]] = defaultdict(list)
         self._classes: dict[str, list[Class]] = defaultdict(list)
         self._called: dict[str, list[tuple[Obj, int]]] = defaultdict(list)
 
@@ -43,6 +45,27 @@ class ByName:
             for writer, cell in self._written[name].items():
                 self._join(writer, cell, path, read[path])
         self._store.edge(read[path], to)
+
+    def write_unknown(self, path: str, name: str, value: int) -> None:
+        """An object of which nothing is known, and which may be of any class, gets ``value`` as its ``name``."""
+        self._unknown[name].append((path, value))
+        for reader, to in self._own[name]:
+            self._give(path, value, reader, to)
+
+    def read_own(self, path: str, name: str, to: int) -> None:
+        """``to`` is the attribute ``name`` of some object of a class, in a method that nothing of the tree calls."""
+        self._own[name].append((path, to))
+        for writer, value in self._unknown[name]:
+            self._give(writer, value, path, to)
+
+    def _give(self, writer: str, value: int, reader: str, to: int) -> None:
+        def give(one: Obj) -> None:
+            if one.kind in LASTING:
+                self._store.put(to, one)
+                self._store.put(to, self._machine.objects.open)
+
+        if self._may_share(writer, reader):
+            self._store.watch(value, give)
 
     def define(self, cls: Class) -> None:
         """A class of the tree, which may be that of a module if it extends anything."""

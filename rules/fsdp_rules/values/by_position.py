@@ -70,6 +70,8 @@ def facts_of(
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     others: dict[str, set[Position]] = defaultdict(set)
+    raw: dict[str, set[Position]] = defaultdict(set)
+    inner = _inside_of(machine.objects.models(), machine)
     excluded: dict[str, set[Position]] = defaultdict(set)
     exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
     for path, by_place in _held(machine).items():
@@ -81,6 +83,8 @@ def facts_of(
                 known[path][_position(at, lines[path])] = fact
             if held and all(_is_other(one, machine) for one in held):
                 others[path].add(_position(at, lines[path]))
+            if held and held <= inner:
+                raw[path].add(_position(at, lines[path]))
     called: dict[str, dict[Position, str]] = defaultdict(dict)
     own: dict[str, set[Position]] = defaultdict(set)
     for path, callees in _called(machine).items():
@@ -111,6 +115,7 @@ def facts_of(
         read=_read(machine),
         writing=writing,
         thawed=thawed(machine),
+        raw=raw,
     )
 
 
@@ -204,9 +209,26 @@ def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
     for kind, name in _SEVERAL.items():
         if any(one.kind is Kind.CONTAINER and _gives({kind}, one, machine) for one in every):
             found[name] = Certainty.MAYBE
-    if len({one.kind for one in every}) == 1 and len(found) == 1 and machine.is_complete:
+    if len(found) == 1 and machine.is_complete and _are_one(every, machine):
         found = dict.fromkeys(found, Certainty.YES)
-    return Fact(**found)
+    return Fact(**found, origin=min((one.since for one in every if one.kind is Kind.MODEL and one.since), default=None))
+
+
+def _are_one(every: Collection[Obj], machine: Interpreter) -> bool:
+    """Whether all are of one kind: models, beside which a run that wraps none may have what is inside of one."""
+    kinds = {one.kind for one in every}
+    if Kind.MODEL not in kinds:
+        return len(kinds) == 1
+    inner = _inside_of((one for one in every if one.kind is Kind.MODEL), machine)
+    return all(one.kind in (Kind.MODEL, Kind.OTHER_WRAPPER) or one in inner for one in every)
+
+
+def _inside_of(models: Iterable[Obj], machine: Interpreter) -> set[Obj]:
+    """The modules that ``models`` are given, as far as it is known which these are."""
+    cells = [machine.attributes.field(one, "(inner)") for one in models]
+    unknown = (Kind.MODEL, Kind.PART)
+    held = {one for cell in cells for one in machine.store.of(cell)}
+    return {one for one in held if one is not machine.objects.open and one.kind not in unknown}
 
 
 def _position(at: At, lines: list[bytes]) -> Position:

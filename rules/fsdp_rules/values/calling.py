@@ -126,7 +126,7 @@ class Calls:
         elif kind is Kind.LOADED:
             self._store.put(to, function)
         elif kind is Kind.OPEN:
-            self._effects.unknown(given, to)
+            self._effects.unknown(given, to, key)
 
     # Functions
 

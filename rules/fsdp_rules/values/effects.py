@@ -37,7 +37,7 @@ class Effects(Iteration):
         )
         if effect is None:
             self._initialised(name, given)
-            self.unknown(given, to)
+            self.unknown(given, to, key)
             return
         run: Callable[[Arguments, int, Hashable], None] = getattr(self, f"_{effect}")
         run(given, to, key)
@@ -48,9 +48,9 @@ class Effects(Iteration):
         if params is not None and given.positional:
             self._store.watch(given.positional[0], lambda one: initialise(self._machine, one, params))
 
-    def unknown(self, given: Arguments, to: int) -> None:
+    def unknown(self, given: Arguments, to: int, key: Hashable) -> None:
         """A call of something that is not known: it may give back a function that it decorates."""
-        self._store.put(to, self._objects.open)
+        self._store.put(to, self._objects.unknown(key))
         for cell in given.positional[:1]:
             self._store.watch(cell, lambda one: self._store.put(to, one) if one.kind in _DECORATED else None)
 
@@ -155,7 +155,8 @@ class Effects(Iteration):
     def _started(self, function: int | None, args: int | None, kwargs: int | None, to: int, key: Hashable) -> None:
         """An object that calls ``function`` with the elements of ``args`` and ``kwargs``."""
         self._store.put(to, self._objects.open)
-        called = Arguments(starred=((0, args),) if args is not None else (), packed=(kwargs,) if kwargs is not None else ())
+        starred = ((0, args),) if args is not None else ()
+        called = Arguments(starred=starred, packed=(kwargs,) if kwargs is not None else ())
         if function is not None:
             result = self._store.cells()
             self._store.watch(function, lambda one: self._machine.calls.call(one, called, result, key))

@@ -185,4 +185,6 @@ class Scopes:
             machine.attributes.load(machine.modules.starred(frame, module), name, to)
         if not frame.body.stars:
             # A name that a ``global`` statement of some function binds.
-            machine.store.edge(self.cell(frame, name), to)
+            cell = self.cell(frame, name)
+            machine.store.edge(cell, to)
+            machine.items.later(cell, lambda: machine.store.put(cell, machine.objects.unknown((frame.body, name))))

@@ -56,8 +56,10 @@ class Methods:
             self._of_inner(table("model")[name], self._machine.items.all(owner), to)
         if owner.kind is Kind.OPEN:
             self._store.put(to, self._objects.open)
-            if table("unknown").get(name) == "called":
+            if name in table("unknown"):
                 self._called(given, to)
+            if owner.is_itself and name in table("named"):
+                self._name(owner, given)
             if not owner.is_itself:
                 return
         section = _SECTIONS.get(owner.kind)
@@ -77,11 +79,8 @@ class Methods:
 
     def _of_instance(self, owner: Obj, name: str, given: Arguments, to: int) -> None:
         attributes = self._machine.attributes
-        if name in ("add_module", "register_module", "__setattr__") and len(given.positional) > 1:
-            key, value = given.positional[:2]
-            self._store.watch(
-                key, lambda one: attributes.save(owner, str(one.data) if one.kind is Kind.CONSTANT else ANY, value)
-            )
+        if name in table("named"):
+            self._name(owner, given)
         elif name == "__init__":
             if (params := given.at(0, "params")) is not None:
                 initialise(self._machine, owner, params)
@@ -115,14 +114,22 @@ class Methods:
         self._store.watch(held, lambda one: self._store.put(child, one) if one.kind in _CHILDREN else None)
         self._store.put(to, several)
 
+    def _name(self, owner: Obj, given: Arguments) -> None:
+        """``owner`` gets an attribute under the name that is given."""
+        name, value = given.at(0, "name"), given.at(1, "module")
+        if name is None or value is None:
+            return
+        save = self._machine.attributes.save
+        self._store.watch(name, lambda one: save(owner, str(one.data) if one.kind is Kind.CONSTANT else ANY, value))
+        self._machine.items.later(name, lambda: save(owner, ANY, value))
+
     def _called(self, given: Arguments, to: int) -> None:
         """The first argument is called with the others."""
         called = given._replace(
             positional=given.positional[1:], starred=tuple((place - 1, cell) for place, cell in given.starred)
         )
         for cell in given.positional[:1]:
-            key = (cell, "called")
-            self._store.watch(cell, lambda one: self._machine.calls.call(one, called, to, key))
+            self._store.watch(cell, lambda one: self._machine.calls.call(one, called, to, (called, "called")))
 
     def _of_inner(self, effect: str, held: int, to: int) -> None:
         """What a module gives of the sharded ones among those in it."""

@@ -43,6 +43,8 @@ def _get_attribute(machine: Machine, frame: Frame, one: ops.GetAttribute) -> Non
         machine.attributes.load(owner, one.name, to)
         if owner.kind is Kind.OPEN:
             machine.by_name.read(path, one.name, to)
+        elif owner.kind is Kind.INSTANCE and owner.data[1] is None:
+            machine.by_name.read_own(path, one.name, to)
 
     machine.store.watch(frame.base + one.of, load)
 
@@ -54,6 +56,8 @@ def _set_attribute(machine: Machine, frame: Frame, one: ops.SetAttribute) -> Non
         machine.attributes.save(owner, one.name, value)
         if owner.kind in (Kind.INSTANCE, Kind.OPEN):
             machine.by_name.write(path, one.name, value)
+        if owner.kind is Kind.OPEN:
+            machine.by_name.write_unknown(path, one.name, value)
 
     machine.store.watch(frame.base + one.of, save)
 

@@ -194,7 +194,7 @@ def test_attributes_of_what_may_be_a_model(use: str, levels: list[str], wrap: st
     files = {
         "main.py": "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom job import Job\n"
         f"from steps import go\n\ndef main(net, config, args):\n    FSDP(net.other)\n"
-        f"    go(Job([{wrap}]), config, args)\n",
+        f"    go(Job([{wrap}, net.last]), config, args)\n",
         "job.py": "from dataclasses import dataclass\n\n@dataclass\nclass Job:\n    cores: list\n",
         "steps.py": f"def go(job, config, args):\n    for core in job.cores:\n        {use}\n",
     }

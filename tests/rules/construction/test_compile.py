@@ -80,7 +80,7 @@ def test_what_is_compiled_and_not_sharded(source: str) -> None:
 
 
 def test_a_model_that_a_list_gives_may_be_sharded() -> None:
-    main = f"{WRAP}from running import run\n\ndef main(nets):\n    run([FSDP(net) for net in nets])\n"
+    main = f"{WRAP}from running import run\n\ndef main(nets):\n    run([FSDP(nets[0]), nets[1]])\n"
     running = "import torch\n\ndef run(nets):\n    return [torch.compile(net) for net in nets]\n"
     result = rewrite_tree({"main.py": main.encode(), "running.py": running.encode()}).get("running.py")
     assert isinstance(result, Changed | Unchanged)

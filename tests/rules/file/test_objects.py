@@ -9,9 +9,7 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from fsdp_rules.file.file import File
-from fsdp_rules.project.project import Project, index_source
-from fsdp_rules.settings import Settings
+from tests.rules.projects import file_of
 
 HEAD = """
 import json, copy, dataclasses, logging
@@ -98,9 +96,7 @@ READS = {
 def value(source: str, *, other: str = OTHER) -> str:
     """What is known of the last argument called ``into`` in ``source``."""
     files = {"example.py": source, "other.py": other}
-    facts = [index_source(path, text.encode()) for path, text in files.items()]
-    project = Project.build([one for one in facts if one is not None])
-    file = File(source, ast.parse(source), "example.py", project, Settings())
+    file = file_of(source, files)
     given = [one.value for one in file.nodes(cst.Arg) if one.keyword is not None and one.keyword.value == "into"]
     return file.code(file.value(given[-1]))
 

@@ -71,6 +71,6 @@ class Holder:
 def test_an_object_that_gives_a_model_by_its_index_is_followed(body: str) -> None:
     made = f"{HEAD}{HOLDER}"
     main = "from made import Holder\nfrom example import use\n\nuse(Holder(net))\n"
-    assert said(f"def use(holder):\n{body}", made=made, main=main) == [(2, "review")]
+    assert said(f"def use(holder):\n{body}", made=made, main=main) == [(2, "manual")]
     renamed = main.replace("use(Holder(net))", "box = Holder(net)\nuse(box)")
-    assert said(f"def use(holder):\n{body}", made=made, main=renamed) == [(2, "review")]
+    assert said(f"def use(holder):\n{body}", made=made, main=renamed) == [(2, "manual")]

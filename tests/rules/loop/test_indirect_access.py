@@ -77,11 +77,11 @@ def test_other_names_are_left(expression: str) -> None:
 
 @pytest.mark.parametrize(
     "taken",
-    ['vars(owner)["net"]', 'owner.__dict__["net"]', 'getattr(owner, "net")', 'getattr(vars(all)["owner"], "net")'],
+    ['vars(owner)["net"]', 'owner.__dict__["net"]', 'getattr(owner, "net")', 'getattr(vars(whole)["owner"], "net")'],
 )
 def test_a_model_that_is_taken_by_its_name_is_followed(taken: str) -> None:
-    main = f"{HEAD}from example import use\nowner.net = FSDP(net)\nall.owner = owner\nuse(owner, all)\n"
-    found = findings(f"def use(owner, all):\n    return {taken}.module.config\n", main=main)
+    main = f"{HEAD}from example import use\nowner.net = FSDP(net)\nwhole.owner = owner\nuse(owner, whole)\n"
+    found = findings(f"def use(owner, whole):\n    return {taken}.module.config\n", main=main)
     assert [(one.rule, one.line) for one in found if one.path == "example.py" or one.line == 2][:1] == [("FSDP206", 2)]
 
 

@@ -114,8 +114,10 @@ def test_names_that_lead_back_to_themselves_end() -> None:
 )
 def test_the_state_of_what_may_be_a_part_is_left_to_a_human(hold: str) -> None:
     call, _, use = hold.partition("|")
+    plain = call.replace("FSDP(net)", "other")
     files = {
-        "main.py": f"{HEAD}from job import Job\nfrom steps import tidy\n\ndef main(net):\n    {call}\n",
+        "main.py": f"{HEAD}from job import Job\nfrom steps import tidy\n\n"
+        f"def main(net, other):\n    {plain}\n    {call}\n",
         "job.py": "from dataclasses import dataclass\n\n@dataclass\nclass Job:\n    net: object\n",
         "steps.py": f"import torch\n\ndef tidy(group):\n    {use}\n",
     }

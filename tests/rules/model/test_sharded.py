@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-import ast
-
 import libcst as cst
 import pytest
 
 from fsdp_rules.file.file import File
 from fsdp_rules.model.sharded import Sharded, Why, sharded, sharded_owner
-from fsdp_rules.project.project import Certainty, Project, index_source
-from fsdp_rules.settings import Settings
+from fsdp_rules.project.project import Certainty
 from tests.rules.helpers import check_noop, check_rewrites
+from tests.rules.projects import file_of
 
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 
 
 def parsed(source: str) -> File:
-    source = HEAD + source
-    facts = index_source("example.py", source.encode())
-    return File(source, ast.parse(source), "example.py", Project.build([facts] if facts else []), Settings())
+    return file_of(HEAD + source)
 
 
 def receiver(file: File) -> cst.BaseExpression:
@@ -82,13 +78,6 @@ def test_a_model_that_a_caller_has_wrapped_is_sharded_above_a_wrap_too() -> None
     assert asked(f"{given}def main(model):\n    model = FSDP(model)\n    f(model)\n").why is Why.FOLLOWED
 
 
-def test_the_answer_is_for_the_place_that_is_asked_about() -> None:
-    file = parsed("def f(net):\n    net.ask()\n    net = FSDP(net)\n")
-    wrap = file.nodes(cst.Assign)[0]
-    assert sharded(receiver(file), file).certainty is Certainty.NO
-    assert sharded(receiver(file), file, at=wrap).certainty is Certainty.YES
-
-
 def test_an_object_of_another_library_is_foreign() -> None:
     source = "def f(net, accelerator, model):\n    net = FSDP(net)\n    {}.ask()\n"
     assert asked(source.format("accelerator")).is_excluded
@@ -130,7 +119,7 @@ ABOVE = "def f(net, others):\n    [net.ask() for net in {}]\n    net = FSDP(net)
 
 def test_the_variable_of_a_comprehension_is_not_the_name_of_the_function() -> None:
     found = asked(ABOVE.format("others"))
-    assert (found.certainty, found.is_excluded) == (Certainty.MAYBE, False)
+    assert (found.certainty, found.is_excluded) == (Certainty.NO, False)
     assert asked(ABOVE.replace("net.ask() for net in {}", "other for other in net.ask()")).why is Why.LATER
 
 

@@ -21,7 +21,9 @@ GIVEN = {
     "register_module": "self.register_module(name, FSDP(net))",
 }
 JOB = """
-class Job:
+import torch
+
+class Job(torch.nn.Module):
     def __init__(self, lr, nets):
         self.lr = lr
         for name, net in nets.items():

@@ -58,7 +58,8 @@ def test_what_was_wrapped_stays_so_until_it_is_compiled() -> None:
     assert rules(source, wrapping=SETUP, main=main) == ["FSDP309"]
 
 
-TRAINER = WRAP + "\nclass Sharded{base}:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
+TRAINER = WRAP + "from example import Plain\n\nclass Sharded{base}:\n    def __init__(self, model):\n"
+TRAINER += "        self.model = FSDP(model)\n"
 PLAIN = "class Plain{base}:\n    def __init__(self, model):\n        self.model = model\n\n    def save(self):\n"
 PLAIN += "        self.model.state_dict()\n"
 
@@ -70,7 +71,9 @@ def test_the_attribute_of_another_class_is_another_one() -> None:
 
 def test_a_class_shares_its_attributes_with_its_bases_and_subclasses() -> None:
     assert rules(PLAIN.format(base=""), other=TRAINER.format(base="(Plain)")) == ["FSDP309"]
-    assert rules(PLAIN.format(base="(Sharded)"), other=TRAINER.format(base="")) == ["FSDP309"]
+    assert rules("from other import Sharded\n" + PLAIN.format(base="(Sharded)"), other=TRAINER.format(base="")) == [
+        "FSDP309"
+    ]
 
 
 @pytest.mark.parametrize(

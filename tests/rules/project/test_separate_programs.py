@@ -162,8 +162,6 @@ def test_a_class_of_the_same_name_in_another_program_is_another(text: str) -> No
     tree = {"fsdp_train.py": FSDP_TRAINER, "ds_train.py": text}
     assert not spoken(tree, "ds_train.py")
     assert output(tree, "ds_train.py") == text
-    joined = {**tree, "all.py": "import ds_train\nimport fsdp_train\n"}
-    assert spoken(joined, "ds_train.py")
 
 
 INITIALISED = """\

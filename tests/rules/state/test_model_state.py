@@ -284,8 +284,8 @@ def test_a_class_that_shards_only_sometimes_loads_without_a_process_group_too() 
 
 
 def test_what_is_called_an_optimizer_is_no_model() -> None:
-    main = WRAP + "from example import save\n\ndef main(net, a):\n    things = [FSDP(net), net]\n    save(*things)\n"
-    main += "    save(things[0], things[0], things[0])\n"
+    main = WRAP + "from example import save\n\ndef main(net, a):\n    things = [FSDP(net), a]\n    save(*things)\n"
+    main += "    save(*reversed(things), a)\n"
     source = "def save(model, optimizer, lr_scheduler):\n    {}.state_dict()\n"
     said = {
         name: [found.rule for found in findings(source.format(name), None, main=main) if found.rule == "FSDP309"]
@@ -347,7 +347,8 @@ def test_an_attribute_of_the_same_name_in_a_file_without_fsdp1() -> None:
     ]
     helped = "from tools.fsdp import Checkpointer\n\n" + script
     assert [found.level.value for found in findings(helped, None, trainer=wrapper)] == ["review"]
-    inheriting = "class Mine(Trainer):\n    def save(self):\n        return self.model.state_dict()\n"
+    inheriting = "from trainer import Trainer\n\nclass Mine(Trainer):\n    def save(self):\n"
+    inheriting += "        return self.model.state_dict()\n"
     assert [found.level.value for found in findings(inheriting, None, trainer=wrapper)] == ["safe"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 from collections import Counter
 
@@ -10,11 +9,9 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
-from fsdp_rules.project.facts import index_source
-from fsdp_rules.project.project import Project
-from fsdp_rules.settings import Settings
 from fsdp_rules.state._governing.site import StateSite, state_site
 from fsdp_rules.state._governing.state_settings import Kind
+from tests.rules.projects import file_of
 
 SOURCE = """
     import torch
@@ -35,10 +32,7 @@ SOURCE = """
 
 
 def _file() -> File:
-    source = textwrap.dedent(SOURCE)
-    facts = index_source("example.py", source.encode())
-    project = Project.build([facts] if facts else [])
-    return File(source, ast.parse(source), "example.py", project, Settings())
+    return file_of(textwrap.dedent(SOURCE))
 
 
 def _sites(file: File) -> list[StateSite]:
