@@ -8,7 +8,8 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
-from fsdp_rules.values.module_members import INNER, WEIGHTS, inside, of_model, of_parameter
+from fsdp_rules.values.model_attributes import ModelAttributes
+from fsdp_rules.values.module_members import of_parameter
 from fsdp_rules.values.setters import Setters
 
 
@@ -20,11 +21,10 @@ class Attributes:
         self._store = machine.store
         self._objects = machine.objects
         self._setters = Setters(machine)
+        self._models = ModelAttributes(machine)
         self._fields: dict[tuple[Obj, str], int] = {}
         self._named: dict[Obj, list[str]] = {}
         self._all: dict[Obj, list[int]] = {}
-        #: What the module inside of a model has for an attribute.
-        self._inner: dict[tuple[Obj, str], int] = {}
         self._loaded: set[tuple[Obj, str, int]] = set()
         self._searched: set[tuple[Class, str, Obj | None, int]] = set()
         self._saved: set[tuple[Obj, str]] = set()
@@ -88,9 +88,9 @@ class Attributes:
             for base in cls.bases:
                 store.watch(base, lambda one: self._of_base(one, name, receiver, to))
         elif kind is Kind.MODEL:
-            self._of_model(owner, name, to)
+            self._models.of_model(owner, name, to)
         elif kind in (Kind.PART, Kind.OTHER_WRAPPER):
-            self._of_part(owner, name, to)
+            self._models.of_part(owner, name, to)
         elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER):
             store.put(to, of_parameter(owner, name, objects))
         elif kind is Kind.OPEN:
@@ -235,75 +235,6 @@ class Attributes:
             self._store.put(to, self._objects.get(Kind.BOUND, (owner, one.data)))
         else:
             self._store.put(to, one)
-
-    # Models
-
-    def _of_model(self, owner: Obj, name: str, to: int) -> None:
-        if name in INNER:
-            self._store.put(to, owner)
-            return
-        self._store.edge(self.field(owner, name), to)
-        if of_model(name):
-            self._store.put(to, self._objects.method(owner, name))
-            return
-        if name in WEIGHTS:
-            self._store.put(to, self._objects.of_model(Kind.PARAMETER, owner.since))
-            return
-        found = self._inner.get((owner, name))
-        if found is None:
-            # A model may be inside itself: ``x.head = FSDP(x.head)`` in a loop is FSDP(FSDP(...)).
-            found = self._inner[owner, name] = self._store.cells()
-            self._store.watch(self.field(owner, "(inner)"), lambda one: self._inside(one, owner, name, found))
-        self._store.watch(found, lambda one: self._part(one, owner, to))
-
-    def _inside(self, inner: Obj, owner: Obj, name: str, found: int) -> None:
-        if inner.kind is Kind.OPEN:
-            self._machine.by_name.method(inside(owner, self._objects), name, found)
-        if inner.kind is Kind.MODEL or inner.kind is Kind.INSTANCE:
-            self.load(inner, name, found)
-        self._store.put(found, self._objects.open)
-
-    def _part(self, one: Obj, owner: Obj, to: int) -> None:
-        """An attribute of the module inside: modules are parts of the model, functions are what they are.
-
-        A method that is called from outside of the forward finds its own parameters sharded.
-        """
-        if one.kind is Kind.BOUND and one.data[0].kind is Kind.INSTANCE:
-            self._store.put(to, self._objects.get(Kind.BOUND, (inside(owner, self._objects), one.data[1])))
-        if one.kind is Kind.INSTANCE:
-            self._store.put(to, self._objects.get(Kind.PART, (one, owner.since), one, owner.since))
-        elif one in self._machine.items.modules:
-            several = self._objects.get(Kind.CONTAINER, ("parts", one, owner.since))
-            self._machine.items.modules.add(several)
-            elements = self._machine.items.cell(several, ANY)
-            self._store.watch(self._machine.items.all(one), lambda each: self._part(each, owner, elements))
-            self._store.put(to, several)
-        elif one.kind in (Kind.EXTERN, Kind.OPEN, Kind.METHOD):
-            self._store.put(to, self._objects.of_model(Kind.PART, owner.since))
-        else:
-            self._store.put(to, one)
-
-    def _of_part(self, owner: Obj, name: str, to: int) -> None:
-        made = owner.data if isinstance(owner.data, Obj) else None
-        if made is not None and made.kind is Kind.MODEL and name not in INNER:
-            self._of_model(made, name, to)
-            return
-        if owner.kind is Kind.OTHER_WRAPPER:
-            target = self.field(owner, "(inner)") if name in INNER else self.field(owner, name)
-            self._store.edge(target, to)
-            return
-        self._store.edge(self.field(owner, name), to)
-        if of_model(name):
-            self._store.put(to, self._objects.method(owner, name))
-        elif name in WEIGHTS:
-            self._store.put(to, self._objects.of_model(Kind.PARAMETER, owner.since))
-        elif made is None:
-            self._store.put(to, owner)
-        else:
-            found = self._store.cells()
-            self.load(made, name, found)
-            self._store.watch(found, lambda one: self._part(one, owner, to) if one.kind is Kind.INSTANCE else None)
-            self._store.put(to, self._objects.of_model(Kind.PART, owner.since))
 
 
 def _overrides(lower: Class, upper: Class, method: str) -> bool:

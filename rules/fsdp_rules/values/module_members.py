@@ -16,7 +16,7 @@ STATES = frozenset({"exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momen
 _SAME_ATTRIBUTES = frozenset({"data", "T", "mT", "H"})
 
 
-def of_model(name: str) -> bool:
+def is_of_model(name: str) -> bool:
     """Whether each module has the method ``name`` and it is known what it gives."""
     return name in table("model")
 
