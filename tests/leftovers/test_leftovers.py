@@ -14,13 +14,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from fsdp_migrate.pipeline.moved_lines import follow
 from fsdp_rules.engine.rewrite import rewrite_source
-from fsdp_rules.project.project import Project, index_source
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.leftovers.check import left
 from tests.leftovers.names import METHODS, SHARED_METHODS
 from tests.leftovers.uses import uses
 from tests.pool import ROOT
+from tests.rules.projects import project_of
 
 FIXTURES = sorted(path.parent.name for path in (ROOT / "fixtures" / "rewrite").glob("*/before.py"))
 PROJECTS = sorted(path.name for path in (ROOT / "fixtures" / "projects").iterdir() if path.is_dir())
@@ -239,8 +239,7 @@ def test_all_methods_of_the_wrapper_are_known() -> None:
 
 def rewritten(sources: Mapping[str, str]) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """What the rules make of ``sources``, with their findings at the lines of the output."""
-    facts = [index_source(path, text.encode()) for path, text in sources.items()]
-    project = Project.build(fact for fact in facts if fact is not None)
+    project = project_of(sources)
     output: dict[str, str] = {}
     said: list[dict[str, Any]] = []
     for path, text in sources.items():

@@ -10,13 +10,13 @@ from typing import Any
 
 from fsdp_rules.engine.agreement import agreed
 from fsdp_rules.engine.rewrite import rewrite_source
-from fsdp_rules.project.project import Project, index_source
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Result, Unchanged
 from tests.parity.cpu import fsdp1_on_cpu
 from tests.pool import Pool
 from tests.rules.helpers import rewrite_tree as pipeline
+from tests.rules.projects import project_of
 
 #: What every program starts from: a model whose root and blocks hold parameters, and ranks with data of their own.
 COMMON = """\
@@ -114,9 +114,8 @@ def rewrite_tree(files: Mapping[str, str], settings: Settings | None = None) -> 
 
     :raises RuntimeError: the rewriter failed on a file.
     """
-    facts = [index_source(path, text.encode()) for path, text in files.items()]
     asked = settings or Settings()
-    project = Project.build([fact for fact in facts if fact is not None])
+    project = project_of(files)
     agreement = agreed(project, {path: text.encode() for path, text in files.items()}, lambda path: asked, tuple)
     return _rewritten(
         files,

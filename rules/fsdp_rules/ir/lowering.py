@@ -66,9 +66,11 @@ class Statements(Expressions):
             case ast.Expr():
                 self.value(node.value)
             case ast.Assign():
-                value = self.value(node.value)
+                value, before = self.value(node.value), dict(self.names or {})
                 for target in node.targets:
                     self.assign(target, value)
+                    if isinstance(node.value, ast.Call):
+                        self._rebind(target, node.value, before)
             case ast.AnnAssign(value=ast.expr() as given):
                 self.assign(node.target, self.value(given))
             case ast.AugAssign():
@@ -125,6 +127,15 @@ class Statements(Expressions):
     def _arm(self, node: ast.If, truth: bool) -> None:
         self.narrow(node.test, truth)
         self.block(node.body if truth else node.orelse)
+
+    def _rebind(self, target: ast.expr, call: ast.Call, before: dict[str, int]) -> None:
+        """Note the names that are given to ``call`` and stand for what it gives: ``model, x = prepare(model, x)``."""
+        targets = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        bound = {one.id for one in targets if isinstance(one, ast.Name)}
+        given = {one.id for one in call.args if isinstance(one, ast.Name)} & bound & before.keys()
+        func = self.value(call.func) if given else 0
+        for name in sorted(given):
+            self.add(ops.Rebound(self.read(name), before[name], func))
 
     def _augmented(self, node: ast.AugAssign) -> None:
         before, given = self.value(node.target), self.value(node.value)

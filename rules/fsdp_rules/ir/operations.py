@@ -131,6 +131,14 @@ class Call(NamedTuple):
     at: At
 
 
+class Rebound(NamedTuple):
+    """``to``, of a call of ``func``, gets the name of the argument ``of``: a function not known may give it back."""
+
+    to: int
+    of: int
+    func: int
+
+
 class Gathered(NamedTuple):
     """``to`` is ``of`` as code that gathers full parameters hands it on.
 
@@ -193,6 +201,7 @@ Operation = (
     | Display
     | Unpacked
     | Call
+    | Rebound
     | Gathered
     | Narrowed
     | Define

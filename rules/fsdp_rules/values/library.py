@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
+from fsdp_rules.project.passing_on import PASSING_ON
+
 NAME = "library.toml"
 
 
@@ -16,6 +18,12 @@ def table(section: str) -> Mapping[str, str]:
     """The effect of each name of a section."""
     found: dict[str, list[str]] = _library()[section]
     return {name: effect for effect, names in found.items() for name in names}
+
+
+def is_known(name: str) -> bool:
+    """Whether it is known what the function with the dotted ``name`` gives."""
+    beginnings = table("beginnings")
+    return name in table("functions") or name in PASSING_ON or any(map(name.startswith, beginnings))
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class, Definition, Frame
-from fsdp_rules.values.library import table
+from fsdp_rules.values.library import is_known, table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.object_classes import is_optimizer, may_be
 
@@ -94,6 +94,21 @@ def _call(machine: Machine, frame: Frame, one: ops.Call) -> None:
     machine.calls.call_in(frame, one)
 
 
+def _rebound(machine: Machine, frame: Frame, one: ops.Rebound) -> None:
+    of, to = frame.base + one.of, frame.base + one.to
+
+    def hand_on(given: Obj) -> None:
+        if given.kind is Kind.MODEL:
+            machine.store.put(to, given)
+            machine.store.put(to, machine.objects.open)
+
+    def call(function: Obj) -> None:
+        if function.kind is Kind.OPEN or (function.kind is Kind.EXTERN and not is_known(function.data)):
+            machine.store.watch(of, hand_on)
+
+    machine.store.watch(frame.base + one.func, call)
+
+
 def _gathered(machine: Machine, frame: Frame, one: ops.Gathered) -> None:
     to = frame.base + one.to
     is_own = not one.method or table("tensor").get(one.method) == "copied"
@@ -176,6 +191,7 @@ _RUN: dict[type, Callable[[Machine, Frame, Any], None]] = {
     ops.Display: _display,
     ops.Unpacked: _unpacked,
     ops.Call: _call,
+    ops.Rebound: _rebound,
     ops.Gathered: _gathered,
     ops.Narrowed: _narrowed,
     ops.Define: _define,

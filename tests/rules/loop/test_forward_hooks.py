@@ -54,7 +54,9 @@ def test_a_hook_that_another_file_registers() -> None:
 
 
 def test_the_advice_for_one_hook_of_what_may_be_a_model_speaks_of_one() -> None:
-    main = SOURCE.format(above="from example import watch", given=BF16, line="watch({'net': model}, hook)")
+    main = SOURCE.format(
+        above="from example import watch", given=BF16, line="watch({'net': model if second else other}, hook)"
+    )
     one = "    nets['net'].register_forward_pre_hook(hook)\n"
     for lines, advice in ((one, ALONE), (one * 2, ORDER)):
         found = findings(f"def watch(nets, hook):\n{lines}", main=main)
