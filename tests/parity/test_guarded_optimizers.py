@@ -175,7 +175,7 @@ def test_one_that_is_built_afterwards_trains_the_same_under_the_guard(
     pool: Pool, tmp_path: Path, files: dict[str, str]
 ) -> None:
     # Somewhere else in the tree an optimizer is built of which nothing is known, so that every wrap is guarded.
-    files = {**files, "elsewhere.py": ELSEWHERE}
+    files = {**files, "elsewhere.py": ELSEWHERE, "registry.py": f"import elsewhere\n{files['registry.py']}"}
     after = rewrite_tree(files, Settings(torch=(2, 7)))
     assert any("is_replaced" in text for text in after.files.values())
     assert not any("fsdp_compat.guard_optimizers" in text for text in after.files.values())

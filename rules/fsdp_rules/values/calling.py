@@ -19,6 +19,8 @@ from fsdp_rules.values.running import run_body
 #: what it is given, has more.
 CONTEXTS, OF_SMALL, SMALL = 4, 40, 30
 SUPER = "builtins.super"
+#: FSDP1's function that wraps a module where ``enable_wrap`` is on.
+WRAP = "wrap"
 _OF_TREE = frozenset({Kind.FUNCTION, Kind.BOUND})
 
 
@@ -111,8 +113,8 @@ class Calls:
             )
             store.watch(called, lambda one: self.call(one, joined, to, key) if one is not function else None)
         elif kind is Kind.EXTERN:
-            if canonical(data) == FSDP:
-                self._wrap(given, to, key)
+            if canonical(data) in (FSDP, WRAP):
+                self._wrap(given, to, key, canonical(data) == WRAP)
             else:
                 self._effects.function(data, given, to, key)
         elif kind is Kind.METHOD:
@@ -277,8 +279,8 @@ class Calls:
                 self._store.watch(cell, lambda one, n=name, f=found: items.of(one, objects.constant(n), f))  # type: ignore[misc]
                 attributes.save(made, name, found)
 
-    def _wrap(self, given: Arguments, to: int, key: Hashable) -> None:
-        """A model in FSDP1's class."""
+    def _wrap(self, given: Arguments, to: int, key: Hashable, may_be_left: bool) -> None:
+        """A model in FSDP1's class; ``may_be_left``: or the module itself, outside of ``enable_wrap``."""
         path, at = key if isinstance(key, tuple) and isinstance(key[-1], ops.At) else ("", ops.At(0, 0, 0, 0))
         site = Site(path, at.line)
         if site in self._machine.kept:
@@ -288,6 +290,8 @@ class Calls:
         module = given.at(0, "module")
         if module is not None:
             self._store.edge(module, self._machine.attributes.field(model, "(inner)"))
+        if module is not None and may_be_left:
+            self._store.edge(module, to)
         self._store.put(to, model)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from fsdp_rules.ir.operations import ANY, At, Body
+from fsdp_rules.ir.operations import ANY
 from fsdp_rules.project.passing_on import PASSING_ON, Passed
 from fsdp_rules.project.places import module_name
 from fsdp_rules.values.abstract import Kind, Obj
-from fsdp_rules.values.frames import Arguments, Class
+from fsdp_rules.values.frames import Arguments
 from fsdp_rules.values.held_parameters import hold, initialise
 from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
@@ -185,28 +185,6 @@ class Effects(Iteration):
         for name, cell in given.keywords:
             self._machine.attributes.save(made, name, cell)
         self._store.put(to, made)
-
-    def _named_tuple(self, given: Arguments, to: int, key: Hashable) -> None:
-        fields = given.positional[1] if len(given.positional) > 1 else given.keyword("field_names")
-        names = self._texts(fields) if fields is not None else ()
-        base = self._store.cells()
-        self._store.put(base, self._objects.extern("typing.NamedTuple"))
-        body = Body("", "class", "", At(0, 0, 0, 0), fields=names, is_decorated=True)
-        made = self._objects.get(Kind.CLASS, key)
-        made.data = Class(body, self._machine.frame(body, None), [base])
-        self._store.put(to, made)
-
-    def _texts(self, cell: int) -> tuple[str, ...]:
-        """The texts in ``cell``: a list of them, or of pairs that begin with one, or words of one text."""
-        found: list[str] = []
-        for one in self._store.of(cell):
-            if one.kind is Kind.CONSTANT and isinstance(one.data, str):
-                found += one.data.replace(",", " ").split()
-            place = 0
-            while one.kind is Kind.CONTAINER and (held := self._texts(self._machine.items.cell(one, place))):
-                found.append(held[0])
-                place += 1
-        return tuple(found)
 
     def _property(self, given: Arguments, to: int, key: Hashable) -> None:
         self._wrapped(Kind.PROPERTY, given, to)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fsdp_rules.ir.operations import ANY
+from fsdp_rules.ir.operations import ANY, At, Body
 from fsdp_rules.values.abstract import Kind, Obj
-from fsdp_rules.values.frames import Arguments
+from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.machine import Machine
 
 #: How many places of rows are told apart.
@@ -158,3 +158,25 @@ class Iteration:
         self._store.edge(first, to)
         called = Arguments((to, elements))
         self._store.watch(given.positional[0], lambda one: self._machine.calls.call(one, called, to, key))
+
+    def _named_tuple(self, given: Arguments, to: int, key: Hashable) -> None:
+        fields = given.positional[1] if len(given.positional) > 1 else given.keyword("field_names")
+        names = self._texts(fields) if fields is not None else ()
+        base = self._store.cells()
+        self._store.put(base, self._objects.extern("typing.NamedTuple"))
+        body = Body("", "class", "", At(0, 0, 0, 0), fields=names, is_decorated=True)
+        made = self._objects.get(Kind.CLASS, key)
+        made.data = Class(body, self._machine.frame(body, None), [base])
+        self._store.put(to, made)
+
+    def _texts(self, cell: int) -> tuple[str, ...]:
+        """The texts in ``cell``: a list of them, or of pairs that begin with one, or words of one text."""
+        found: list[str] = []
+        for one in self._store.of(cell):
+            if one.kind is Kind.CONSTANT and isinstance(one.data, str):
+                found += one.data.replace(",", " ").split()
+            place = 0
+            while one.kind is Kind.CONTAINER and (held := self._texts(self._machine.items.cell(one, place))):
+                found.append(held[0])
+                place += 1
+        return tuple(found)

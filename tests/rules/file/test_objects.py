@@ -187,7 +187,7 @@ def test_other_line_ends_do_not_move_the_place(end: str) -> None:
 FIRST = {
     "construction/_plan/argument_dicts.py: _read": "every use of the dictionary is a write that it lists",
     "construction/_plan/around.py: ignored_lines": "asks whether it is a container, which no write changes",
-    "construction/_plan/bound_calls.py: _is_steady": "asks whether the name is a parameter",
+    "construction/_plan/arguments.py: is_steady": "asks whether the name is a parameter",
     "construction/_plan/bound_calls.py: calls_of_partial": "compares bindings; the partial is called and nothing else",
     "construction/_plan/leaves.py: _entries": "every use of the table looks an entry up",
     "construction/_plan/leaves.py: _follow": "asks for changes first",
