@@ -9,7 +9,6 @@ import libcst as cst
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.leaves import Found, is_shared, leaves
 from fsdp_rules.construction._plan.local_functions import by_policy, by_size
-from fsdp_rules.construction._plan.own_names import BY_POLICY, own_name
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_test import (
     BY_CLASS,
@@ -34,6 +33,7 @@ from fsdp_rules.construction._plan.unit_arguments import (
 )
 from fsdp_rules.file.expressions import brief, elements, is_none, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import BY_POLICY, own_name
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level

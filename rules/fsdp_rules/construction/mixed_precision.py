@@ -9,12 +9,12 @@ import libcst as cst
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.leaves import Found, given_elsewhere, is_imported, leaves, readers
 from fsdp_rules.construction._plan.local_functions import by_fields
-from fsdp_rules.construction._plan.own_names import BY_FIELDS, own_name
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
 from fsdp_rules.construction._plan.policy_text import policy_text
 from fsdp_rules.construction._plan.precision_fields import buffers_like, precision_fields
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import BY_FIELDS, own_name
 from fsdp_rules.model.unwrapped_models import has_batch_norm
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.project.flow import Certainty

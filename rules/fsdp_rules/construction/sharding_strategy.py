@@ -8,11 +8,11 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.local_functions import by_name
-from fsdp_rules.construction._plan.own_names import BY_NAME, own_name
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.strategies import Strategies, follow, known_strategy, name_looked_up
 from fsdp_rules.file.expressions import brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import BY_NAME, own_name
 from fsdp_rules.fsdp1.strategy_names import HYBRID
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level

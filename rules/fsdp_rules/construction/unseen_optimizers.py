@@ -7,9 +7,9 @@ import libcst as cst
 from fsdp_rules.construction._plan.around import marked
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.local_functions import refuses_early
-from fsdp_rules.construction._plan.own_names import REFUSES_EARLY, own_name
 from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.own_names import REFUSES_EARLY, own_name
 from fsdp_rules.model.run_evidence import seen_wrap
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertAfter, InsertBefore
 from fsdp_rules.verdict.finding import Level

@@ -9,7 +9,8 @@ from functools import partial
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import bound_in, declared
 from fsdp_rules.ir.narrowing import narrowings
-from fsdp_rules.ir.operations import At, Body
+from fsdp_rules.ir.nodes import joined_text, place_of
+from fsdp_rules.ir.operations import Body
 
 #: The value of each name at one point of a scope; None where no way leads there.
 Names = dict[str, int] | None
@@ -135,7 +136,7 @@ class Expressions:
                 return self.operator("Is" if is_truth else "Compare", node, node.left, *node.comparators)
             case ast.JoinedStr():
                 self._inside(node)
-                return self._text(node.values)
+                return self.constant(joined_text(node.values))
         self._inside(node)
         return self.new()
 
@@ -173,16 +174,8 @@ class Expressions:
     def constant(self, value: object) -> int:
         """The value of a text or a number."""
         to = self.new()
-        if isinstance(value, str | int | float | bool):
+        if isinstance(value, str | int | float | bool | ops.Text):
             self.add(ops.Constant(to, value))
-        return to
-
-    def _text(self, parts: Sequence[ast.expr]) -> int:
-        """The value of a text that is put together of ``parts``."""
-        known = [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "" for one in parts]
-        to = self.new()
-        if known:
-            self.add(ops.Constant(to, ops.Text(known[0], known[-1])))
         return to
 
     def operator(self, name: str, node: ast.expr, *parts: ast.expr) -> int:
@@ -302,8 +295,3 @@ class Expressions:
     def body_of(self, node: Function, name: str) -> Body:
         """The body of a function or lambda."""
         raise NotImplementedError
-
-
-def place_of(node: ast.expr | ast.stmt) -> At:
-    """Where a node stands."""
-    return At(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)

@@ -8,7 +8,8 @@ from functools import partial
 
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import names_stored
-from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names, place_of
+from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names
+from fsdp_rules.ir.nodes import place_of
 from fsdp_rules.ir.operations import At, Body
 from fsdp_rules.ir.optimizer_calls import optimizer_calls
 

@@ -11,6 +11,7 @@ from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.class_tests import subject_of_class
 from fsdp_rules.file.expressions import asked, brief, calls_plainly
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import is_in_own
 from fsdp_rules.file.type_places import TESTS, next_tests, other_tests
 from fsdp_rules.fsdp1.added_names import added_names
 from fsdp_rules.fsdp1.names import FSDP
@@ -90,7 +91,7 @@ def validate(net, batch):
 
 def _asks_for_class(call: cst.Call, file: File) -> bool:
     """Whether ``call`` tests for FSDP2's class alone what may be a model that FSDP1 wraps, or a part of one."""
-    if not calls_plainly(call, TESTS, 2):
+    if not calls_plainly(call, TESTS, 2) or is_in_own(call, file):
         return False
     subject, kinds = call.args[0].value, call.args[1].value
     named = [kinds, *file.inside(kinds, cst.Name), *file.inside(kinds, cst.Attribute)]

@@ -117,7 +117,9 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
         why = Why.FOLLOWED if held is not Certainty.NO else Why.LATER if is_raw(node, file) else Why.UNKNOWN
         return Sharded(held, why, foreign=foreign)
     own = is_comprehended(named, text.partition(".")[0], file)
-    if is_ruled_out(named, text, file):
+    # What is no model in FSDP1's class may still be a part of one.
+    is_part = held is Certainty.NO and value_of(node, file).part is not Certainty.NO
+    if not is_part and is_ruled_out(named, text, file):
         return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
     if held is Certainty.NO:
         later = is_raw(node, file) or (not own and _is_sharded_later(named, text, file))

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.own_names import (
+from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import (
     BY_FIELDS,
     BY_NAME,
     BY_POLICY,
@@ -16,7 +17,6 @@ from fsdp_rules.construction._plan.own_names import (
     is_written,
     own_name,
 )
-from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.wrapping import is_factory
 from fsdp_rules.verdict.diagnosis import Edit, InsertBefore

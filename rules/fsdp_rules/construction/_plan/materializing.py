@@ -8,11 +8,11 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.around import sync_lines
 from fsdp_rules.construction._plan.local_functions import defined
-from fsdp_rules.construction._plan.own_names import BY_INIT, BY_RESET, IN_ORDER, SUMMARIES, own_name
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_text import at_margin
 from fsdp_rules.file.expressions import is_none, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import BY_INIT, BY_RESET, IN_ORDER, SUMMARIES, own_name
 from fsdp_rules.file.printing import call_text, indent
 from fsdp_rules.file.tree import Code
 from fsdp_rules.settings import LINE_LENGTH

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.own_names import BY_NAME, own_name
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
 from fsdp_rules.construction._plan.policy_text import at_margin, display
 from fsdp_rules.construction._plan.strategies import Strategies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import BY_NAME, own_name
 from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.strategy_names import HYBRID, ZERO2

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.local_functions import DEFAULT
-from fsdp_rules.construction._plan.own_names import BY_SIZE, own_name
 from fsdp_rules.construction._plan.unit_arguments import only_tests
 from fsdp_rules.file.expressions import bind, calls_plainly, elements, is_partial
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import BY_SIZE, own_name
 from fsdp_rules.file.tree import Code, dotted
 from fsdp_rules.verdict.diagnosis import Build
 

@@ -21,12 +21,12 @@ from fsdp_rules.construction._plan.each_unit import loop_of_each
 from fsdp_rules.construction._plan.local_functions import lines_of
 from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
-from fsdp_rules.construction._plan.own_names import BY_FIELDS, own_name
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_test import of_others
 from fsdp_rules.construction._plan.policy_text import display, policy_text, read_policies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.file.own_names import BY_FIELDS, own_name
 from fsdp_rules.file.printing import call_text, indent
 from fsdp_rules.file.tree import Code
 from fsdp_rules.verdict.diagnosis import Build, Edit, InsertBefore, Replace, ReplaceStatement

@@ -35,6 +35,13 @@ def own_name(name: str, file: File) -> str:
     return name
 
 
+def is_in_own(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` is in a function that a former run has written."""
+    function = file.function(node)
+    summary = (function.get_docstring() if isinstance(function, cst.FunctionDef) else None) or ""
+    return any(map(summary.startswith, SUMMARIES.values()))
+
+
 def is_written(name: str, summary: str, file: File) -> bool:
     """Whether a former run has written the function called ``name`` whose docstring begins with ``summary``."""
     found = [entry for entry in file.nodes(cst.FunctionDef) if entry.name.value == name]

@@ -1,0 +1,19 @@
+"""What single nodes of :mod:`ast` say: where they stand, and how a text that is put together begins and ends."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from fsdp_rules.ir.operations import At, Text
+
+
+def place_of(node: ast.expr | ast.stmt) -> At:
+    """Where a node stands."""
+    return At(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+
+
+def joined_text(parts: Sequence[ast.expr]) -> Text | None:
+    """The text that is put together of ``parts``; None without any."""
+    known = [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "" for one in parts]
+    return Text(known[0], known[-1]) if known else None
