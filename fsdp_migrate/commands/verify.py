@@ -26,7 +26,7 @@ only the environment brings in: nothing of the program changes, and torch is nee
     fsdp-migrate verify --before-dir OLD --after-dir NEW -- CMD
   a commit against the working tree:
     fsdp-migrate verify --before-ref v1.2 -- CMD
-  where they differ, find the edits that make it so, and write their other form:
+  find the edits that make the two differ, and write their other form:
     fsdp-migrate verify --bisect [--apply] -- CMD
   a run that resumes from what the old code saved:
     fsdp-migrate verify --resume 3 -- torchrun ... train.py

@@ -68,7 +68,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 def run(model, rank):
     model = FSDP(model, use_orig_params=True)
-    torch.save({name: p.detach().cpu() for name, p in model.named_parameters()}, f"part{rank}.pt")
+    torch.save([p.detach().cpu() for p in model.parameters()], f"part{rank}.pt")
 """
     after = """
 import torch
@@ -77,7 +77,7 @@ from torch.distributed.fsdp import fully_shard
 def run(model, rank):
     fully_shard(model)
     # TODO(fsdp-migrate FSDP317): this writes DTensors (FSDP1: plain tensors), which a plain process cannot load
-    torch.save({name: p.detach().cpu() for name, p in model.named_parameters()}, f"part{rank}.pt")
+    torch.save([p.detach().cpu() for p in model.parameters()], f"part{rank}.pt")
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -23,6 +24,8 @@ from fsdp_rules.verdict.diagnosis import Edit, InsertBefore
 
 #: The attribute of parameters that fully_shard has replaced.
 REPLACED = "is_replaced"
+#: An argument of this name, written at a call or in a dictionary.
+GIVES_MESH = re.compile(r"\bdevice_mesh[\"']?\s*\]?\s*[:=]")
 #: FSDP1's default for ``min_num_params``.
 DEFAULT = "int(1e8)"
 
@@ -76,7 +79,7 @@ def by_name(file: File) -> list[Edit]:
     init = file.ref("torch.distributed.device_mesh.init_device_mesh", everywhere=True)
     world = file.ref("torch.distributed.get_world_size", everywhere=True)
     module = file.ref("torch.get_device_module", everywhere=True)
-    if "device_mesh=" in file.text.replace(" ", ""):
+    if GIVES_MESH.search(file.text):
         signature = "name, device_type, mesh=None"
         on_given = """
     if mesh is not None:
