@@ -176,3 +176,18 @@ other = FSDP(other, sharding_strategy=ShardingStrategy[args.strategy], device_id
     assert is_native(text) and text.count("def sharding_arguments(") == 1
     assert text.count('sharding_arguments(args.strategy, "cuda")') == 2
     assert f"\n{choices}\n" in text
+
+
+@pytest.mark.parametrize("given", ['{"sharding_strategy": args.kind, "device_mesh": mesh}', "dict(device_mesh = mesh)"])
+def test_the_function_takes_a_mesh_that_a_dictionary_gives(given: str) -> None:
+    own = "" if "sharding" in given else "sharding_strategy=args.kind, "
+    result = rewrite(
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        'def build(net, args):\n    mesh = init_device_mesh("cpu", (2, 2))\n'
+        f"    options = {given}\n    return FSDP(net, {own}**options)\n"
+    )
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert ", mesh)" in text.partition("sharding = sharding_arguments(")[2].partition("\n")[0]
+    assert "def sharding_arguments(name, device_type, mesh=None):" in text
