@@ -14,6 +14,7 @@ from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
 from fsdp_rules.project.entered import EVALUATES, Pass, is_backward
@@ -279,7 +280,10 @@ def kind_of(call: cst.Call, file: File) -> Pass | None:
 
 
 def _is_surely_sharded(node: cst.BaseExpression, file: File) -> bool:
-    return isinstance(node, cst.Name | cst.Attribute) and sharded(node, file).certainty is Certainty.YES
+    """Whether ``node`` is surely a sharded model, or has nothing but such, as what is given with a star."""
+    if not isinstance(node, cst.Name | cst.Attribute):
+        return False
+    return Certainty.YES in (sharded(node, file).certainty, value_of(node, file).models)
 
 
 def _position(node: cst.CSTNode, file: File) -> tuple[int, int]:

@@ -102,7 +102,9 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
     named: cst.BaseExpression = node
     while isinstance(named, cst.Subscript | cst.Await) and named_member(named) is None:
         named = named.value if isinstance(named, cst.Subscript) else named.expression
-    text, flowing = element_text(named), value_of(node, file).model
+    text, fact = element_text(named), value_of(node, file)
+    # What is done to a container may be done to what it has.
+    flowing = max(fact.model, min(fact.models, Certainty.MAYBE))
     if not is_repeatable(node):
         # Whether it may be called a second time is not known.
         flowing = min(flowing, Certainty.MAYBE)

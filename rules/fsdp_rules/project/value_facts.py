@@ -17,6 +17,8 @@ class Fact(NamedTuple):
     """How sure it is that an expression is each kind of value."""
 
     model: Certainty = Certainty.NO
+    #: A container that has one.
+    models: Certainty = Certainty.NO
     part: Certainty = Certainty.NO
     parameter: Certainty = Certainty.NO
     parameters: Certainty = Certainty.NO

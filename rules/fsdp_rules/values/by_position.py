@@ -29,8 +29,8 @@ _FIELDS = {
     Kind.NUMBER: "number",
 }
 #: Those of the containers that give some.
-_SEVERAL = {Kind.PARAMETER: "parameters", Kind.GRADIENT: "gradients"}
-_PARAMETERS = frozenset({Kind.PARAMETER})
+_SEVERAL = {Kind.MODEL: "models", Kind.PARAMETER: "parameters", Kind.GRADIENT: "gradients"}
+_HELD = frozenset({Kind.MODEL, Kind.PARAMETER})
 _MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OPEN})
 #: Those of objects that say nothing of a model.
 _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
@@ -165,9 +165,7 @@ def _has_asked(frame: Frame, machine: Interpreter) -> bool:
 
 
 def _is_asked(machine: Interpreter, held: Collection[Obj]) -> bool:
-    return any(
-        one.kind in _FIELDS or (one.kind is Kind.CONTAINER and _gives(_PARAMETERS, one, machine)) for one in held
-    )
+    return any(one.kind in _FIELDS or (one.kind is Kind.CONTAINER and _gives(_HELD, one, machine)) for one in held)
 
 
 def _is_other(one: Obj, machine: Interpreter) -> bool:
