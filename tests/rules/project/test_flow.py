@@ -133,13 +133,13 @@ def test_the_result_of_a_function_that_returns_a_partial_constructor_wraps() -> 
     assert rules(source.format("get_other(cfg)"), factory=factory) == []
 
 
-def test_nothing_is_guessed_from_the_name_of_an_attribute_twice() -> None:
+def test_what_an_attribute_of_some_object_may_hold_is_followed_through_containers() -> None:
     wraps = WRAP + "import main\n\nclass Trainer:\n    def __init__(self, net):\n        self.model = FSDP(net)\n"
     source = "from copy import deepcopy\n\ndef run(args):\n    return deepcopy(args)\n"
     main = "from example import run\n\ndef start(options):\n    run({})\n"
     assert rules(source, wraps=wraps, main=main.format("[options.model]")) == ["FSDP211"]
     further = "from example import run\n\ndef start(options):\n    given = options.model\n    run([given, options])\n"
-    assert rules(source, wraps=wraps, main=further) == []
+    assert rules(source, wraps=wraps, main=further) == ["FSDP211"]
 
 
 def test_what_a_model_updates_does_not_become_the_model() -> None:
