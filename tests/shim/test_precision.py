@@ -133,6 +133,73 @@ def test_modules_see_the_dtypes_of_fsdp1(pool: Pool, precision: MixedPrecision, 
         assert ours == theirs
 
 
+class Scaler(nn.Module):
+    """Buffers and no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.linspace(0, 1, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale.to(x.dtype)
+
+
+class Normalized(nn.Module):
+    """Its parameters are all those of its units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.linspace(0, 1, 3))
+        self.scaler, self.part = Scaler(), Probe()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(self.scaler((x - self.mean).to(x.dtype)))
+
+
+class Stacked(nn.Module):
+    """A unit without parameters of its own inside a root that has some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalized, self.last = Normalized(), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.normalized(x))
+
+
+def saved_dtypes(rank: int, world_size: int, side: str, net: type[nn.Module], units: set[Any], trained: bool) -> Any:
+    """Worker: the dtypes and values in the state dict, after a step or before the first forward."""
+    torch.manual_seed(0)
+    model = wrapped(side, net(), ModuleWrapPolicy(units), MixedPrecision(param_dtype=BF16, buffer_dtype=BF16))
+    if trained:
+        model(torch.randn(4, 3)).sum().backward()
+    with quiet_fsdp1():
+        state = model.state_dict()
+    return whole(state), [buffer.dtype for buffer in model.buffers()]
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize(
+    ("net", "units"),
+    [
+        (Normalized, {Probe}),
+        (Normalized, {Probe, Scaler}),
+        (Normalized, set()),
+        (Stacked, {Probe, Scaler}),
+        (Stacked, {Probe, Normalized, nn.Linear}),
+    ],
+)
+def test_buffers_of_units_without_parameters(
+    pool: Pool, net: type[nn.Module], units: set[type[nn.Module]], trained: bool
+) -> None:
+    theirs = pool.run(saved_dtypes, ranks(2), "fsdp1", net, units, trained)[0]
+    ours = pool.run(saved_dtypes, ranks(2), "fsdp_compat", net, units, trained)[0]
+    assert ours[1] == theirs[1]
+    for name, value in theirs[0].items():
+        assert ours[0][name].dtype == value.dtype, name
+        assert torch.equal(ours[0][name], value), name
+
+
 def test_an_fsdp2_policy_means_what_fsdp1_would(pool: Pool) -> None:
     policy, precision = MixedPrecisionPolicy(BF16, FP32), MixedPrecision(param_dtype=BF16, reduce_dtype=FP32)
     for theirs, ours in zip(

@@ -1,6 +1,7 @@
-"""FSDP1's ``buffer_dtype``: floating-point buffers compute in it from the first forward on, and are saved as they were.
+"""FSDP1's ``buffer_dtype``: floating-point buffers compute in it from the first forward, or the first state dict, on.
 
-FSDP2 leaves buffers alone.
+They are saved as they were, but for those of which no unit around them has parameters of its own. FSDP2 leaves buffers
+alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import nn
 
 from fsdp_compat.planning.records import record_of
 from fsdp_compat.step.eval_precision import computes_in_full_precision
+from fsdp_compat.torch_.param_groups import param_groups
 
 
 @dataclass(frozen=True)
@@ -39,23 +41,29 @@ def cast_buffers_when_computing(root: nn.Module) -> None:
     buffers: list[_Buffer] | None = None
     was_full: bool | None = None
 
-    def cast(module: nn.Module, args: Any) -> None:
+    def cast(module: nn.Module, *_: Any) -> None:
         nonlocal buffers, was_full
         record = record_of(module)
         if record is None or not record.is_root:
-            handle.remove()
+            for handle in handles:
+                handle.remove()
             return
         if buffers is None:
             buffers = list(_buffers_to_cast(module))
+            restored = _saved_as_they_were(module)
             for buffer in buffers:
-                _save_as(buffer.module, buffer.name, buffer.original)
+                if buffer.module in restored:
+                    _save_as(buffer.module, buffer.name, buffer.original)
         full = computes_in_full_precision(module)
         if full is not was_full:
             for buffer in buffers:
                 buffer.cast(buffer.original if full else buffer.computing)
             was_full = full
 
-    handle = root.register_forward_pre_hook(cast, prepend=True)
+    handles = [
+        root.register_forward_pre_hook(cast, prepend=True),
+        root.register_state_dict_pre_hook(cast),  # type: ignore[no-untyped-call]
+    ]
 
 
 def _buffers_to_cast(root: nn.Module) -> Iterator[_Buffer]:
@@ -73,6 +81,18 @@ def _buffers_to_cast(root: nn.Module) -> Iterator[_Buffer]:
                     continue
                 if record.buffer_dtype is not None and buffer.dtype != record.buffer_dtype:
                     yield _Buffer(module, name, buffer.dtype, record.buffer_dtype)
+
+
+def _saved_as_they_were(root: nn.Module) -> set[nn.Module]:
+    """The modules of whose buffers some unit with parameters takes care as it saves them."""
+    units = {unit: record for unit in root.modules() if (record := record_of(unit)) is not None}
+    return {
+        module
+        for unit, record in units.items()
+        if record.buffer_dtype is not None and param_groups(unit)
+        for module in unit.modules()
+        if module not in record.ignored_modules
+    }
 
 
 def _save_as(module: nn.Module, name: str, dtype: torch.dtype) -> None:
