@@ -11,6 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._aware import is_aware
 from fsdp_rules.loop._reductions import OF_MANY, REDUCES
 from fsdp_rules.loop._update_numbers import is_only_kept
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrap_arguments import IGNORED, IGNORED_PARAMS, Given, given
@@ -107,8 +108,9 @@ def build(model):
             if held is not Certainty.NO and name not in file.project.owners.classes:
                 yield _diagnosis(node, name, held, Level.REVIEW if model is None else Level.MANUAL)
         elif isinstance(node, cst.ClassDef) and any(last_name(base.value).endswith("Optimizer") for base in node.bases):
-            held = file.project.entered.is_given_model(node.name.value)
-            numbers = _numbers(node, file) if held is not Certainty.NO else []
+            taken = _numbers(node, file)
+            held = max([file.project.entered.is_given_model(node.name.value), *(_of_model(one, file) for one in taken)])
+            numbers = taken if held is not Certainty.NO else []
             used = [one for one in numbers if not is_only_kept(one, node, file)]
             level = Level.MANUAL if held is Certainty.YES else Level.REVIEW
             yield from (_diagnosis(one, node.name.value, held, level) for one in _by_statement(used, file))
@@ -192,6 +194,13 @@ def _class_of(call: cst.Call, file: File) -> str:
 
 def _may_hold_groups(value: cst.BaseExpression) -> Certainty:
     return Certainty.MAYBE if isinstance(value, cst.Name | cst.Attribute) else Certainty.NO
+
+
+def _of_model(number: cst.Call, file: File) -> Certainty:
+    """How sure it is that a sharded model has what ``number`` is taken of."""
+    of = [number.func.value] if isinstance(number.func, cst.Attribute) else []
+    facts = [value_of(one, file) for one in (*of, *(argument.value for argument in number.args))]
+    return max(max(one.parameter, one.parameters, one.gradient, one.gradients, one.number) for one in facts)
 
 
 def _numbers(owner: cst.ClassDef, file: File) -> list[cst.Call]:

@@ -97,6 +97,38 @@ def test_optimizers_of_the_program(line: str, given: str, level: str | None) -> 
     assert levels("FSDP228", OWN.format(line=line), main=main) == ([] if level is None else [level])
 
 
+GIVEN_ON = """
+import torch
+
+
+class Layered(torch.optim.Optimizer):
+    def step(self):
+        for group, p in self.pairs():
+            ratio = p.data.norm() / torch.linalg.vector_norm(p.grad)
+            p.data.add_(p.grad, alpha=-group["lr"] * ratio)
+
+    def pairs(self):
+        kept, *rest = [(group, p) for group in self.param_groups for p in group["params"]]
+        for following in [*rest, kept]:
+            yield kept
+            kept = following
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "level"),
+    [
+        ("[p for p in model.parameters() if p.requires_grad]", "review"),
+        ("{name: p for name, p in model.named_parameters() if 'bias' not in name}.values()", "review"),
+        ("[p for p in other.parameters() if p.requires_grad]", None),
+    ],
+)
+def test_parameters_that_were_picked_before(chosen: str, level: str | None) -> None:
+    wrapped = f"{HEAD}import torch\nfrom example import Layered\n\nmodel = FSDP(net)\nother = torch.nn.Linear(2, 2)\n"
+    main = f"{wrapped}chosen = {chosen}\noptimizer = Layered(list(chosen), lr=args.lr)\n"
+    assert levels("FSDP228", GIVEN_ON, main=main) == ([] if level is None else [level])
+
+
 @pytest.mark.parametrize(
     ("made", "level"),
     [
