@@ -37,7 +37,18 @@ from strangers_compare import Difference, compared  # noqa: E402
 
 LEVELS = ("safe", "review", "manual", "info")
 MODES = ("native", "shim")
-HALVES = ("open", "held", "fresh", "fresh_held", "autumn", "autumn_held", "winter", "winter_held")
+HALVES = (
+    "open",
+    "held",
+    "fresh",
+    "fresh_held",
+    "autumn",
+    "autumn_held",
+    "winter",
+    "winter_held",
+    "spring",
+    "spring_held",
+)
 
 
 @dataclass
