@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 
-from fsdp_compat import FSDP, ModuleWrapPolicy, fsdp_modules
+from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy, fsdp_modules
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.training import clean, quiet_fsdp1
@@ -74,6 +74,42 @@ class Decoded(nn.Module):
         return h
 
 
+class Rolled(nn.Module):
+    """A unit that runs several times, and whose weights each run reads step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            h = h + self.cell(h)[0]
+        return h
+
+
+class Tied(nn.Module):
+    """Reads one weight twice, by two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.out.weight = self.into.weight
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.tanh(self.into(h)))
+
+
+class Compared(nn.Module):
+    """A preferred and a rejected answer of one model, as preference losses have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied = Tied()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.tied(h) - self.tied(h.flip(0)))
+
+
 class Whole(nn.Module):
     def __init__(self, middle: nn.Module) -> None:
         super().__init__()
@@ -83,8 +119,10 @@ class Whole(nn.Module):
         return self.last(self.middle(torch.tanh(self.first(x))))
 
 
-SHAPES: dict[str, Callable[[], nn.Module]] = {c.__name__: c for c in (Experts, AroundSkip, Attended, Decoded)}
-UNITS = {Gated, nn.MultiheadAttention}
+SHAPES: dict[str, Callable[[], nn.Module]] = {
+    c.__name__: c for c in (Experts, AroundSkip, Attended, Decoded, Rolled, Compared)
+}
+UNITS = {Gated, nn.MultiheadAttention, nn.GRU, Tied}
 
 
 def batch(rank: int, step: int) -> torch.Tensor:
@@ -139,3 +177,50 @@ def gathered_in_backward(rank: int, world_size: int) -> None:
 
 def test_units_are_freed_though_what_they_read_is_shared(pool: Pool) -> None:
     pool.run(gathered_in_backward, 2)
+
+
+def twice_in_one_backward(rank: int, world_size: int, strategy: ShardingStrategy, use_orig_params: bool) -> None:
+    found = []
+    for face in (FSDP1, FSDP):
+        torch.manual_seed(0)
+        with quiet_fsdp1():
+            model = face(Whole(Tied()), device_id=DEVICE, use_orig_params=use_orig_params, sharding_strategy=strategy)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            chosen, rejected = (model(batch(rank, 2 * step + i)).mean(1) for i in range(2))
+            assert face is FSDP1 or all(isinstance(param, nn.Parameter) for param in model.parameters())
+            (-nn.functional.logsigmoid(chosen - rejected).mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with face.summon_full_params(model):
+            found.append({clean(n): p.detach().cpu().clone() for n, p in model.named_parameters()})
+    assert [name for name in found[0] if not torch.equal(found[0][name], found[1][name])] == []
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+def test_weights_that_each_of_two_forwards_reads_twice(pool: Pool, strategy: str, use_orig_params: bool) -> None:
+    pool.run(twice_in_one_backward, 2, ShardingStrategy[strategy], use_orig_params)
+
+
+class Failing(nn.Module):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        if h.isnan().any():
+            raise ArithmeticError
+        return h
+
+
+def raised(rank: int, world_size: int) -> None:
+    model = FSDP(Whole(Failing()), device_id=DEVICE, use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ArithmeticError):
+        model(torch.full((2, WIDTH), torch.nan))
+    for step in range(2):
+        model(batch(rank, step)).mean().backward()
+        assert all(isinstance(param, nn.Parameter) and param.grad is not None for param in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_forward_that_raised_leaves_nothing_exchanged(pool: Pool) -> None:
+    pool.run(raised, 2)

@@ -86,7 +86,10 @@ def forget_place(module: nn.Module, owner: nn.Module, name: str) -> None:
 
 
 def exchanged_parameters(module: nn.Module) -> list[str]:
-    """Names in the module of one unit's parameters in whose place something else is registered, which FSDP2 ignores."""
+    """Names in the module of one unit's parameters in whose place something else is registered, which FSDP2 ignores.
+
+    Views of the gathered ones, which a forward reads, stay registered where it raised.
+    """
     return [
         info.param_name if module is info.module else f"{type(info.module).__name__}.{info.param_name}"
         for group in param_groups(module)
@@ -95,6 +98,7 @@ def exchanged_parameters(module: nn.Module) -> list[str]:
         if (registered := info.module._parameters.get(info.param_name)) is not param.sharded_param
         and registered is not getattr(param, "_unsharded_param", None)
         and registered is not getattr(param, "_sharded_post_forward_param", None)
+        and (registered is None or registered._base is not getattr(param, "_unsharded_param", registered))
     ]
 
 

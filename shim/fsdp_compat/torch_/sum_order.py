@@ -1,9 +1,12 @@
-"""The order in which the gradients of a unit's inputs are added up.
+"""The order in which the gradients of a unit's inputs, and those of its parameters, are added up.
 
 FSDP2 passes each input through an autograd node of the unit, whose backward ends that of the unit. What the unit reads
 more than once is added up within that node, before it meets the gradients of other readers. FSDP1 has no such node: it
-waits for the parameters' gradients, or, where the unit is frozen, for those of its inputs. Reaches into FSDP2's private
-state, see :mod:`.param_groups`.
+waits for the parameters' gradients, or, where the unit is frozen, for those of its inputs.
+
+Each forward of a unit reads views of FSDP1's flat parameter: what one forward reads more than once is added up by
+itself, before it meets the gradients of other forwards. FSDP2 reads the parameters, where all meet as they come.
+Reaches into FSDP2's private state, see :mod:`.param_groups`.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ def add_up_as_they_come(module: nn.Module) -> None:
     for group in param_groups(module):
         by_node = group._register_post_backward_hook
         group._register_post_backward_hook = functools.partial(_begin_forward, group, by_node)
+        group.post_forward = functools.partial(_end_forward, group, group.post_forward)
 
 
 def _begin_forward(
@@ -55,6 +59,16 @@ def _begin_forward(
 ) -> Arguments:
     if not torch.is_grad_enabled():
         return args, kwargs
+    passed = _end_backward_as_fsdp1(group, by_node, args, kwargs)
+    # After the node, whose backward is to come when these views have passed their gradients on.
+    for param in group.fsdp_params:
+        _read_by_view(param)
+    return passed
+
+
+def _end_backward_as_fsdp1(
+    group: Any, by_node: Callable[..., Arguments], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments:
     params = [param._unsharded_param for param in group.fsdp_params]
     frozen = sum(not param.requires_grad for param in params)
     if not frozen:
@@ -67,6 +81,30 @@ def _begin_forward(
     if inputs:
         _wait_for_inputs(group, inputs)
     return args, kwargs
+
+
+def _read_by_view(param: Any) -> None:
+    full, info = param._unsharded_param, param._module_info
+    # Other classes than torch's own may have no views.
+    if not full.requires_grad or type(full) is not nn.Parameter:
+        return
+    view = full.view_as(full)
+    for module, name in [
+        (info.module, info.param_name),
+        *zip(info.shared_modules, info.shared_param_names, strict=True),
+    ]:
+        module._parameters[name] = view
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights[module._flat_weights_names.index(name)] = view
+
+
+def _end_forward(group: Any, post_forward: Callable[..., Any], *arguments: Any) -> Any:
+    for param in group.fsdp_params:
+        info = param._module_info
+        registered = info.module._parameters.get(info.param_name)
+        if registered is not None and registered._base is param._unsharded_param:
+            param._setattr_on_modules(param._unsharded_param)
+    return post_forward(*arguments)
 
 
 def _wait_for_parameters(group: Any, params: list[nn.Parameter]) -> None:
