@@ -10,7 +10,7 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.expressions import brief, calls_plainly, elements, is_none, last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.wrap_arguments import IGNORED_PARAMS
+from fsdp_rules.model.wrap_given import IGNORED_PARAMS
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 

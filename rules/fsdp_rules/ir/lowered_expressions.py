@@ -174,7 +174,7 @@ class Expressions:
     def constant(self, value: object) -> int:
         """The value of a text or a number."""
         to = self.new()
-        if isinstance(value, str | int | float | bool | ops.Text):
+        if value is None or isinstance(value, str | int | float | bool | ops.Text):
             self.add(ops.Constant(to, value))
         return to
 

@@ -13,7 +13,7 @@ def place_of(node: ast.expr | ast.stmt) -> At:
     return At(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
 
 
-def joined_text(parts: Sequence[ast.expr]) -> Text | None:
-    """The text that is put together of ``parts``; None without any."""
+def joined_text(parts: Sequence[ast.expr]) -> Text | str:
+    """The text that is put together of ``parts``."""
     known = [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "" for one in parts]
-    return Text(known[0], known[-1]) if known else None
+    return Text(known[0], known[-1]) if known else ""

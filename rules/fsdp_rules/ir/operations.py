@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A text or a number."""
+    """A text, a number or None."""
 
     to: int
     value: Hashable

@@ -11,7 +11,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.backends import lacks_cpu_backend, reduces_no_cpu_tensors
 from fsdp_rules.model.sharded import Sharded
-from fsdp_rules.model.wrap_arguments import IGNORED, OFFLOAD, Given, given
+from fsdp_rules.model.wrap_given import IGNORED, wrap_given
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 
@@ -49,7 +49,6 @@ NO_CPU_BACKEND = Need(
     'start the process group with backend="cpu:gloo,cuda:nccl"',
 )
 ASKED = Need("--helpers always asks for it", "use --helpers needed")
-NOT_IGNORED = "assumes no parameter of this model is ignored, as some of this project are"
 OFFLOADED = "assumes the process group has a CPU backend if parameters are offloaded"
 
 
@@ -85,19 +84,18 @@ def clipping_of(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Cli
     norm_type = (bind(call, ("max_norm", "norm_type")) or {}).get("norm_type")
     if norm_type is not None and not isinstance(norm_type, cst.Integer | cst.Float):
         return Clipping(INFINITE)
-    ignored = given(receiver, "ignored", IGNORED, file)
-    if ignored is Given.PERHAPS:
+    given = wrap_given(receiver, file)
+    if given.gives("ignored", *IGNORED) is not Certainty.NO:
         return Clipping(MIXED)
-    notes = (NOT_IGNORED,) if ignored is Given.NOT_HERE else ()
-    offloaded = given(receiver, "offload", OFFLOAD, file)
-    if offloaded is Given.PERHAPS and lacks_cpu_backend(file):
-        return Clipping(NO_CPU_BACKEND, notes)
+    is_offloaded = given.offloads() is not Certainty.NO
+    if is_offloaded and lacks_cpu_backend(file):
+        return Clipping(NO_CPU_BACKEND)
     if file.settings.prefers_helpers:
-        return Clipping(ASKED, notes)
-    if offloaded is Given.PERHAPS and reduces_no_cpu_tensors(file):
+        return Clipping(ASKED)
+    if is_offloaded and reduces_no_cpu_tensors(file):
         told = "assumes init_process_group() of this file starts the process group, with its new CPU backend"
-        return Clipping(None, (*notes, told), True)
-    return Clipping(None, notes if offloaded is Given.NO else (*notes, OFFLOADED))
+        return Clipping(None, (told,), True)
+    return Clipping(None, (OFFLOADED,) if is_offloaded else ())
 
 
 def takes_a_norm(call: cst.Call, file: File) -> bool:

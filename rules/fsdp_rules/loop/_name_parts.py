@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.file import File
 from fsdp_rules.loop._names import named_model
 from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrap_arguments import wrap_of
+from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrapping import is_own_name
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.value_facts import NONE
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
@@ -30,7 +31,6 @@ GLOBS = frozenset({"fnmatch", "fnmatchcase"})
 OPEN = ("", "*", "?", "[")
 NEVER = "this matched no FSDP1 name, which has a prefix, and can match now"
 CURE = "to keep the numbers, treat these names as before. To get what was meant, keep the line"
-POLICIES = frozenset({"auto_wrap_policy", None})
 
 
 def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
@@ -99,8 +99,7 @@ def _is_across(text: cst.SimpleString, model: tuple[cst.BaseExpression, Certaint
     """Whether ``text`` may have the begin of a unit inside; what has flat parameters is FSDP233's."""
     if ACROSS.search(text.raw_value) is None or flattened(model[0], file) is Certainty.YES:
         return False
-    wrap = wrap_of(dotted(model[0]) or "", file.scope(model[0]), file)
-    return wrap is None or any(keyword.arg in POLICIES for keyword in wrap.keywords)
+    return wrap_given(model[0], file).texts("auto_wrap_policy") != {NONE}
 
 
 def _is_dot(call: cst.Call) -> bool:

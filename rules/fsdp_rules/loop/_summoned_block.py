@@ -18,7 +18,7 @@ from fsdp_rules.loop.gathered import may_be_gathered
 from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.sharded import sharded
-from fsdp_rules.model.wrap_arguments import IGNORED, Given, given
+from fsdp_rules.model.wrap_given import IGNORED, wrap_given
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.verdict.diagnosis import Edit, Rebuild, ReplaceStatement, remove
 
@@ -66,7 +66,7 @@ def native(call: cst.Call, methods: Callable[[str], bool], file: File) -> Native
     block = _block(call, file)
     if isinstance(block, str):
         return block
-    if given(block.model, "ignored", IGNORED, file) is not Given.NO:
+    if wrap_given(block.model, file).gives("ignored", *IGNORED) is not Certainty.NO:
         return "ignored parameters are plain tensors, which have no full_tensor()"
     loops: list[tuple[Iteration, str]] = []
     runs: list[str] = []

@@ -12,7 +12,7 @@ from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.model.sharded import sharded
-from fsdp_rules.model.wrap_arguments import Given, given
+from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrapping import loops_around
 from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -79,7 +79,7 @@ def build(net, add_noise):
         held = sharded(model, file).certainty
         if held is Certainty.NO or is_not_sharded_yet(node, model, file):
             return
-        if given(model, "mixed_precision", ("mixed_precision",), file) is Given.NO:
+        if wrap_given(model, file).gives("mixed_precision", "mixed_precision") is Certainty.NO:
             return
         prefix = "" if held is Certainty.YES else f"if {file.code(model)} is sharded: "
         if method == AFTER:

@@ -11,7 +11,6 @@ from fsdp_rules.file.file import File
 from fsdp_rules.model.program_wraps import wraps_of
 from fsdp_rules.model.sharded import sharded_value
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrap_strategies import keeps_originals
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -79,7 +78,7 @@ def halved(net, batch):
         if held is Certainty.NO or _is_own(given.get("parameter_and_buffer_dicts"), file.code(model), file):
             return
         wraps = wraps_of(model, file)
-        originals = max((keeps_originals(one.call, one.path, file) for one in wraps), default=Certainty.MAYBE)
+        originals = max((one.given(file).keeps_originals() for one in wraps), default=Certainty.MAYBE)
         start = "" if held is Certainty.YES else "if this model is sharded: "
         if originals is Certainty.NO:
             yield Diagnosis(node, Level.REVIEW, f"{start}{IGNORED}", ADVICE)

@@ -22,7 +22,7 @@ from fsdp_rules.model.resharding import reshard_before, reshard_loop
 from fsdp_rules.model.root_parameters import runs_without_graph
 from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrap_strategies import stays_gathered
+from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertBefore, Replace, remove
 from fsdp_rules.verdict.finding import Level
@@ -167,7 +167,7 @@ def _needs_no_shards(place: cst.CSTNode, model: cst.BaseExpression, forward: cst
     """
     if forward is None:
         return isinstance(place, cst.Call) and is_given_loss(place, file)
-    is_alike = isinstance(place, cst.Attribute) or stays_gathered(model, file) is Certainty.YES
+    is_alike = isinstance(place, cst.Attribute) or wrap_given(model, file).stays_gathered() is Certainty.YES
     return is_alike and not writes(place, model, file)
 
 

@@ -13,7 +13,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import Why, sharded
-from fsdp_rules.model.wrap_arguments import IGNORED, Given, given
+from fsdp_rules.model.wrap_given import IGNORED, wrap_given
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -72,7 +72,7 @@ def train(model, loss):
         parent = file.parent(node)
         if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
             return
-        mixed = model is not None and given(model, "ignored", IGNORED, file) is Given.PERHAPS
+        mixed = model is not None and wrap_given(model, file).gives("ignored", *IGNORED) is not Certainty.NO
         if _other_arm_is_fsdp1(node, file) or (_limit(node) == inf and isinstance(parent, cst.Expr) and not mixed):
             return
         yield self._numbers(node, held, file) if not mixed else _of_both(node, held, file)

@@ -11,14 +11,14 @@ import libcst as cst
 from fsdp_rules.file.expressions import attribute_of, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.nothing import Chosen, chosen
+from fsdp_rules.fsdp1.strategy_names import ZERO2
 from fsdp_rules.loop._stored_sync import pushed, stored, synchronised
 from fsdp_rules.loop._sync_blocks import NO_SYNC, SYNC_FLAG, around, count, nested, rebinds
 from fsdp_rules.loop._sync_flags import Flags
-from fsdp_rules.model.accumulation import AS_REDUCED, accumulates_wider
 from fsdp_rules.model.asked_for import asked_for
 from fsdp_rules.model.guards import is_under_ddp, is_under_hasattr
 from fsdp_rules.model.sharded import sharded
-from fsdp_rules.model.wrap_strategies import stays_gathered
+from fsdp_rules.model.wrap_given import AS_REDUCED, wrap_given
 from fsdp_rules.model.wrappers import is_wrapped_here, other_wrapper
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Edit, Rebuild, Replace
@@ -50,10 +50,11 @@ class NoSync(Rule):
     DDP it is kept.
 
     A model of SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2 is kept gathered inside, as under FSDP1: set_reshard_after_backward
-    gets the same flag, without which every micro-batch would gather all parameters again.
+    gets the same flag, without which every micro-batch would gather all parameters again. Where it has one of these
+    strategies or another, `fsdp_compat.no_sync` looks at the model.
 
     Inside, FSDP2 accumulates in the dtype of the reduction, FSDP1 in the dtype of the computation: the same in fp32,
-    more precise if only the reduction is fp32. Where a MixedPrecision of the program says that it is,
+    more precise if only the reduction is fp32. Where the model's MixedPrecision says that it is,
     `fsdp_compat.no_sync` accumulates as FSDP1 does.
     """
 
@@ -108,7 +109,7 @@ def train(model, batches):
             plain = held is Certainty.YES and is_wrapped_here(receiver, file)
             edits = _native(node, call, receiver, file) if plain and (call is None or not call.args) else None
             if edits is not None:
-                yield _flagged(node, receiver, edits, _assumptions(file.code(receiver), held, False, file), file)
+                yield _flagged(node, receiver, edits, _assumptions(receiver, held, False, file), file)
                 return
         found = asked_for(node, "no_sync", file)
         if found is not None:
@@ -143,11 +144,9 @@ def train(model, batches):
                 "if it is the model, call fsdp_compat.no_sync(model) or model.set_requires_gradient_sync(...)",
             )
             return
-        # What the program itself shows is no assumption.
-        wider = held is not Certainty.NO and accumulates_wider(file) and file.settings.torch < AS_REDUCED
-        assumptions = _assumptions(name, held, may_be_ddp, file)
-        if wider:
-            assumptions = [text for text in assumptions if text != WIDER]
+        given = wrap_given(receiver, file)
+        wider = given.accumulates_wider() is Certainty.YES and file.settings.torch < AS_REDUCED
+        assumptions = _assumptions(receiver, held, may_be_ddp, file)
         level = Level.REVIEW if assumptions else Level.SAFE
         # Whoever asks for the method has models without it, which may be in a wrapper of another library.
         shared = held is not Certainty.YES and is_under_hasattr(node, name, NO_SYNC, file)
@@ -179,7 +178,7 @@ def _flagged(
 ) -> Diagnosis:
     """The verdict where flags are set around the block."""
     advice = ""
-    if stays_gathered(receiver, file) is Certainty.MAYBE:
+    if wrap_given(receiver, file).stays_gathered() is Certainty.MAYBE:
         name = file.code(receiver)
         assumptions = [f"assumes {name} is not of SHARD_GRAD_OP, which FSDP1 keeps gathered in no_sync", *assumptions]
         advice = f"if it is, call {name}.set_reshard_after_backward(...) with the same flag, or it gathers every time"
@@ -193,13 +192,16 @@ def _cure(name: str, may_be_ddp: bool) -> str:
     return f"{flag}, in a branch for FSDPModule" if may_be_ddp else flag
 
 
-def _assumptions(name: str, held: Certainty, may_be_ddp: bool, file: File) -> list[str]:
+def _assumptions(receiver: cst.BaseExpression, held: Certainty, may_be_ddp: bool, file: File) -> list[str]:
     found = []
+    name = file.code(receiver)
     if held is not Certainty.YES:
         found.append(f"assumes {name} is the sharded model" + (" or a DDP model" if may_be_ddp else ""))
     if not may_be_ddp and held is not Certainty.NO and "ddp_wraps" in file.project.flags:
         found.append(f"assumes {name} is never a DDP model")
-    if "mixed_precision" in file.project.flags:
+    wider = wrap_given(receiver, file).accumulates_wider()
+    # What the program itself shows is no assumption.
+    if wider is Certainty.MAYBE or (wider is Certainty.YES and file.settings.torch >= AS_REDUCED):
         found.append(WIDER)
     return found
 
@@ -208,7 +210,12 @@ def _native(
     node: cst.Attribute | cst.Call, call: cst.Call | None, receiver: cst.BaseExpression, file: File
 ) -> Sequence[Edit] | None:
     """The edits that set a flag in the place of ``node``, None where none can be set."""
-    flags = Flags(receiver, stays_gathered(receiver, file) is Certainty.YES, file)
+    given = wrap_given(receiver, file)
+    kept = given.stays_gathered()
+    if kept is Certainty.MAYBE and not given.strategies.isdisjoint(ZERO2):
+        # The helper looks at the model.
+        return None
+    flags = Flags(receiver, kept is Certainty.YES, file)
     item = _item(call, receiver, file) if call is not None else None
     if item is not None:
         return (Rebuild(item.block, flags.around(item.position, _hanging(item.choice))),)

@@ -14,7 +14,7 @@ from fsdp_rules.loop._update_numbers import is_only_kept
 from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.parameters import sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
-from fsdp_rules.model.wrap_arguments import IGNORED, IGNORED_PARAMS, Given, given
+from fsdp_rules.model.wrap_given import IGNORED, IGNORED_PARAMS, wrap_given
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -170,7 +170,7 @@ def _of_both(call: cst.Call, name: str, switch: str, file: File) -> Iterable[Dia
 
 
 def _may_ignore(model: cst.BaseExpression, file: File) -> bool:
-    return given(model, "ignored", IGNORED, file) is Given.PERHAPS
+    return wrap_given(model, file).gives("ignored", *IGNORED) is not Certainty.NO
 
 
 def _of_blocks(call: cst.Call, file: File) -> Iterable[Diagnosis]:

@@ -8,9 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.model.ending_units import OTHER_POLICIES, unit_classes
-from fsdp_rules.model.program_wraps import Wrap, built, has_units, sources_of, wraps_of
-from fsdp_rules.model.wrap_arguments import parsed
-from fsdp_rules.model.wrap_strategies import keeps_frozen_by, keeps_originals, stays_gathered_by
+from fsdp_rules.model.program_wraps import Wrap, built, has_units, parsed, sources_of, wraps_of
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.endings import may_end_in
 from fsdp_rules.project.project import Certainty
@@ -44,7 +42,7 @@ def kept_gradients(model: cst.BaseExpression | None, file: File) -> Kept:
     sure = max((_sure(one, file) for one in wraps), default=Certainty.MAYBE)
     sources = sources_of(file)
     if sure is Certainty.NO and any(OWN_STRATEGIES in source for source in sources):
-        originals = (keeps_originals(one.call, one.path, file) for one in wraps)
+        originals = (one.given(file).keeps_originals() for one in wraps)
         sure = min(Certainty.MAYBE, max(originals, default=Certainty.MAYBE))
     if not wraps and not any(b"use_orig_params" in source for source in sources):
         sure = Certainty.NO
@@ -53,11 +51,12 @@ def kept_gradients(model: cst.BaseExpression | None, file: File) -> Kept:
 
 def keeps_frozen(model: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``model`` adds what it has when a backward runs through it frozen to its next gradients."""
-    return max((keeps_frozen_by(one.call, one.path, file) for one in wraps_of(model, file)), default=Certainty.NO)
+    return max((one.given(file).keeps_frozen() for one in wraps_of(model, file)), default=Certainty.NO)
 
 
 def _sure(wrap: Wrap, file: File) -> Certainty:
-    return min(stays_gathered_by(wrap.call, wrap.path, file), keeps_originals(wrap.call, wrap.path, file))
+    given = wrap.given(file)
+    return min(given.stays_gathered(), given.keeps_originals())
 
 
 def _may_end_in_unit(wraps: list[Wrap], sources: list[bytes], file: File) -> bool:

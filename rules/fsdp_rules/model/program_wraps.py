@@ -11,11 +11,11 @@ from functools import lru_cache
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
-from fsdp_rules.fsdp1.names import expand
-from fsdp_rules.model.wrap_arguments import CONSTRUCTOR, parsed, placed_wrap_of
+from fsdp_rules.fsdp1.names import FSDP, expand
+from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.wrap_given import WrapGiven
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.endings import assigned, chain_of
 from fsdp_rules.project.walking import walk
@@ -44,14 +44,16 @@ class Wrap:
             return False
         return self.in_module or not (text_of(self.target) or "").startswith("self.")
 
+    def given(self, file: File) -> WrapGiven:
+        """What it is given."""
+        return WrapGiven(((self.path, self.call.lineno),), file)
+
 
 def wraps_of(model: cst.BaseExpression | None, file: File) -> list[Wrap]:
     """Every wrap of the program that ``model`` and its units may come from; those of all where it is not followed."""
     wraps, by_place, inner = _wraps(file.module, file)
-    own = placed_wrap_of(element_text(model) or "", file.scope(model), file) if model is not None else None
-    if own is None:
-        return wraps
-    mine = by_place.get((own[0], own[1].lineno), [])
+    origins = value_of(model, file).origins if model is not None else ()
+    mine = [one for place in dict.fromkeys((one[0], one[1]) for one in origins) for one in by_place.get(place, ())]
     return [*mine, *(one for one in inner if one not in mine)] if mine else wraps
 
 
@@ -120,7 +122,7 @@ def _is_wrap(call: ast.Call, aliases: dict[str, str]) -> bool:
 
 
 def _is_constructor(node: ast.expr, aliases: dict[str, str]) -> bool:
-    return expand(text_of(node) or "", aliases).endswith(f".{CONSTRUCTOR}")
+    return expand(text_of(node) or "", aliases).endswith(f".{FSDP}")
 
 
 def built(wrap: Wrap, sources: list[bytes]) -> list[tuple[str, ...]]:
@@ -130,7 +132,13 @@ def built(wrap: Wrap, sources: list[bytes]) -> list[tuple[str, ...]]:
         return [chain_of(wrap.call.args[0])]
     values = [value for source in sources for value in _values(source).get(text, ())]
     made = [chain_of(one) for one in values if one is not wrap.call and text_of(one) is None]
-    return [one for one in made if one[0:1] != (CONSTRUCTOR,)] or [()]
+    return [one for one in made if one[0:1] != (FSDP,)] or [()]
+
+
+@lru_cache(maxsize=32)
+def parsed(source: bytes) -> ast.Module:
+    """The tree of a file that the project has parsed."""
+    return ast.parse(source)
 
 
 @lru_cache(maxsize=32)

@@ -11,9 +11,7 @@ from fsdp_rules.file.expressions import last_name, literal_bool, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.model.ending_units import unit_classes
-from fsdp_rules.model.program_wraps import built, has_units, sources_of, wraps_of
-from fsdp_rules.model.wrap_arguments import parsed
-from fsdp_rules.model.wrap_strategies import stays_gathered_by
+from fsdp_rules.model.program_wraps import built, has_units, parsed, sources_of, wraps_of
 from fsdp_rules.model.wrapping import loops_around, model_of_parameters
 from fsdp_rules.project.parts import HARMLESS, Part
 from fsdp_rules.project.project import INNER, Certainty
@@ -33,7 +31,7 @@ def stay_gathered(model: cst.BaseExpression, file: File) -> Certainty:
         return Certainty.YES
     strategies = Certainty.NO
     if "keeps_gathered" in file.project.flags:
-        strategies = max(stays_gathered_by(one.call, one.path, file) for one in wraps)
+        strategies = max(one.given(file).stays_gathered() for one in wraps)
     units = unit_classes(map(parsed, sources))
     roots = [chain for one in wraps if not one.is_inner and one.call.args for chain in built(one, sources)]
     if strategies is not Certainty.NO or units is None or not roots:

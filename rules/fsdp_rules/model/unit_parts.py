@@ -6,8 +6,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.model.ending_units import unit_classes
-from fsdp_rules.model.program_wraps import sources_of
-from fsdp_rules.model.wrap_arguments import parsed
+from fsdp_rules.model.program_wraps import parsed, sources_of
 from fsdp_rules.project.project import Certainty
 
 

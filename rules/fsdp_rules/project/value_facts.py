@@ -11,6 +11,8 @@ from fsdp_rules.project.flow import Certainty
 
 #: Lines from 1 and columns from 0, of the first character and behind the last.
 Position = tuple[int, int, int, int]
+#: A file and a line where something is wrapped, alone or with a number for one of the frames that run it.
+Place = tuple[str, int] | tuple[str, int, int]
 
 
 class Fact(NamedTuple):
@@ -29,11 +31,13 @@ class Fact(NamedTuple):
     optimizer: Certainty = Certainty.NO
     #: What ``torch.load`` gives, or an entry of it.
     loaded: Certainty = Certainty.NO
-    #: The file and the line where the model is wrapped, if it is one.
-    origin: tuple[str, int] | None = None
+    #: Where the model, or that of the part, is wrapped.
+    origins: tuple[Place, ...] = ()
 
 
 NOTHING = Fact()
+#: Texts of an argument that is not given, or None, and of one that only the running program knows.
+NONE, UNKNOWN = "None", "?"
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class ValueFacts:
     read which may be those of modules. ``writing`` are the positions of what is called that leads to a change in place
     of a model's parameters by a function of the tree. ``thawed`` are the wraps, by file and line, whose parameters may
     get gradients again after they were frozen; None where it may be any. ``gathering`` are the positions of what
-    ``with`` statements enter that gathers full parameters in a function of the tree.
+    ``with`` statements enter that gathers full parameters in a function of the tree. ``wraps`` are the texts of what
+    each argument may be where a model is wrapped: those of constants, FSDP1's names, :data:`NONE`
+    where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -69,6 +75,7 @@ class ValueFacts:
     gathering: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     raw: Mapping[str, Set[Position]] = field(default_factory=dict)
+    wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

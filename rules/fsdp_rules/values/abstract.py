@@ -26,6 +26,7 @@ class Kind(enum.Enum):
     CONTAINER = "a list, tuple, dictionary, or what a generator gives"
     LOADED = "what torch.load gives, or an entry of it"
     CONSTANT = "a text or a number"
+    NONE = "None"
     TEXT = "a text of which some is only known at run time"
     MODULE = "a module of the tree"
     EXTERN = "a name outside of the tree"
@@ -49,10 +50,16 @@ COPY = "copy"
 
 
 class Site(NamedTuple):
-    """A file and a line of it."""
+    """A file and a line of it, and a number for the frame that runs it."""
 
     path: str
     line: int
+    frame: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file and the line."""
+        return self.path, self.line
 
 
 @dataclass(eq=False)
@@ -78,6 +85,7 @@ class Objects:
     def __init__(self) -> None:
         self._known: dict[Hashable, Obj] = {}
         self.open = Obj(Kind.OPEN)
+        self.none = Obj(Kind.NONE)
 
     def get(self, kind: Kind, key: Hashable, data: Any = None, since: Site | None = None) -> Obj:
         """The object with this key; it is made at the first question, with ``data``, which is the key by default."""
@@ -99,7 +107,9 @@ class Objects:
         return [one for one in self._known.values() if one.kind is Kind.MODEL]
 
     def constant(self, value: Hashable) -> Obj:
-        """A text or a number."""
+        """A text, a number or None."""
+        if value is None:
+            return self.none
         if isinstance(value, Text):
             return self.get(Kind.TEXT, value)
         return self.get(Kind.CONSTANT, (type(value), value), value)

@@ -28,6 +28,8 @@ class Attributes:
         self._loaded: set[tuple[Obj, str, int]] = set()
         self._searched: set[tuple[Class, str, Obj | None, int]] = set()
         self._saved: set[tuple[Obj, str]] = set()
+        #: The fields of objects that the call which makes them gives, so that no default of the class counts.
+        self.given: set[tuple[Obj | None, str]] = set()
         #: Reads of attributes that may be among those which are written under a name that only the program knows.
         self._waiting: list[tuple[Obj, Class | None, str, int]] = []
 
@@ -162,6 +164,10 @@ class Attributes:
             if not _overrides(one, cls, method):
                 self._of_lower(one, name, owner, to)
 
+    def is_written(self, owner: Obj, name: str) -> bool:
+        """Whether something gives ``owner`` the attribute."""
+        return (owner, name) in self._saved
+
     def settle(self) -> None:
         """Take what is written under names that are not known for attributes that nothing writes by their names."""
         waiting, self._waiting = self._waiting, []
@@ -213,7 +219,9 @@ class Attributes:
         self._searched.add((cls, name, receiver, to))
         if name in cls.body.bound:
             cell = self._machine.scopes.cell(cls.frame, name)
-            self._store.watch(cell, lambda one: self._bound(one, cls.frame.owner, receiver, to))
+            if (receiver, name) not in self.given:
+                self._store.watch(cell, lambda one: self._bound(one, cls.frame.owner, receiver, to))
+                self._store.hand_none(cell, to)
             return
         for base in cls.bases:
             self._store.watch(base, lambda one: self._of_base(one, name, receiver, to))

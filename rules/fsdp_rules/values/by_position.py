@@ -65,6 +65,9 @@ def facts_of(
             reached = set(importing({frame.body.path for frame in machine.frames if _has_asked(frame, machine)}))
             more = sorted(reached.intersection(sources).difference(machine.modules.frames))
             every |= reached
+        for frame in machine.frames:
+            machine.wraps.hand_on(frame)
+        machine.store.run()
     except RecursionError:
         return ValueFacts()
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
@@ -116,6 +119,7 @@ def facts_of(
         writing=writing,
         thawed=thawed(machine),
         raw=raw,
+        wraps=machine.wraps.texts(),
     )
 
 
@@ -209,7 +213,8 @@ def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
             found[name] = Certainty.MAYBE
     if len(found) == 1 and machine.is_complete and _are_one(every, machine):
         found = dict.fromkeys(found, Certainty.YES)
-    return Fact(**found, origin=min((one.since for one in every if one.kind is Kind.MODEL and one.since), default=None))
+    wraps = ({one.since for one in every if one.kind is kind and one.since} for kind in (Kind.MODEL, Kind.PART))
+    return Fact(**found, origins=tuple(sorted(next(filter(None, wraps), ()))))
 
 
 def _are_one(every: Collection[Obj], machine: Interpreter) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.operations import Body
-from fsdp_rules.values.abstract import Kind, Obj, Site
+from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.effects import Effects
 from fsdp_rules.values.frames import Arguments, Class, Definition, Frame
 from fsdp_rules.values.machine import Machine
+from fsdp_rules.values.model_wraps import WRAP, is_framed, wraps
 from fsdp_rules.values.object_classes import NO_OPTIMIZERS, OPTIMIZER
 from fsdp_rules.values.outer_methods import Methods
 from fsdp_rules.values.running import run_body
@@ -19,9 +20,8 @@ from fsdp_rules.values.running import run_body
 #: what it is given, has more.
 CONTEXTS, OF_SMALL, SMALL = 4, 40, 30
 SUPER = "builtins.super"
-#: FSDP1's function that wraps a module where ``enable_wrap`` is on.
-WRAP = "wrap"
-_OF_TREE = frozenset({Kind.FUNCTION, Kind.BOUND})
+#: What may be called in a frame of its own for each frame that calls it.
+_FRAMED = frozenset({Kind.FUNCTION, Kind.BOUND, Kind.PARTIAL})
 
 
 class Calls:
@@ -59,7 +59,9 @@ class Calls:
             if function.kind is Kind.EXTERN and function.data == SUPER:
                 self._super(frame, given, to)
             else:
-                self.call(function, given, to, (*key, frame) if function.kind in _OF_TREE else key)
+                self.call(
+                    function, given, to, (*key, frame) if function.kind in _FRAMED or is_framed(function) else key
+                )
 
         self._store.watch(base + one.of, call)
 
@@ -113,8 +115,8 @@ class Calls:
             )
             store.watch(called, lambda one: self.call(one, joined, to, key) if one is not function else None)
         elif kind is Kind.EXTERN:
-            if canonical(data) in (FSDP, WRAP):
-                self._wrap(given, to, key, canonical(data) == WRAP)
+            if wraps(function):
+                self._machine.wraps.run(canonical(data) == WRAP, given, to, key)
             else:
                 self._effects.function(data, given, to, key)
         elif kind is Kind.METHOD:
@@ -268,9 +270,11 @@ class Calls:
         for place, cell in enumerate(given.positional):
             if place < len(names):
                 attributes.save(made, names[place], cell)
+                attributes.given.add((made, names[place]))
                 self._store.edge(cell, items.cell(made, place))
         for name, cell in given.keywords:
             attributes.save(made, name, cell)
+            attributes.given.add((made, name))
             if name in names:
                 self._store.edge(cell, items.cell(made, names.index(name)))
         for cell in given.packed:
@@ -278,21 +282,6 @@ class Calls:
                 found = self._store.cells()
                 self._store.watch(cell, lambda one, n=name, f=found: items.of(one, objects.constant(n), f))  # type: ignore[misc]
                 attributes.save(made, name, found)
-
-    def _wrap(self, given: Arguments, to: int, key: Hashable, may_be_left: bool) -> None:
-        """A model in FSDP1's class; ``may_be_left``: or the module itself, outside of ``enable_wrap``."""
-        path, at = key if isinstance(key, tuple) and isinstance(key[-1], ops.At) else ("", ops.At(0, 0, 0, 0))
-        site = Site(path, at.line)
-        if site in self._machine.kept:
-            self._store.put(to, self._machine.objects.open)
-            return
-        model = self._machine.objects.of_model(Kind.MODEL, site)
-        module = given.at(0, "module")
-        if module is not None:
-            self._store.edge(module, self._machine.attributes.field(model, "(inner)"))
-        if module is not None and may_be_left:
-            self._store.edge(module, to)
-        self._store.put(to, model)
 
 
 def _behind_star(place: int, starred: frozenset[int]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from fsdp_rules.fsdp1.constructor import FIELDS
+from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.project.passing_on import PASSING_ON, Passed
 from fsdp_rules.project.places import module_name
@@ -35,6 +37,9 @@ class Effects(Iteration):
         effect = table("functions").get(name) or next(
             (effect for beginning, effect in table("beginnings").items() if name.startswith(beginning)), None
         )
+        if (kind := canonical(name)) in FIELDS:
+            self._machine.wraps.make(kind or "", given, to, key)
+            return
         if effect is None:
             self._initialised(name, given)
             self.unknown(given, to, key)

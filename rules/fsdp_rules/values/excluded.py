@@ -41,7 +41,7 @@ class Excluded:
         return bool(here) and all(one.since is not None and self._is_excluded(one, here) for one in models)
 
     def _is_excluded(self, model: Obj, here: frozenset[Setting]) -> bool:
-        path, line = model.since or ("", 0)
+        path, line = model.since.place if model.since is not None else ("", 0)
         own = (arm.settings for arm in self._arms(path) if arm.has_line(line))
         wrapped = frozenset().union(*own, self._of_callers(path, At(line, 10**6, line, 0), DEPTH))
         return any(one.excludes(other) and not self._is_written(one.text) for one in here for other in wrapped)

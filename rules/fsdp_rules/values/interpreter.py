@@ -12,6 +12,7 @@ from fsdp_rules.values.by_name import ByName
 from fsdp_rules.values.calling import Calls
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.items import Items
+from fsdp_rules.values.model_wraps import Wraps
 from fsdp_rules.values.modules import Modules, Scopes
 from fsdp_rules.values.store import Store
 
@@ -37,6 +38,7 @@ class Interpreter:
         self.items = Items(self)
         self.attributes = Attributes(self)
         self.by_name = ByName(self, (programs or Programs()).may_share)
+        self.wraps = Wraps(self)
         self.calls = Calls(self)
         self.is_complete = True
 

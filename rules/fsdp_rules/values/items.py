@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from fsdp_rules.fsdp1.names import CONFIG_NAMES, canonical
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.machine import Machine
@@ -52,6 +53,10 @@ class Items:
     def all(self, owner: Obj) -> int:
         """The cell of all elements."""
         return self.cell(owner, _ALL)
+
+    def is_empty(self, owner: Obj) -> bool:
+        """Whether nothing is written to ``owner`` or read of it under a key."""
+        return not self._keys.get(owner)
 
     def unpack(self, given: Obj, into: Obj) -> None:
         """The elements of ``given``, with their keys, are among those of ``into``."""
@@ -161,6 +166,10 @@ class Items:
             self._store.put(to, owner)
         elif kind is Kind.EXTERN and owner.data == "sys.modules" and isinstance(known, str):
             self._store.put(to, self._machine.modules.named("", known))
+        elif kind is Kind.EXTERN and canonical(owner.data) in CONFIG_NAMES:
+            # A member of an enumeration by its name.
+            member = self._machine.objects.extern(f"{owner.data}.{known}") if isinstance(known, str) else None
+            self._store.put(to, member or self._machine.objects.open)
         elif kind in (Kind.OPEN, Kind.METHOD):
             self._store.put(to, self._machine.objects.open)
         if kind in (Kind.OPEN, Kind.METHOD) and known in STATES:

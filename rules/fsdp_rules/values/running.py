@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fsdp_rules.ir import operations as ops
-from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.abstract import LASTING, Kind, Obj
 from fsdp_rules.values.frames import Class, Definition, Frame
 from fsdp_rules.values.library import is_known, table
 from fsdp_rules.values.machine import Machine
@@ -42,7 +42,10 @@ def _get_attribute(machine: Machine, frame: Frame, one: ops.GetAttribute) -> Non
     def load(owner: Obj) -> None:
         machine.attributes.load(owner, one.name, to)
         if owner.kind is Kind.OPEN:
-            machine.by_name.read(path, one.name, to)
+            # What is written to the object itself is the better evidence.
+            held = machine.store.of(machine.attributes.field(owner, one.name)) if owner.is_itself else ()
+            if not any(given.kind in LASTING for given in held):
+                machine.by_name.read(path, one.name, to)
         elif owner.kind is Kind.INSTANCE and owner.data[1] is None:
             machine.by_name.read_own(path, one.name, to)
 
@@ -136,6 +139,7 @@ def _narrowed(machine: Machine, frame: Frame, one: ops.Narrowed) -> None:
         machine.store.watch(of, hand_on)
 
     machine.store.watch(frame.base + one.cls, admit)
+    machine.store.hand_none(of, to)
     machine.items.later(frame.base + one.cls, lambda: machine.store.edge(of, to))
 
 

@@ -15,7 +15,10 @@ STEPS = 1_000_000
 
 
 class Store:
-    """Cells are numbers. What is in one is in every cell that an edge leads to, and is shown to those who watch it."""
+    """Cells are numbers. What is in one is in every cell that an edge leads to, and is shown to those who watch it.
+
+    None goes along the edges, and is shown to nobody.
+    """
 
     def __init__(self) -> None:
         self.objects = Objects()
@@ -23,6 +26,8 @@ class Store:
         self._held: list[dict[Obj, None]] = []
         self._edges: list[list[int]] = []
         self._watchers: list[list[Action]] = []
+        self._none: set[int] = set()
+        self._none_edges: dict[int, list[int]] = {}
         self._pending: deque[tuple[int, Obj]] = deque()
         self.steps = 0
 
@@ -40,6 +45,11 @@ class Store:
 
     def put(self, cell: int, one: Obj) -> None:
         """``one`` is in ``cell`` as well."""
+        if one is self.objects.none:
+            if cell not in self._none:
+                self._none.add(cell)
+                self._pending.append((cell, one))
+            return
         held = self._held[cell]
         if one in held:
             return
@@ -60,6 +70,18 @@ class Store:
         edges.append(target)
         for one in tuple(self._held[source]):
             self.put(target, one)
+        if source in self._none:
+            self.put(target, self.objects.none)
+
+    def may_be_none(self, cell: int) -> bool:
+        """Whether None is in a cell so far."""
+        return cell in self._none
+
+    def hand_none(self, source: int, target: int) -> None:
+        """Where None is in ``source`` it is in ``target`` as well."""
+        self._none_edges.setdefault(source, []).append(target)
+        if source in self._none:
+            self.put(target, self.objects.none)
 
     def watch(self, cell: int, action: Action) -> None:
         """Call ``action`` with each object that is in ``cell``, or comes into it."""
@@ -77,6 +99,10 @@ class Store:
             cell, one = pending.popleft()
             for target in edges[cell]:
                 self.put(target, one)
+            if one is self.objects.none:
+                for target in self._none_edges.get(cell, ()):
+                    self.put(target, one)
+                continue
             for action in tuple(watchers[cell]):
                 action(one)
         return True

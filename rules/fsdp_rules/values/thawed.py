@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_rules.ir.operations import Call, GetAttribute, SetAttribute
-from fsdp_rules.values.abstract import Kind, Site
+from fsdp_rules.values.abstract import Kind
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
 
 _OF_MODELS = frozenset({Kind.MODEL, Kind.PART, Kind.PARAMETER, Kind.OPEN})
 
 
-def thawed(machine: Interpreter) -> frozenset[Site | None]:
+def thawed(machine: Interpreter) -> frozenset[tuple[str, int] | None]:
     """The wraps of models for which ``requires_grad`` may be set to anything but False; None where it may be any."""
-    found: set[Site | None] = set() if machine.is_complete else {None}
+    found: set[tuple[str, int] | None] = set() if machine.is_complete else {None}
     for frame in machine.frames:
         for owner, value in _writes(frame):
-            held = machine.store.of(value) if value is not None else ()
-            if not held or any(one.kind is not Kind.CONSTANT or one.data is not False for one in held):
-                found |= {one.since for one in machine.store.of(owner) if one.kind in _OF_MODELS}
+            given = machine.store.of(value) if value is not None else ()
+            if not given or any(one.kind is not Kind.CONSTANT or one.data is not False for one in given):
+                held = (one for one in machine.store.of(owner) if one.kind in _OF_MODELS)
+                found |= {one.since.place if one.since is not None else None for one in held}
     return frozenset(found)
 
 

@@ -268,7 +268,7 @@ def train(net, text_encoder):
         ("wrap(text_encoder)", False),
         ("wrap(text_encoder, cpu_offload=True)", False),
         ("wrap(text_encoder, ignored=[text_encoder.head])", False),
-        ("wrap(model, ignored=[model.head])", True),
+        ("0\n    model = wrap(net, ignored=[net.head])", True),
     ],
 )
 def test_what_another_model_is_given_counts_for_that_one(other: str, helped: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
@@ -579,19 +580,143 @@ def step(net, batch, last):
             "half()",
             ["safe"],
         ),
-        ("HALF = MixedPrecision(torch.bfloat16, torch.bfloat16)", "HALF", ["review"]),
-        ("", "MixedPrecision(param_dtype=torch.bfloat16)", ["review"]),
+        (
+            "WIDE = {'reduce_dtype': torch.float32}\nclass Precision:\n    half = MixedPrecision(torch.half, **WIDE)",
+            "Precision.half",
+            ["safe"],
+        ),
         ("import config", "MixedPrecision(config.dtype, config.reduced)", ["review"]),
+        ("import config", "MixedPrecision(torch.bfloat16, config.reduced)", ["review"]),
     ],
 )
 def test_what_is_seen_to_accumulate_in_a_wider_dtype(made: str, given: str, expected: list[str]) -> None:
     source = PRECISE.format(made=made, given=given)
     assert levels(source) == expected
     result = rewrite(source)
+    assert isinstance(result, Changed)
     assert (b"fsdp_compat.no_sync(" in result.source) == (expected == ["safe"])
     assert levels(source, Settings(helpers="never")) == (["manual"] if expected == ["safe"] else expected)
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        ("HALF = MixedPrecision(torch.bfloat16, torch.bfloat16)", "HALF"),
+        ("", "MixedPrecision(param_dtype=torch.bfloat16)"),
+        ("DTYPE = torch.half", "MixedPrecision(param_dtype=DTYPE, reduce_dtype=torch.float16)"),
+        ("import config\nother = FSDP(config.net, mixed_precision=MixedPrecision(torch.half, torch.float))", "None"),
+    ],
+)
+def test_a_model_that_accumulates_in_the_dtype_of_its_reduction_is_as_it_was(made: str, given: str) -> None:
+    source = PRECISE.format(made=made, given=given)
+    assert levels(source) == ["safe"]
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"model.set_requires_gradient_sync(False)" in result.source
 
 
 def test_a_torch_whose_helper_accumulates_in_the_wider_dtype_as_well() -> None:
     source = PRECISE.format(made="", given="MixedPrecision(torch.bfloat16, torch.float32)")
     assert levels(source, Settings(torch=(2, 15))) == ["review"]
+
+
+WAYS = {
+    "a field of a named tuple": """
+class Job(NamedTuple):
+    net: object
+    steps: int
+
+def train(net, batches, last):
+    job = Job(FSDP(net, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP), 3)
+    MODEL = job.net
+""",
+    "partials in a loop": """
+PARTIAL = functools.partial(FSDP, sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2)
+
+def train(net, batches, last):
+    for wrap in (PARTIAL, functools.partial(FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)):
+        net = wrap(net)
+    MODEL = net
+""",
+    "options": """
+def train(net, batches, last):
+    options = dict(use_orig_params=True)
+    options.update(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+    MODEL = FSDP(net, **options)
+""",
+    "a configuration": """
+@dataclass
+class Config:
+    net: object
+    strategy: object = ShardingStrategy.FULL_SHARD
+
+def build(config):
+    return FSDP(config.net, sharding_strategy=config.strategy)
+
+def train(net, batches, last):
+    MODEL = build(Config(net, ShardingStrategy.SHARD_GRAD_OP))
+""",
+    "a parameter": """
+def build(net, strategy=None, **others):
+    return FSDP(net, sharding_strategy=strategy, **others)
+
+def train(net, batches, last):
+    other = build(net.head)
+    MODEL = build(net, ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True)
+""",
+    "a configuration as keywords": """
+@dataclass
+class Options:
+    sharding_strategy: object
+    use_orig_params: bool = True
+
+def train(net, batches, last):
+    MODEL = FSDP(net, **asdict(Options(ShardingStrategy.SHARD_GRAD_OP)))
+""",
+    "an attribute by its name": """
+def train(net, batches, last):
+    MODEL = FSDP(net, None, getattr(ShardingStrategy, "SHARD_GRAD_OP"))
+""",
+}
+USED = """
+import functools
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+{way}
+    for batch in batches:
+        with model.no_sync():
+            model(batch).backward()
+"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_strategy_is_followed_to_the_wrap(way: str) -> None:
+    source = USED.format(way=WAYS[way].strip().replace("MODEL", "model"))
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"model.set_reshard_after_backward(False)" in result.source
+    assert levels(source) == ["safe"]
+    plain = re.sub(r"ShardingStrategy\.(SHARD_GRAD_OP|_HYBRID_SHARD_ZERO2)", "ShardingStrategy.FULL_SHARD", source)
+    result = rewrite(plain.replace('"SHARD_GRAD_OP"', '"FULL_SHARD"') + "\nkept = ShardingStrategy.SHARD_GRAD_OP\n")
+    assert isinstance(result, Changed)
+    assert b"set_reshard_after_backward" not in result.source
+    assert levels(plain) == ["safe"]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ShardingStrategy.FULL_SHARD if last else ShardingStrategy.SHARD_GRAD_OP",
+        "{1: ShardingStrategy._HYBRID_SHARD_ZERO2}.get(last, ShardingStrategy.HYBRID_SHARD)",
+    ],
+)
+def test_a_model_of_one_strategy_or_another_is_looked_at(strategy: str) -> None:
+    source = kept(strategy)
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"fsdp_compat.no_sync(model)" in result.source
+    assert levels(source) == ["safe"]
+    assert levels(source, Settings(helpers="never")) == ["manual"]

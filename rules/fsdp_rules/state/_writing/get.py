@@ -14,7 +14,7 @@ from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrap_strategies import may_be_whole
+from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrappers import other_wrapper
 from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.settings import LINE_LENGTH
@@ -146,7 +146,7 @@ class Taking(Writer):
     @cached_property
     def is_whole(self) -> bool:
         """Whether a full state may be the live tensors themselves, with nothing to gather."""
-        return may_be_whole(self.site.model, self.file)
+        return wrap_given(self.site.model, self.file).may_be_whole()
 
     @cached_property
     def outlives(self) -> bool:

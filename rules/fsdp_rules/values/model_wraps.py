@@ -1,0 +1,168 @@
+"""What the calls that wrap a model may be given."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+
+from fsdp_rules.fsdp1.constructor import FIELDS, PARAMETERS
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.ir.operations import At, Call
+from fsdp_rules.project.value_facts import NONE, UNKNOWN, Place
+from fsdp_rules.values.abstract import Kind, Obj, Site
+from fsdp_rules.values.frames import Arguments, Class, Frame
+from fsdp_rules.values.machine import Machine
+
+#: FSDP1's function that wraps a module where ``enable_wrap`` is on.
+WRAP = "wrap"
+#: What entries can be looked up in.
+_OPENED = frozenset({Kind.CONTAINER, Kind.ATTRIBUTES})
+_ALL_UNKNOWN = {name: frozenset({UNKNOWN}) for name in PARAMETERS}
+
+
+class Wraps:
+    """The arguments of each wrap, from all calls that make one there."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._store = machine.store
+        #: The cell of each parameter, by the arguments of the calls.
+        self._calls: dict[Site, dict[Arguments, dict[str, int]]] = defaultdict(dict)
+        self._open: set[Place] = set()
+
+    def run(self, may_be_left: bool, given: Arguments, to: int, key: Hashable) -> None:
+        """A model in FSDP1's class; ``may_be_left``: or the module itself, outside of ``enable_wrap``."""
+        site = Site("", 0)
+        match key:
+            case (str() as path, At() as at, *frames):
+                site = Site(path, at.line, next((one.base for one in frames if isinstance(one, Frame)), 0))
+        if site.place in self._machine.kept:
+            self._store.put(to, self._machine.objects.open)
+            return
+        self._note(site, given, may_be_left)
+        model = self._machine.objects.of_model(Kind.MODEL, site)
+        module = given.at(0, "module")
+        if module is not None:
+            self._store.edge(module, self._machine.attributes.field(model, "(inner)"))
+        if module is not None and may_be_left:
+            self._store.edge(module, to)
+        self._store.put(to, model)
+
+    def _note(self, site: Site, given: Arguments, is_open: bool = False) -> None:
+        """The call at ``site`` wraps; ``is_open``: with arguments that another place gives, too."""
+        if is_open:
+            self._open |= {site, site.place}
+        if given not in self._calls[site]:
+            self._calls[site][given] = {
+                name: given.at(place, name) or self._spread(place, name, given) for place, name in enumerate(PARAMETERS)
+            }
+
+    def make(self, kind: str, given: Arguments, to: int, key: Hashable) -> None:
+        """An object of the class ``kind``, with arguments of wraps."""
+        made = self._machine.objects.get(Kind.INSTANCE, (kind, key))
+        for place, name in enumerate(FIELDS[kind]):
+            cell = given.at(place, name)
+            if cell is None and (given.starred or given.packed):
+                cell = self._spread(place, name, given)
+                self._store.put(cell, self._machine.objects.none)
+            if cell is not None:
+                self._machine.attributes.save(made, name, cell)
+        self._store.put(to, made)
+
+    def _spread(self, place: int, name: str, given: Arguments) -> int:
+        """The cell of a parameter that a call may be given with others, as ``*these`` or ``**those``."""
+        found = self._store.cells()
+        for several, key in _spread(place, name, given):
+            constant = self._machine.objects.constant(key)
+            self._store.watch(several, lambda one, constant=constant: self._machine.items.of(one, constant, found))  # type: ignore[misc]
+        return found
+
+    def hand_on(self, frame: Frame) -> None:
+        """Note the calls of ``frame`` that are given FSDP1's class, with arguments for it."""
+        for one in frame.body.operations:
+            if isinstance(one, Call) and one.keywords and self._may_wrap(frame, one):
+                keywords = tuple((name, frame.base + value) for name, value in one.keywords if name is not None)
+                packed = tuple(frame.base + value for name, value in one.keywords if name is None)
+                self._note(Site(frame.body.path, one.at.line), Arguments((), keywords, (), packed))
+
+    def _may_wrap(self, frame: Frame, call: Call) -> bool:
+        cells = [frame.base + value for value in (*call.args, *(value for _, value in call.keywords))]
+        held = (one for cell in cells for one in self._store.of(cell))
+        return any(one.kind is Kind.EXTERN and canonical(one.data) == FSDP for one in held)
+
+    def texts(self) -> dict[Place, Mapping[str, frozenset[str]]]:
+        """What each argument may be at each wrap, as :class:`ValueFacts` has it."""
+        joined: dict[Place, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for site, calls in self._calls.items():
+            for given, cells in calls.items():
+                for place, name in enumerate(PARAMETERS):
+                    for field, texts in self._argument(place, name, given, cells[name]):
+                        joined[site][field] |= texts
+                        joined[site.place][field] |= texts
+        every = {where: {name: frozenset(texts) for name, texts in each.items()} for where, each in joined.items()}
+        return {**every, **dict.fromkeys(self._open, _ALL_UNKNOWN)}
+
+    def _argument(self, place: int, name: str, given: Arguments, cell: int) -> Iterator[tuple[str, set[str]]]:
+        own = self._texts(cell)
+        if given.at(place, name) is None:
+            sources = [(self._spread_of(several), key) for several, key in _spread(place, name, given)]
+            own |= {UNKNOWN for several, _ in sources if None in several}
+            # One that surely has it is enough.
+            if not any(all(self._has(one, key) for one in several) for several, key in sources):
+                own.add(NONE)
+        yield name, own or {UNKNOWN}
+        for one in self._store.of(cell):
+            for field in FIELDS.get(str(one.data[0]), ()) if one.kind is Kind.INSTANCE else ():
+                yield f"{name}.{field}", self._field(one, field)
+
+    def _spread_of(self, cell: int) -> list[Obj | None]:
+        """The dictionaries, or lists, in ``cell``; None for what is not known."""
+        return [one if one.kind in _OPENED else None for one in self._store.of(cell)] or [None]
+
+    def _field(self, one: Obj, field: str) -> set[str]:
+        found = self._texts(self._machine.attributes.field(one, field))
+        return found or {UNKNOWN if self._machine.attributes.is_written(one, field) else NONE}
+
+    def _has(self, one: Obj | None, key: str | int) -> bool:
+        """Whether ``one`` surely has the entry ``key``."""
+        if one is None:
+            return False
+        if one.kind is Kind.ATTRIBUTES:
+            cls = one.data.data[0] if one.data.kind is Kind.INSTANCE else None
+            known = (
+                {name for each in (cls, *cls.above) for name in each.body.bound} if isinstance(cls, Class) else {key}
+            )
+            return key in known or self._machine.attributes.is_written(one.data, str(key))
+        cell = self._machine.items.cell(one, key)
+        return bool(self._store.of(cell)) or self._store.may_be_none(cell)
+
+    def _texts(self, cell: int) -> set[str]:
+        found = {self._text(one) for one in self._store.of(cell)}
+        return found | {NONE} if self._store.may_be_none(cell) else found
+
+    def _text(self, one: Obj) -> str:
+        if one.kind is Kind.EXTERN:
+            return canonical(one.data) or (one.data if one.data.startswith("torch.") else UNKNOWN)
+        if one.kind is Kind.CONSTANT:
+            return repr(one.data)
+        if one.kind is Kind.CONTAINER:
+            is_display = isinstance(one.data[0], Frame) and isinstance(one.data[1], int)
+            return "[]" if is_display and self._machine.items.is_empty(one) else "[...]"
+        is_settings = one.kind is Kind.INSTANCE and one.data[0] in FIELDS
+        return f"{one.data[0]}()" if is_settings else UNKNOWN
+
+
+def wraps(function: Obj) -> bool:
+    """Whether ``function`` is FSDP1's constructor, or what calls it."""
+    return function.kind is Kind.EXTERN and canonical(function.data) in (FSDP, WRAP)
+
+
+def is_framed(function: Obj) -> bool:
+    """Whether ``function`` wraps, or makes an object with arguments of a wrap: each frame that calls it has its own."""
+    return wraps(function) or (function.kind is Kind.EXTERN and canonical(function.data) in FIELDS)
+
+
+def _spread(place: int, name: str, given: Arguments) -> Iterator[tuple[int, str | int]]:
+    """What may give a parameter with others, and under which key."""
+    yield from ((cell, place - start) for start, cell in given.starred if place >= start)
+    yield from ((cell, name) for cell in given.packed)
