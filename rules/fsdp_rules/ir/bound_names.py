@@ -10,7 +10,7 @@ _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 def bound_in(statements: Sequence[ast.stmt]) -> set[str]:
     """The names that ``statements`` bind in their own scope."""
-    return {name for node in _own(statements) for name in _bound_by(node)}
+    return {name for node in _own(statements) for name in bound_by(node)}
 
 
 def names_stored(node: ast.stmt) -> set[str]:
@@ -38,7 +38,8 @@ def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             pending += ast.iter_child_nodes(node)
 
 
-def _bound_by(node: ast.AST) -> Iterator[str]:
+def bound_by(node: ast.AST) -> Iterator[str]:
+    """The names that ``node`` itself binds."""
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load):
             yield node.id

@@ -37,18 +37,41 @@ class Excluded:
         models = [one for one in held if one.kind in _MODELS]
         if not models or not self._arms(path):
             return False
-        here = self._around(path, at, DEPTH)
+        here = [one for one in self._around(path, at, DEPTH) if self._holds(one, path, at, models)]
         return bool(here) and all(one.since is not None and self._is_excluded(one, here) for one in models)
 
-    def _is_excluded(self, model: Obj, here: frozenset[Setting]) -> bool:
+    def _is_excluded(self, model: Obj, here: list[Setting]) -> bool:
         path, line = model.since.place if model.since is not None else ("", 0)
         own = (arm.settings for arm in self._arms(path) if arm.has_line(line))
         wrapped = frozenset().union(*own, self._of_callers(path, At(line, 10**6, line, 0), DEPTH))
-        return any(one.excludes(other) and not self._is_written(one.text) for one in here for other in wrapped)
+        return any(one.excludes(other) for one in here for other in wrapped)
+
+    def _holds(self, setting: Setting, path: str, at: At, models: list[Obj]) -> bool:
+        """Whether ``setting``, which holds at ``at``, held when what is there now was wrapped, if it was.
+
+        A function's own name may have had another value in a call before, from which it may have been handed back.
+        """
+        if setting.scope is None:
+            return not self._is_written(setting.text)
+        body = self._function(path, at)
+        if setting.scope[1] == 0:
+            return True
+        if body is None or setting.scope != (path, body.at.line):
+            return False
+        frames = [frame for frame in self._machine.frames if frame.body is body]
+        given = [frame.base + place for frame in frames for place in range(len(body.parameters))]
+        handed = {one for cell in given for one in self._machine.store.of(cell)}
+        return self._is_local(path, at, body) and handed.isdisjoint(models)
+
+    def _is_local(self, path: str, at: At, body: Body) -> bool:
+        """Whether what stands at ``at`` is a variable of ``body``, or something of one that no caller has given."""
+        line = self._sources[path].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[at.line - 1]
+        name, *more = line[at.column : at.end_column].decode("utf-8", "ignore").split(".")
+        return at.line == at.end_line and name in (body.bound.difference(body.parameters) if more else body.bound)
 
     def _arms_of(self, path: str) -> list[Arm]:
         try:
-            return arms_of(ast.parse(self._sources[path]))
+            return arms_of(ast.parse(self._sources[path]), path)
         except (KeyError, SyntaxError, ValueError, RecursionError):
             return []
 
@@ -59,10 +82,13 @@ class Excluded:
 
     def _of_callers(self, path: str, at: At, depth: int) -> frozenset[Setting]:
         """The settings under which the function around ``at`` is called, by all who call it."""
-        around = [body for body in self._bodies.get(path, ()) if body.at[:2] <= at[:2] and at[2:] <= body.at[2:]]
-        if not around or depth == 0:
-            return frozenset()
-        return self._of_body(max(around, key=lambda one: one.at), depth)
+        body = self._function(path, at)
+        return self._of_body(body, depth) if body is not None and depth else frozenset()
+
+    def _function(self, path: str, at: At) -> Body | None:
+        """The innermost function around ``at``."""
+        around = (body for body in self._bodies.get(path, ()) if body.at[:2] <= at[:2] and at[2:] <= body.at[2:])
+        return max(around, key=lambda one: one.at, default=None)
 
     def _called_under(self, body: Body, depth: int) -> frozenset[Setting]:
         """The settings that hold at every call of ``body``."""

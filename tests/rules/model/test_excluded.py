@@ -56,3 +56,65 @@ def test_the_other_arm_is_that_of_another_wrapper(choice: str) -> None:
 )
 def test_another_test_rules_nothing_out(test: str, choice: str, more: str) -> None:
     assert ("FSDP206", 13) in _said(test, choice, more)
+
+
+ONE_FUNCTION = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def wrap(model):
+    return FSDP(model, use_orig_params=True)
+
+def main(net, path, many, ranks):
+    several = ranks > 1
+    model = net
+    {wrap}
+    {load}
+
+main(torch.nn.Linear(2, 2), "a.pt", True, 2)
+{more}
+"""
+#: Where the model is wrapped, and where it surely is not.
+ARMS = [
+    ("if several:\n        model = FSDP(net)", "if not several:\n        model.load_state_dict(torch.load(path))"),
+    ("model = wrap(net) if many else net", "if many:\n        return\n    model.load_state_dict(torch.load(path))"),
+    (
+        "if path and many:\n        model = wrap(net)",
+        "for each in (1, 2):\n        if each and not many:\n            model.load_state_dict(torch.load(path))",
+    ),
+]
+
+
+def _loads(wrap: str, load: str, more: str = "") -> bool:
+    return any(one.rule == "FSDP309" for one in findings(ONE_FUNCTION.format(wrap=wrap, load=load, more=more)))
+
+
+@pytest.mark.parametrize(("wrap", "load"), ARMS)
+def test_a_name_that_keeps_its_value_is_a_setting(wrap: str, load: str) -> None:
+    assert not _loads(wrap, load)
+    assert _loads(wrap, load.replace("not ", "").replace("return", "pass"))
+
+
+LOOP = "for several in path:\n        if several:\n            model = FSDP(net)\n        path.clear()"
+
+
+@pytest.mark.parametrize(
+    ("wrap", "load", "more"),
+    [
+        # A model that is wrapped elsewhere.
+        (*ARMS[0], "main(FSDP(torch.nn.Linear(2, 2)), '', False, 1)"),
+        # Another value, or one that may be changed.
+        (f"{ARMS[0][0]}\n    several = path", ARMS[0][1], ""),
+        (LOOP, ARMS[0][1], ""),
+        (ARMS[1][0], f"many.clear()\n    {ARMS[1][1]}", ""),
+        # A call before, with another value, gave the model back, or left it in what it was given.
+        (
+            ARMS[0][0],
+            f"{ARMS[0][1]}\n    return model".replace("model.load", "net.load"),
+            "main(main(1, 2, 3, 4), 2, 3, 0)",
+        ),
+        (ARMS[0][0].replace("model =", "net.own ="), ARMS[0][1].replace("model.load", "net.own.load"), ""),
+    ],
+)
+def test_a_name_that_may_have_had_another_value_is_none(wrap: str, load: str, more: str) -> None:
+    assert _loads(wrap, load, more)
