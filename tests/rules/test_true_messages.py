@@ -78,3 +78,28 @@ def test_what_is_left_to_a_human_says_what_to_do(to: str) -> None:
             if found.level in (Level.MANUAL, Level.REVIEW) and without and not found.advice:
                 silent[found.rule, found.level.value, found.message] = fixture
     assert silent == {}
+
+
+CHOSEN = """\
+def choose(settings):
+    settings["sharding_strategy"] = ShardingStrategy.SHARD_GRAD_OP
+    settings.sort()
+
+def save(net):
+    with FSDP.state_dict_type(net, StateDictType.LOCAL_STATE_DICT):
+        return net.state_dict()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "is_taken"),
+    [
+        ("FSDP(net, **settings)", True),
+        ("FSDP(net, sharding_strategy=settings.pop())", True),
+        ("FSDP(net)", False),
+    ],
+)
+def test_values_that_the_helper_takes_are_not_to_be_removed(call: str, is_taken: bool) -> None:
+    found = findings(f"{HEAD}{CHOSEN}def wrap(net, settings):\n    return save({call})\n")
+    (message,) = (one.message for one in found if "still FSDP1 values" in one.message)
+    assert ("fsdp_compat.shard, which takes them" in message) is is_taken

@@ -25,6 +25,12 @@ REACH = 3
 #: What does nothing before a wrapped model is made of it.
 VALUES = (CONFIG_NAMES | POLICY_NAMES) - {"enable_wrap", "wrap"}
 SPELLED = re.compile("|".join(sorted(VALUES)))
+STAYS = "still FSDP1 values in this file, assumes no rewritten call is given one at run time"
+REMOVE = "remove them together with the code that reads them"
+TAKEN = (
+    "still FSDP1 values in this file, assumes no rewritten call but fsdp_compat.shard, which takes them, is given one"
+)
+KEEP = "keep those that fsdp_compat.shard is given, and remove the others together with the code that reads them"
 
 
 def unclaimed(file: File, diagnoses: list[Diagnosis]) -> Iterator[tuple[Rule, Diagnosis]]:
@@ -62,15 +68,9 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
     found += [entry for entry in _chosen(file) if file.statement(entry[0]) not in spoken]
     if found:
         names = ", ".join(sorted({name for _, name in found}))
-        yield (
-            rule,
-            Diagnosis(
-                min(found, key=lambda entry: file.span(entry[0]).line)[0],
-                Level.REVIEW,
-                f"{names}: still FSDP1 values in this file, assumes no rewritten call is given one at run time",
-                "remove them together with the code that reads them",
-            ),
-        )
+        text, remedy = (TAKEN, KEEP) if "fsdp_compat.shard" in output else (STAYS, REMOVE)
+        first = min(found, key=lambda entry: file.span(entry[0]).line)[0]
+        yield rule, Diagnosis(first, Level.REVIEW, f"{names}: {text}", remedy)
 
 
 def _chosen(file: File) -> Iterator[tuple[cst.Name, str]]:
