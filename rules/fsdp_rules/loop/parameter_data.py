@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._plain_tensors import added_plain, plain_tensor
+from fsdp_rules.model.flowing import is_kept_part
 from fsdp_rules.model.parameters import NAMES, sharded_gradient, sharded_parameter
 from fsdp_rules.model.sharded import sharded_owner, sharded_part
 from fsdp_rules.model.summoned import is_summoned
@@ -73,7 +74,7 @@ def decay(model, rate):
                 node, added_plain(node, file), f"{file.code(node.target)} {file.code(node.operator).strip()}", file
             )
         assigned = _assigned(node)
-        if assigned is None or is_summoned(node, file):
+        if assigned is None or is_summoned(node, file) or _is_itself(node, file):
             return
         owner, attribute = assigned
         if attribute in NAMES:
@@ -105,6 +106,12 @@ def _assigned(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
     else:
         return None
     return (owner, attribute) if attribute in {"data", *NAMES} else None
+
+
+def _is_itself(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` gives a parameter the data that it has, changed in place."""
+    statement = file.parent(node)
+    return isinstance(statement, cst.Assign) and is_kept_part(statement.value, file)
 
 
 def _read(node: cst.CSTNode, held: Certainty, name: str, file: File) -> Iterable[Diagnosis]:

@@ -1,9 +1,10 @@
-"""Parts of models that get attributes, and the attributes that classes read of their own objects."""
+"""Parts and tensors of models that get attributes, and the attributes that classes read of their own objects."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from fsdp_rules.ir.operations import At, Bind, Body, Call, Define, Free, GetAttribute, SetAttribute, SetItem
 from fsdp_rules.values.abstract import Kind, Obj
@@ -11,6 +12,8 @@ from fsdp_rules.values.frames import Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
 
 _MODULES = frozenset({Kind.MODEL, Kind.PART})
+#: Methods of a tensor that change it in place and give it back.
+_IN_PLACE = re.compile(r"[^_]_$")
 
 
 def changed_parts(machine: Interpreter) -> dict[str, dict[At, set[str]]]:
@@ -29,7 +32,10 @@ def changed_parts(machine: Interpreter) -> dict[str, dict[At, set[str]]]:
 
 
 def kept_parts(machine: Interpreter) -> dict[str, set[At]]:
-    """The places of what is put into models, or their parts, and is in these already, by itself or in a wrapper."""
+    """The places of what is put into models, or their parts, and is in these already, by itself or in a wrapper.
+
+    Those of what a tensor's ``data`` is given and is that tensor, changed in place, are among them.
+    """
     kept: dict[str, set[At]] = defaultdict(set)
     new: dict[str, set[At]] = defaultdict(set)
     for frame in machine.frames:
@@ -40,6 +46,8 @@ def kept_parts(machine: Interpreter) -> dict[str, set[At]]:
                 is_kept = all(one.kind in _MODULES and one.since in models for one in held)
                 places = kept if held and is_kept else new
                 places[frame.body.path].update(at for at, one in frame.body.uses if one == value)
+        own = set(_own_data(frame.body))
+        kept[frame.body.path].update(at for at, one in frame.body.uses if one in own)
     return {path: places - new[path] for path, places in kept.items()}
 
 
@@ -51,6 +59,24 @@ def _puts(body: Body) -> Iterator[tuple[int, int]]:
             yield one.of, one.value
         elif isinstance(one, Call) and one.args:
             yield owners.get(one.of, one.args[0]), one.args[-1]
+
+
+def _own_data(body: Body) -> Iterator[int]:
+    """What is assigned to the ``data`` of a tensor that it is itself."""
+    changed = [one for one in body.operations if isinstance(one, SetAttribute) and one.name == "data"]
+    made = {one.to: one for one in body.operations if isinstance(one, GetAttribute | Call)} if changed else {}
+
+    def tensor(value: int) -> Hashable:
+        match made.get(value):
+            case GetAttribute(of=owner, name=name):
+                return tensor(owner) if name == "data" else (tensor(owner), name)
+            case Call(of=method):
+                found = made.get(method)
+                if isinstance(found, GetAttribute) and _IN_PLACE.search(found.name):
+                    return tensor(found.of)
+        return value
+
+    yield from (one.value for one in changed if tensor(one.of) == tensor(one.value))
 
 
 def _sets(call: Call, frame: Frame, machine: Interpreter) -> bool:

@@ -45,6 +45,24 @@ def test_what_works_as_before(body: str) -> None:
     assert found(f"{HEAD}def load(model, teacher, batch):\n{body}") == []
 
 
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("p.data = p.data.mul_(rate).clamp_(-1, 1)", None),
+        ("values = p.data\n        values.add_(rate)\n        p.data = values", None),
+        ("p.grad.data = p.grad.data.div_(rate)", None),
+        ("model.head.weight.data = model.head.weight.add_(rate)", None),
+        ("p.data = p.data.mul(rate)", "manual"),
+        ("p.data = p.data.half().mul_(rate)", "manual"),
+        ("p.data = other.data.mul_(rate)", "manual"),
+        ("model.head.weight.data = model.tail.weight.add_(rate)", "manual"),
+    ],
+)
+def test_data_that_is_changed_in_place_and_assigned_to_itself(line: str, level: str | None) -> None:
+    head = f"{HEAD}def decay(model, rate, other):\n    model = FSDP(model)\n    for p in model.parameters():\n        "
+    assert [said for _, said, _ in found(f"{head}{line}\n")] == ([] if level is None else [level])
+
+
 def test_a_model_from_elsewhere() -> None:
     body = "def cast(model):\n    for p in model.parameters():\n        p.data = p.data.half()\n"
     main = f"{HEAD}from example import cast\n\nmodel = FSDP(model)\ncast(model)\n"
