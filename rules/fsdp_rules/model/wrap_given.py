@@ -107,6 +107,12 @@ def wrap_given(model: cst.BaseExpression | None, file: File) -> WrapGiven:
     return WrapGiven(value_of(model, file).origins if model is not None else (), file)
 
 
+def may_give(name: str, file: File) -> bool:
+    """Whether some wrap of the file may be given the argument ``name``."""
+    wraps = [one for place, one in file.project.values.wraps.items() if place[0] == file.path]
+    return not wraps or any(one[name] != {NONE} for one in wraps)
+
+
 def _among(
     found: frozenset[str], some: frozenset[str], flag: str, file: File, surely: frozenset[str] = frozenset()
 ) -> Certainty:

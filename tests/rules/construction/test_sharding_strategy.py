@@ -191,3 +191,14 @@ def test_the_function_takes_a_mesh_that_a_dictionary_gives(given: str) -> None:
     text = result.source.decode()
     assert ", mesh)" in text.partition("sharding = sharding_arguments(")[2].partition("\n")[0]
     assert "def sharding_arguments(name, device_type, mesh=None):" in text
+
+
+@pytest.mark.parametrize("line", ["device_mesh = args.mesh_shape", 'report({"device_mesh": args.mesh_shape})'])
+def test_the_function_takes_no_mesh_that_no_wrap_is_given(line: str) -> None:
+    result = rewrite(
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n\n"
+        f"def build(net, args, report):\n    {line}\n"
+        "    return FSDP(net, sharding_strategy=ShardingStrategy[args.kind], device_id=0)\n"
+    )
+    assert isinstance(result, Changed)
+    assert "def sharding_arguments(name, device_type):" in result.source.decode()

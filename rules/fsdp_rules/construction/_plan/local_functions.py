@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -19,13 +18,12 @@ from fsdp_rules.file.own_names import (
     own_name,
 )
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.wrap_given import may_give
 from fsdp_rules.model.wrapping import is_factory
 from fsdp_rules.verdict.diagnosis import Edit, InsertBefore
 
 #: The attribute of parameters that fully_shard has replaced.
 REPLACED = "is_replaced"
-#: An argument of this name, written at a call or in a dictionary.
-GIVES_MESH = re.compile(r"\bdevice_mesh[\"']?\s*\]?\s*[:=]")
 #: FSDP1's default for ``min_num_params``.
 DEFAULT = "int(1e8)"
 
@@ -79,7 +77,7 @@ def by_name(file: File) -> list[Edit]:
     init = file.ref("torch.distributed.device_mesh.init_device_mesh", everywhere=True)
     world = file.ref("torch.distributed.get_world_size", everywhere=True)
     module = file.ref("torch.get_device_module", everywhere=True)
-    if GIVES_MESH.search(file.text):
+    if may_give("device_mesh", file):
         signature = "name, device_type, mesh=None"
         on_given = """
     if mesh is not None:
