@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._names import named_model
+from fsdp_rules.loop._names import is_of_prefix, named_model
 from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
@@ -30,6 +30,7 @@ BEGINS = re.compile(r"[\^(?:]*[A-Za-z]")
 GLOBS = frozenset({"fnmatch", "fnmatchcase"})
 OPEN = ("", "*", "?", "[")
 NEVER = "this matched no FSDP1 name, which has a prefix, and can match now"
+HAD = "the prefix of FSDP1 names has this in it, and these names have no prefix"
 CURE = "to keep the numbers, treat these names as before. To get what was meant, keep the line"
 
 
@@ -55,7 +56,9 @@ def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
             found = _of_model(argument.value, file)
             if pattern is None or found is None:
                 continue
-            if _is_anchored(func.attr.value, pattern):
+            if is_of_prefix(pattern):
+                yield _diagnosis(pattern, found, HAD, CURE)
+            elif _is_anchored(func.attr.value, pattern):
                 yield _diagnosis(pattern, found, NEVER, CURE)
             elif _is_across(pattern, found, file):
                 yield _across(pattern, found)
@@ -65,7 +68,9 @@ def about_text(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
     """The verdict about ``text`` where it is looked for in names of a sharded model's parameters, or at their end."""
     found = _looked_for_in(text, file)
     held = _of_model(found, file) if found is not None else None
-    if held is not None and _is_across(text, held, file):
+    if held is not None and is_of_prefix(text):
+        yield _diagnosis(text, held, HAD, CURE)
+    elif held is not None and _is_across(text, held, file):
         yield _across(text, held)
 
 

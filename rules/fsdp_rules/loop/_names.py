@@ -15,6 +15,8 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
+PREFIXES = ("_fsdp_wrapped_module.", "_fpw_module.")
+
 
 def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
     """The verdict about ``text``, where the name of a sharded model's parameter or module is compared with it."""
@@ -26,7 +28,8 @@ def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
     if name is None or held is Certainty.NO or is_summoned(text, file) or is_own_name(name, file):
         return
     sure = held is Certainty.YES
-    before, now = ("true", "false") if _is_negated(text, file) else ("false", "true")
+    turned = _is_negated(text, file) != is_of_prefix(text)
+    before, now = ("true", "false") if turned else ("false", "true")
     yield Diagnosis(
         text,
         Level.MANUAL if sure else Level.REVIEW,
@@ -34,6 +37,12 @@ def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
         f"and can now be {now}",
         "to keep the numbers, treat these names as before. To get what was meant, keep the line",
     )
+
+
+def is_of_prefix(text: cst.SimpleString) -> bool:
+    """Whether ``text`` is a piece of what FSDP1 put into names, and long enough to have been meant."""
+    piece = text.raw_value
+    return len(piece) > 3 and any(piece in prefix for prefix in PREFIXES)
 
 
 def named_model(name: cst.BaseExpression, file: File) -> cst.BaseExpression | None:

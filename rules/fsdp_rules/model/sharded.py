@@ -227,9 +227,17 @@ def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
 
 
 def sharded_names(node: cst.BaseExpression, file: File) -> Certainty:
-    """How sure it is that FSDP1's prefix was in names of what ``node`` has: in a part's, if units are in the part."""
+    """How sure it is that FSDP1's prefix was in names of what ``node`` has: in a part's, if units are in the part.
+
+    What is no model itself and gives parameters of one has units inside.
+    """
     held = sharded_value(node, file)
-    return Certainty.MAYBE if held is Certainty.NO and sharded_part(node, file) is not Certainty.NO else held
+    if held is Certainty.NO and sharded_part(node, file) is not Certainty.NO:
+        return Certainty.MAYBE
+    method = file.parent(node)
+    call = file.parent(method) if isinstance(method, cst.Attribute) else None
+    given = value_of(call, file).parameters if isinstance(call, cst.Call) else Certainty.NO
+    return given if held is Certainty.NO else held
 
 
 def _by_name(node: cst.BaseExpression, text: str, file: File) -> Certainty:

@@ -140,6 +140,31 @@ def test_texts_in_which_a_unit_begins(use: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "use",
+    [
+        "if 'fsdp' in name:\n        continue",
+        "found = 'wrapped_module' not in name",
+        "found = re.search('_fsdp', name)",
+        "found = re.match('_fsdp_', name)",
+        "found = name.startswith('_fsdp')",
+    ],
+)
+def test_pieces_of_the_prefix(use: str) -> None:
+    assert levels(f"{UNITS}{LOOP}{use}\n") == ["manual"]
+    assert levels(f"{WRAP}{LOOP}{use}\n") == ["manual"]
+
+
+def test_a_start_that_only_the_prefix_has_is_gone() -> None:
+    [found] = [one for one in findings(f"{UNITS}{LOOP}a = name.startswith('_fsdp')\n") if one.rule == "FSDP207"]
+    assert "was true for every FSDP1 name" in found.message
+
+
+@pytest.mark.parametrize("use", ["found = 'dp' in name", "found = 'fsdp' in args.mode", "found = '_ema' in name"])
+def test_other_pieces_are_not_the_prefix(use: str) -> None:
+    assert levels(f"{UNITS}{LOOP}{use}\n") == []
+
+
+@pytest.mark.parametrize(
     "use", ["found = 'up.weight' in name", "found = re.search(r'bias$', name)", "x = 'a.0.b' in text"]
 )
 def test_texts_inside_of_a_unit_are_the_same(use: str) -> None:
@@ -172,3 +197,40 @@ def test_a_pattern_that_only_takes_the_prefix_out_does_no_harm(use: str) -> None
 )
 def test_a_pattern_that_does_more_with_the_prefix_is_left_to_a_human(use: str) -> None:
     assert set(levels(COMPILED + use + "\n")) == {"manual"}
+
+
+HOLDER = """
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def shard(self):
+        self.left = FSDP(self.left, use_orig_params=True)
+
+def saved(net, state):
+    for name, p in net.named_parameters():
+        if "fsdp" in name:
+            continue
+        state.pop(name)
+    return state
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "pair = Pair()\npair.shard()\nsaved(pair, pair.state_dict())\n",
+        "pair = Pair()\npair.right = FSDP(pair.right, use_orig_params=True)\nsaved(net=pair, state={})\n",
+    ],
+)
+def test_a_plain_module_that_holds_sharded_ones(use: str) -> None:
+    assert levels(HOLDER + use) != []
+
+
+def test_a_plain_module_that_holds_none() -> None:
+    plain = HOLDER.replace("self.left = FSDP(self.left, use_orig_params=True)", "pass")
+    assert levels(f"{plain}saved(Pair(), {{}})\nmodel = FSDP(nn.Linear(2, 2))\n") == []
