@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,13 +15,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from torch.utils.checkpoint import checkpoint
 
 import fsdp_compat
-from fsdp_compat import ShardingStrategy
+from fsdp_compat import ShardingStrategy, StateDictType
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of
 from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
 
-Make = Callable[..., Any]
+Make = functools.partial[Any]
 Program = Callable[[Make, int], tuple[list[float], list[nn.Module]]]
 
 STEPS = 4
@@ -223,6 +224,61 @@ def averages_swapped_in(make: Make, rank: int) -> tuple[list[float], list[nn.Mod
     return losses, [model]
 
 
+def whole_state(face: Any, model: nn.Module) -> None:
+    model.state_dict()
+
+
+def sharded_state(face: Any, model: nn.Module) -> None:
+    with face.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        model.state_dict()
+
+
+def state_of_a_holder(face: Any, model: nn.Module) -> None:
+    nn.ModuleDict({"held": model}).state_dict()
+
+
+def summoned(face: Any, model: nn.Module) -> None:
+    with face.summon_full_params(model, writeback=False):
+        next(model.parameters())
+
+
+def summoned_to_write(face: Any, model: nn.Module) -> None:
+    with face.summon_full_params(model), torch.no_grad():
+        for param in model.parameters():
+            param.mul_(0.9)
+
+
+READS = {
+    function.__name__: function
+    for function in (whole_state, sharded_state, state_of_a_holder, summoned, summoned_to_write)
+}
+
+
+def changed_after_reading(read: str) -> Program:
+    """Weights are looked at after an evaluation, as for the best checkpoint, and then changed and changed back."""
+
+    def program(make: Make, rank: int) -> tuple[list[float], list[nn.Module]]:
+        model = make(build())
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        losses = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(model, rank, step)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            with torch.no_grad():
+                losses.append(loss_of(model, rank, 90 + step).item())
+                READS[read](make.keywords["face"], model)
+                for factor in (0.5, 2):
+                    for param in model.parameters():
+                        param.mul_(factor)
+                    losses.append(loss_of(model, rank, 95 + step).item())
+        return losses, [model]
+
+    return program
+
+
 class Checkpointed(Model):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embed(tokens)
@@ -249,6 +305,7 @@ def recomputed(make: Make, rank: int) -> tuple[list[float], list[nn.Module]]:
 PROGRAMS: dict[str, Program] = {
     **{f"{zero} after {mode}": after_evaluation(mode, zero) for mode in WITHOUT_BACKWARD for zero in ZERO},
     **{f"{zero} between": between(zero) for zero in ZERO},
+    **{f"changed after {read}": changed_after_reading(read) for read in READS},
     "between, accumulating": between("by_model", accumulate=True),
     "between, in no_sync": between("by_model", accumulate=True, silent=True),
     **{
@@ -267,20 +324,22 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+def made(model: nn.Module, face: Any, **options: Any) -> Any:
+    return face(model, **options)
+
+
 def run(rank: int, world_size: int, program: str, strategy: str, policy: str) -> tuple[Outcome, Outcome]:
     """Worker: what ``program`` makes of FSDP1's models and of the shim's."""
     outcomes = []
     for face in (FSDP1, fsdp_compat.FSDP):
-
-        def make(model: nn.Module, face: Any = face) -> Any:
-            return face(
-                model,
-                sharding_strategy=ShardingStrategy[strategy],
-                auto_wrap_policy=POLICIES[policy](),
-                device_id=DEVICE,
-                use_orig_params=True,
-            )
-
+        make = functools.partial(
+            made,
+            face=face,
+            sharding_strategy=ShardingStrategy[strategy],
+            auto_wrap_policy=POLICIES[policy](),
+            device_id=DEVICE,
+            use_orig_params=True,
+        )
         with quiet_fsdp1():
             losses, models = PROGRAMS[program](make, rank)
             for model in models:

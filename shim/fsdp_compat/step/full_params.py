@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from fsdp_compat.planning.records import record_of
 from fsdp_compat.torch_.gathering import left_alone, prepare
 from fsdp_compat.torch_.param_groups import ManagedParameter, is_running, managed_parameters, reduction_groups
+from fsdp_compat.torch_.registered import kept_gathered
 from fsdp_compat.torch_.tensors import copy_into, gathered_copy, holds_first_shard
 from fsdp_compat.units import Place, fsdp_modules
 
@@ -71,6 +72,7 @@ def summon_full_params(
         _check_idle(unit)
     with contextlib.ExitStack() as stack:
         for unit in units:
+            stack.enter_context(kept_gathered(unit))
             stack.enter_context(_summon(unit, writeback, rank0_only, offload_to_cpu, with_grads))
         yield
 

@@ -6,9 +6,10 @@ the sharded ones under FSDP1. Reaches into FSDP2's private state, see :mod:`.par
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -43,10 +44,42 @@ def register_sharded(module: nn.Module, *, gathered_while_training: bool) -> Non
         group.post_forward = functools.partial(_post_forward, state, group.post_forward)
         group.pre_backward = functools.partial(_begin_backward, state, group.pre_backward)
         group.post_backward = functools.partial(_register_sharded_after, group, group.post_backward)
+        register = functools.partial(_register_state_hooks, group, group._register_state_dict_hooks)
+        group._register_state_dict_hooks = register
     if not groups:
         # Called at the end of a forward too: for want of a group only.
         call = functools.partial(_without_warning_of_views, state._register_pre_backward_hook)
         state._register_pre_backward_hook = functools.partial(_post_forward, state, call)
+
+
+@contextlib.contextmanager
+def kept_gathered(module: nn.Module) -> Iterator[None]:
+    """What one unit has gathered at entry is so again at exit, and registers what is sharded, as in FSDP1.
+
+    A collective where something was gathered.
+    """
+    gathered = [group for group in param_groups(module) if group.is_unsharded]
+    yield
+    for group in gathered:
+        group.unshard()
+        group.wait_for_unshard()
+        _hide(group)
+
+
+def _register_state_hooks(group: Any, register: Callable[[], None]) -> None:
+    """FSDP2 frees what is gathered before a state dict is taken, FSDP1 keeps it for the next forward."""
+    register()
+    handles = group._module_to_pre_save_state_dict_hook_handle
+    for module, handle in handles.items():
+        handle.remove()
+        handles[module] = module.register_state_dict_pre_hook(functools.partial(_before_saving, group))
+
+
+def _before_saving(group: Any, *_: Any) -> None:
+    if group.is_unsharded:
+        _hide(group)
+    else:
+        group._to_sharded()
 
 
 def _without_warning_of_views(call: Callable[..., Any], output: Any) -> Any:
