@@ -32,8 +32,9 @@ class ForwardMethods(Rule):
     FSDP2 gathers parameters in hooks of the module's call. FSDP1's wrapper also gathered them in `model.forward(...)`,
     so that becomes `model(...)`. Any other method, such as `generate`, bypassed the wrapper and ran on the inner
     module: it still works under `summon_full_params`, or if it only calls the module. If it uses parameters of the root
-    directly, `register_fsdp_forward_method` makes FSDP2 gather them. The call is added after the wrapping where that is
-    in the same file. It changes no numbers.
+    directly, `register_fsdp_forward_method` makes FSDP2 gather them. It casts the method's inputs, too, as FSDP1 did
+    those of the units that the method calls where the model had never been called, saved or loaded. The call is added
+    after the wrapping where that is in the same file. It changes no numbers.
     """
 
     id = "FSDP210"
@@ -104,10 +105,12 @@ def sample(model, tokens):
         if is_summoned(call, file):
             yield Diagnosis(node, Level.INFO, f"{name} runs under summon_full_params, so it gets whole parameters")
             return
-        advice = f'if it uses parameters directly, call register_fsdp_forward_method(model, "{name}") after sharding'
+        advice = f'where one does not hold, call register_fsdp_forward_method(model, "{name}") after sharding'
         wrapping = _wrapping(model, file)
         if wrapping is None or "summon_full_params" in file.text:
-            message = f"assumes {name} uses no parameters itself, and only calls the module"
+            message = (
+                f"assumes {name} uses no parameters, nor units before all calls, saves and loads (FSDP1: with a cast)"
+            )
             yield Diagnosis(node, Level.REVIEW, message, advice)
         elif _first(node, model, file):
             register = file.ref("torch.distributed.fsdp.register_fsdp_forward_method")

@@ -26,6 +26,7 @@ from fsdp_compat.step.autocast import cast_for_each_use
 from fsdp_compat.step.buffers import cast_buffers_when_computing
 from fsdp_compat.step.eval_precision import follow_mode
 from fsdp_compat.step.exec_order import check_forward_order
+from fsdp_compat.step.first_forwards import cast_where_forwards_begin
 from fsdp_compat.step.low_precision_grads import keep_low_precision_grads
 from fsdp_compat.step.prefetch import prefetch_after_first_forward
 from fsdp_compat.step.reduction import averages, divide_explicitly
@@ -66,6 +67,8 @@ def apply_plan(plan: Plan) -> None:
         if record.is_root and not around_roots:
             record.is_root = False
             set_input_cast(module, record.cast_inputs_if_nested)
+    inner = [unit.module for unit in plan.units if not unit.is_root and unit.casts_as_root]
+    cast_where_forwards_begin(plan.root, inner)
     # A container never runs; below one each of the outermost units is the root of its own forwards.
     for root in [unit.module for unit in plan.units if unit.is_root]:
         cast_buffers_when_computing(root)

@@ -54,6 +54,11 @@ class Unit:
             kwargs["mp_policy"] = self.precision.unit_policy(is_root=self.is_root, has_parameters=bool(self.places))
         return kwargs
 
+    @property
+    def casts_as_root(self) -> bool:
+        """Whether it casts its inputs if no forward of the units around it has begun before."""
+        return self.precision is not None and self.precision.cast_root_inputs
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:

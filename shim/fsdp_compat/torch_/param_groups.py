@@ -117,6 +117,11 @@ def is_nested(module: nn.Module) -> bool:
     return fsdp_state(module)._is_root is False
 
 
+def has_begun(module: nn.Module) -> bool:
+    """Whether a forward of one unit, or of one around it, has begun at any time."""
+    return fsdp_state(module)._is_root is not None
+
+
 def keeps_after_forward(module: nn.Module) -> bool:
     """Whether one unit was sharded with ``reshard_after_forward=False``. Not the root, where nothing was said of it."""
     state = fsdp_state(module)
