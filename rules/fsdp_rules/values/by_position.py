@@ -213,6 +213,8 @@ def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
             found[name] = Certainty.MAYBE
     if len(found) == 1 and machine.is_complete and _are_one(every, machine):
         found = dict.fromkeys(found, Certainty.YES)
+    if not found:
+        return NOTHING
     wraps = ({one.since for one in every if one.kind is kind and one.since} for kind in (Kind.MODEL, Kind.PART))
     return Fact(**found, origins=tuple(sorted(next(filter(None, wraps), ()))))
 

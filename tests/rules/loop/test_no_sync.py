@@ -720,3 +720,28 @@ def test_a_model_of_one_strategy_or_another_is_looked_at(strategy: str) -> None:
     assert b"fsdp_compat.no_sync(model)" in result.source
     assert levels(source) == ["safe"]
     assert levels(source, Settings(helpers="never")) == ["manual"]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "(Config(ShardingStrategy.SHARD_GRAD_OP) if last else Config()).strategy",
+        "narrowed(ShardingStrategy.SHARD_GRAD_OP if last else None)",
+    ],
+)
+def test_none_is_a_strategy_of_its_own(chosen: str) -> None:
+    made = """
+    from typing import NamedTuple
+
+    class Config(NamedTuple):
+        strategy: object = None
+
+    def narrowed(strategy):
+        if isinstance(strategy, str):
+            raise ValueError(strategy)
+        return strategy
+    """
+    source = kept(chosen).replace("    STRATEGIES =", f"{made}\n    STRATEGIES =")
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"fsdp_compat.no_sync(model)" in result.source
