@@ -11,6 +11,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.four_bit import keeps_fsdp1
 from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Role, Rule
@@ -38,7 +39,7 @@ CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
 
 def vendored(file: File) -> tuple[Rule, Diagnosis] | None:
     """The one verdict about a file that is a copy of FSDP1's own code, None for any other."""
-    if CLASS.search(file.text) is None and len(OWN.findall(file.text)) < 2:
+    if (CLASS.search(file.text) is None or _derives(file)) and len(OWN.findall(file.text)) < 2:
         return None
     if not file.module.body:
         return None
@@ -49,6 +50,11 @@ def vendored(file: File) -> tuple[Rule, Diagnosis] | None:
         "this file is a copy of FSDP1's own code, which does not work with FSDP2 models, and is unchanged",
         "no change needed while its models use it; remove it once they use fully_shard",
     )
+
+
+def _derives(file: File) -> bool:
+    """Whether a class of ``file`` derives from FSDP1's, which may be called as FSDP1's is."""
+    return any(file.fsdp1(base.value) == FSDP for node in file.nodes(cst.ClassDef) for base in node.bases)
 
 
 def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:

@@ -91,3 +91,19 @@ def run(args, model):
     assert isinstance(result, Changed)
     assert "set_model_state_dict" in result.source.decode()
     assert "previous = FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)" in result.source.decode()
+
+
+@pytest.mark.parametrize(
+    ("head", "base"),
+    [
+        (HEAD, "FSDP"),
+        ("from torch.distributed import fsdp\n", "fsdp.FullyShardedDataParallel"),
+        ("import torch.distributed.fsdp as fsdp\n", "fsdp.FullyShardedDataParallel"),
+    ],
+)
+def test_a_subclass_that_is_called_as_its_base_is_no_copy(head: str, base: str) -> None:
+    own = f"{head}\n\nclass FullyShardedDataParallel({base}):\n    def inner(self):\n        return self.module\n"
+    run = "from own import FullyShardedDataParallel\n\ndef run(net):\n    model = FullyShardedDataParallel(net)\n"
+    results = rewrite_tree({"own.py": own.encode(), "run.py": f"{run}    model.clip_grad_norm_(1.0)\n".encode()})
+    assert [one.rule for one in results["own.py"].findings if one.level.value == "manual"] == ["FSDP119"]
+    assert not isinstance(results["run.py"], Changed)
