@@ -54,7 +54,6 @@ STOPS = {
 # What the rewriter leaves to a human because it runs under FSDP2, but gives other numbers.
 DIFFERS = {
     "FSDP121-unused-parameters": "the head that no step uses decays under FSDP1 alone",
-    "FSDP122-shared-inputs": "the last digit of the encoder's gradient, whose parts are added up in another order",
     "FSDP207-name-surgery-counted-on": "names no longer start with what the program looks for",
     "FSDP233-flat-names": "the biases no longer decay, since they have names of their own",
     "FSDP213-parameter-groups": "the matrices decay, since their shards are no longer 1-D",

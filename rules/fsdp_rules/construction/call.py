@@ -26,6 +26,7 @@ from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
 from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD
+from fsdp_rules.construction.shared_inputs import sharing_inputs
 from fsdp_rules.construction.unseen_optimizers import UNSEEN, about_unseen_optimizers, may_have_unseen
 from fsdp_rules.construction.unused_parameters import about_unused_parameters, unread_parts
 from fsdp_rules.file.expressions import literal_bool
@@ -185,6 +186,7 @@ def build(model):
         if file.settings.prefers_helpers:
             plan.helper.append("--helpers always asks for it")
         plan.helper += unread_parts(module, file) if module is not None else []
+        plan.helper += sharing_inputs(call, file)
         plan.helper += [KEPT] * has_kept_clearing(call, file) + [KEPT_FROZEN] * has_kept_frozen(call, file)
         plan.edits += functions(plan, file)
         native = render_native(plan, file) if not plan.helper else None

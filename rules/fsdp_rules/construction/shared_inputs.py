@@ -12,6 +12,9 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
+SHARED = "a unit reads an input more than once that is read again after it, whose gradients FSDP1 adds up as they come"
+ADDED_UP = "fsdp_compat.shard adds up the gradients of inputs that units share as they come, as FSDP1 does"
+
 
 class SharedInputs(Rule):
     """Inputs that several units share.
@@ -23,8 +26,10 @@ class SharedInputs(Rule):
     Cross-attention is the usual case: each decoder layer reads the encoder's output for keys and for values. A skip
     connection around a unit whose own residual reads the same tensor is another.
 
-    `fsdp_compat.shard` adds up in FSDP1's order, and no form of `fully_shard` alone does, so this is reported where a
-    model is wrapped natively in a tree with the words of cross-attention. `fsdp-migrate verify` names it and measures
+    `fsdp_compat.shard` adds up in FSDP1's order, and no form of `fully_shard` alone does. It is written where the
+    program shows such a forward: a unit of a class of the tree that reads an input more than once, which other code, or
+    the unit's next call, reads after it. Where a model is wrapped natively in a tree with the words of cross-attention,
+    whose classes may come from a library, this is reported. `fsdp-migrate verify` names it and measures
     how far it carries.
     """
 
@@ -46,7 +51,11 @@ def build(cross_attention):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Calls that wrap a model, in a tree that names cross-attention."""
-        if not isinstance(node, cst.Call) or file.fsdp1(node.func) != FSDP or "cross_inputs" not in file.project.flags:
+        if not isinstance(node, cst.Call) or file.fsdp1(node.func) != FSDP:
+            return
+        if sharing_inputs(node, file):
+            yield Diagnosis(node, Level.SAFE, ADDED_UP)
+        if sharing_inputs(node, file) or "cross_inputs" not in file.project.flags:
             return
         yield Diagnosis(
             node,
@@ -55,3 +64,9 @@ def build(cross_attention):
             "measure it with fsdp-migrate verify: FSDP2 adds up the gradient of such an input in another order, and "
             "fsdp_compat.shard in that of FSDP1",
         )
+
+
+def sharing_inputs(call: cst.Call, file: File) -> list[str]:
+    """Why ``fully_shard`` alone would add up gradients in another order than what ``call`` wraps does under FSDP1."""
+    is_shared = (file.path, file.span(call).line) in file.project.values.sharing
+    return [SHARED] if is_shared else []

@@ -233,6 +233,7 @@ class Expressions:
 
     def _comprehension(self, loops: Sequence[ast.comprehension], element: ast.expr, key: ast.expr | None = None) -> int:
         before = dict(self.names) if self.names is not None else None
+        begin = len(self.body.operations)
         for loop in loops:
             self.assign(loop.target, self.element(self.value(loop.iter)))
             for test in loop.ifs:
@@ -242,6 +243,7 @@ class Expressions:
         self.add(ops.Display(to, key is not None))
         number = self.value(key) if key is not None else None
         self.add(ops.SetItem(to, number, self.value(element)))
+        self.body.loops.append(ops.Span(begin, len(self.body.operations)))
         self.names = before
         return to
 

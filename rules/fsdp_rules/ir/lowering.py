@@ -10,10 +10,13 @@ from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import names_stored
 from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names
 from fsdp_rules.ir.nodes import place_of
-from fsdp_rules.ir.operations import At, Body
+from fsdp_rules.ir.operations import At, Body, Span
 from fsdp_rules.ir.optimizer_calls import optimizer_calls
+from fsdp_rules.ir.patterns import capture
 
 SUMMON = "summon_full_params"
+#: What a ``with`` or a decorator says where no gradients are recorded.
+NO_GRADIENT = ("no_grad", "inference_mode")
 
 
 def lowered(tree: ast.Module, path: str) -> Body:
@@ -43,6 +46,8 @@ def _function(node: Function, name: str, path: str) -> Body:
         body.operations.append(ops.Return(lowering.value(node.body)))
     else:
         lowering.block(node.body)
+    if any(_names(one, *NO_GRADIENT) for one in getattr(node, "decorator_list", ())):
+        body.detached.append(Span(0, len(body.operations)))
     body.optimizers = optimizer_calls(body.operations)
     body.is_generator = any(isinstance(one, ops.Yield) for one in body.operations)
     return body
@@ -105,7 +110,10 @@ class Statements(Expressions):
                         self.assign(item.optional_vars, to)
                 gathered = self.gathers
                 self.gathers |= any(_gathers(item.context_expr) for item in node.items)
+                begin = len(self.body.operations)
                 self.block(node.body)
+                if any(_names(item.context_expr, *NO_GRADIENT) for item in node.items):
+                    self.body.detached.append(Span(begin, len(self.body.operations)))
                 self.gathers = gathered
             case ast.Try():
                 self._try(node)
@@ -153,11 +161,14 @@ class Statements(Expressions):
 
     def _branches(self, ways: Iterable[Callable[[], None]]) -> None:
         start = self.names
-        ends = []
+        ends, arms = [], []
         for way in ways:
             self.names = dict(start) if start is not None else None
+            begin = len(self.body.operations)
             way()
             ends.append(self.names)
+            arms.append(Span(begin, len(self.body.operations), self.names is None))
+        self.body.arms.append(tuple(arms))
         self.names = self._joined(ends)
 
     def _joined(self, ends: Iterable[Names]) -> Names:
@@ -181,8 +192,10 @@ class Statements(Expressions):
             heads = {}
         start = dict(self.names) if self.names is not None else None
         self._left.append([])
+        begin = len(self.body.operations)
         head()
         self.block(node.body)
+        self.body.loops.append(Span(begin, len(self.body.operations)))
         ends = [self.names, *self._left.pop()]
         for end in ends:
             for name, to in heads.items():
@@ -214,7 +227,7 @@ class Statements(Expressions):
 
         def arm(case: ast.match_case) -> Callable[[], None]:
             def run() -> None:
-                self._capture(case.pattern, subject)
+                capture(case.pattern, subject, self)
                 if case.guard is not None:
                     self.value(case.guard)
                 self.block(case.body)
@@ -222,36 +235,6 @@ class Statements(Expressions):
             return run
 
         self._branches([*map(arm, node.cases), lambda: None])
-
-    def _capture(self, pattern: ast.pattern, value: int) -> None:
-        match pattern:
-            case ast.MatchAs():
-                if pattern.pattern is not None:
-                    self._capture(pattern.pattern, value)
-                if pattern.name is not None:
-                    self.bind(pattern.name, value)
-            case ast.MatchOr():
-                for one in pattern.patterns:
-                    self._capture(one, value)
-            case ast.MatchSequence():
-                for place, one in enumerate(pattern.patterns):
-                    to = self.new()
-                    self.add(ops.GetItem(to, value, self.constant(place)))
-                    self._capture(one, to)
-            case ast.MatchMapping():
-                for key, one in zip(pattern.keys, pattern.patterns, strict=True):
-                    to = self.new()
-                    self.add(ops.GetItem(to, value, self.value(key)))
-                    self._capture(one, to)
-            case ast.MatchClass():
-                for name, one in zip(pattern.kwd_attrs, pattern.kwd_patterns, strict=True):
-                    to = self.new()
-                    self.add(ops.GetAttribute(to, value, name))
-                    self._capture(one, to)
-                for one in pattern.patterns:
-                    self._capture(one, self.element(value))
-            case ast.MatchStar(name=str() as name):
-                self.bind(name, value)
 
     # Definitions
 
@@ -296,5 +279,9 @@ class Statements(Expressions):
 
 
 def _gathers(node: ast.expr) -> bool:
+    return _names(node, SUMMON)
+
+
+def _names(node: ast.expr, *names: str) -> bool:
     func = node.func if isinstance(node, ast.Call) else node
-    return isinstance(func, ast.Name | ast.Attribute) and SUMMON in ast.unparse(func)
+    return isinstance(func, ast.Name | ast.Attribute) and any(name in ast.unparse(func) for name in names)

@@ -211,6 +211,17 @@ Operation = (
 )
 
 
+class Span(NamedTuple):
+    """Operations by their places, the last excluded; ``leaves``: what follows is not run after them."""
+
+    begin: int
+    end: int
+    leaves: bool = False
+
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, int) and self.begin <= place < self.end
+
+
 @dataclass(eq=False)
 class Body:
     """A scope: its operations, how many values they have, and at which value each expression is.
@@ -219,7 +230,8 @@ class Body:
     then come the names of ``rest`` (``*args``) and ``keywords`` (``**kwargs``). ``bound`` are the names that the scope
     binds, ``stars`` the modules of which it imports all names. ``fields`` are the annotated names of a class,
     ``optimizers`` the values of calls that surely make an optimizer. ``gathers``: it returns what gathers full
-    parameters, or yields inside of that.
+    parameters, or yields inside of that. ``loops`` are the operations that may run again, ``arms`` those of which one
+    run has but one, ``detached`` those through which no gradient flows.
     """
 
     path: str
@@ -237,6 +249,9 @@ class Body:
     stars: list[str] = field(default_factory=list)
     fields: tuple[str, ...] = ()
     optimizers: frozenset[int] = frozenset()
+    loops: list[Span] = field(default_factory=list)
+    arms: list[tuple[Span, ...]] = field(default_factory=list)
+    detached: list[Span] = field(default_factory=list)
     is_decorated: bool = False
     is_generator: bool = False
     gathers: bool = False

@@ -59,6 +59,8 @@ class ValueFacts:
     ``with`` statements enter that gathers full parameters in a function of the tree. ``wraps`` are the texts of what
     each argument may be where a model is wrapped: those of constants, FSDP1's names, :data:`NONE`
     where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
+    ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
+    else reads after it.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class ValueFacts:
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     raw: Mapping[str, Set[Position]] = field(default_factory=dict)
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    sharing: Set[tuple[str, int]] = frozenset()
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

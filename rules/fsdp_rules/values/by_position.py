@@ -18,6 +18,7 @@ from fsdp_rules.values.gathering import gathering
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
+from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 
 #: The fields of a fact by what an object is.
@@ -120,6 +121,7 @@ def facts_of(
         thawed=thawed(machine),
         raw=raw,
         wraps=machine.wraps.texts(),
+        sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 WRAPS = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -39,3 +40,117 @@ def test_said_where_an_imported_file_has_the_words() -> None:
 @pytest.mark.parametrize("words", ["", "from transformers import LlamaDecoderLayer", "attention = 'across'"])
 def test_not_said_elsewhere(words: str) -> None:
     assert "FSDP122" not in {f.rule for f in findings(WRAPS.format(words=words))}
+
+
+MODEL = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.utils.checkpoint import checkpoint
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.sigmoid(self.gate(x)) * self.up(x)
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 8)
+
+    def forward(self, x, start=None):
+        if start is not None and start.shape == x.shape:
+            x = x + start
+        return self.up(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gated, self.plain = nn.Embedding(8, 8), Gated(), Plain()
+        self.layers = nn.ModuleList(Gated() for _ in range(3))
+        self.simple = nn.ModuleList(Plain() for _ in range(3))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+{forward}
+
+def build():
+    return FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({{Gated, Plain}}))
+"""
+
+SHARED = {
+    "experts": "return sum(layer(x) for layer in self.layers)",
+    "parallel": "return self.plain(x) + self.gated(x) + x",
+    "around": "return self.gated(x) + x",
+    "skips": """
+        kept = []
+        for layer in self.layers:
+            kept.append(x)
+            x = layer(x)
+        return x + torch.stack(kept).sum(0)""",
+    "first of all": """
+        x = start = x.tanh()
+        for layer in self.simple:
+            x = layer(x, start)
+        return x""",
+    "checkpointed": """
+        y = checkpoint(self.gated, x, use_reentrant=False)
+        return y * x""",
+    "in a function": """
+        def run(part, h):
+            return part(h) + h
+        return run(self.gated, x)""",
+    "one way of two": """
+        if ids.sum() > 0:
+            y = self.gated(x)
+        else:
+            y = self.plain(x)
+        return x * y""",
+}
+
+APART = {
+    "in a row": """
+        for layer in self.layers:
+            x = layer(x)
+        return x""",
+    "read before": "return x.tanh() if ids is None else self.gated(x)",
+    "read once": "return self.plain(x) + x",
+    "asked for its shape": """
+        y = self.gated(x)
+        return y.view(x.shape).to(x.dtype) + x.detach()""",
+    "returned states": """
+        states = [x]
+        for layer in self.layers:
+            x = layer(x)
+            states.append(x)
+        return x, tuple(states)""",
+    "another way": """
+        if ids.sum() > 0:
+            return self.gated(x)
+        return x + 1""",
+    "around a norm": "return x + self.gated(x.tanh())",
+    "no gradient": """
+        with torch.no_grad():
+            return self.gated(x) + x""",
+}
+
+
+def written(forward: str) -> str:
+    indented = forward if forward.startswith("\n") else f"        {forward}"
+    result = rewrite(MODEL.format(forward=indented))
+    assert isinstance(result, Changed)
+    return result.source.decode()
+
+
+@pytest.mark.parametrize("forward", SHARED.values(), ids=SHARED)
+def test_the_helper_where_an_input_is_read_again_after_a_unit(forward: str) -> None:
+    assert "fsdp_compat.shard(" in written(forward)
+
+
+@pytest.mark.parametrize("forward", APART.values(), ids=APART)
+def test_no_helper_where_the_order_is_the_same(forward: str) -> None:
+    assert "fsdp_compat" not in written(forward)

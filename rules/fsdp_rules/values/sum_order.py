@@ -1,0 +1,210 @@
+"""Models of which a unit reads an input more than once that something else reads after it.
+
+FSDP2 adds up what a unit's reads of an input give by itself, FSDP1 one by one to what later reads have given.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+
+from fsdp_rules.ir.operations import Body, Call, Copy, Display, Element, GetAttribute, GetItem, Narrowed, SetItem, Span
+from fsdp_rules.values.abstract import Kind, Obj, Site
+from fsdp_rules.values.frames import Class
+from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.tensor_reads import ASKED, PUTS, TensorReads, are_apart
+
+_UNKNOWN_MODULES = frozenset({Kind.METHOD, Kind.MODEL, Kind.PART})
+
+
+def sharing_inputs(machine: Interpreter) -> frozenset[tuple[str, int]]:
+    """The wraps of models in which the order of the sum of a gradient is not FSDP1's."""
+    models = machine.objects.models()
+    if not models:
+        return frozenset()
+    search = _Search(machine)
+    sharing = {body for body in search.reads.bodies if search.shares(body)}
+    found: set[Site | None] = set()
+    for model in models if sharing else ():
+        inner = search.reads.modules(model)
+        if model.since and (not inner or sharing & search.reached(inner)):
+            found.add(model.since)
+    direct = (one.since for body in sharing for one in search.called_models(body))
+    return frozenset((one.path, one.line) for one in found.union(direct) if one is not None)
+
+
+class _Search:
+    def __init__(self, machine: Interpreter) -> None:
+        self.reads = TensorReads(machine)
+        self._units = set(self._named_classes())
+        self._callers: dict[tuple[Body, int], list[tuple[Body, int]]] = defaultdict(list)
+        for body in self.reads.bodies:
+            for one in body.operations:
+                for value, parameters in self.reads.arguments(body, one) if isinstance(one, Call) else ():
+                    for parameter in parameters:
+                        self._callers[parameter].append((body, value))
+        self._has_gradient = cache(self._gradient_of)
+        self._asked: set[tuple[Body, int]] = set()
+
+    def _named_classes(self) -> Iterator[Body]:
+        """The classes that policies may name: given to something, or tested for where a model is wrapped."""
+        passed = {held for body in self.reads.bodies for value in _given(body) for held in self.reads.held(body, value)}
+        functions = {one.data.body for one in passed if one.kind is Kind.FUNCTION}
+        yield from (one.data.body for one in passed if one.kind is Kind.CLASS)
+        for body in self.reads.bodies:
+            for one in body.operations if body in functions or self._wraps(body) else ():
+                if isinstance(one, Call) and len(one.args) > 1:
+                    yield from (
+                        held.data.body for held in self.reads.held(body, one.args[1]) if held.kind is Kind.CLASS
+                    )
+
+    def _wraps(self, body: Body) -> bool:
+        calls = (one for one in body.operations if isinstance(one, Call))
+        return any(held.kind is Kind.MODEL for one in calls for held in self.reads.held(body, one.to))
+
+    def reached(self, modules: list[Obj]) -> set[Body]:
+        """The bodies that the forwards of ``modules`` run."""
+        found: set[Body] = set()
+        left = [forward for one in modules if (forward := self.reads.forward_of(one)) is not None]
+        while left:
+            body = left.pop()
+            if body not in found:
+                found.add(body)
+                calls = (one for one in body.operations if isinstance(one, Call))
+                left += [run for call in calls for run, _ in self.reads.runs(body, call)]
+        return found
+
+    def called_models(self, body: Body) -> Iterator[Obj]:
+        """The models that ``body`` calls with what it shares."""
+        for place, one in enumerate(body.operations):
+            if isinstance(one, Call) and self._is_shared(body, place, one):
+                yield from (held for held in self.reads.callees(body, one) if held.kind is Kind.MODEL)
+
+    def shares(self, body: Body) -> bool:
+        """Whether ``body`` calls a unit that shares an input."""
+        return any(
+            self._is_shared(body, place, one) for place, one in enumerate(body.operations) if isinstance(one, Call)
+        )
+
+    def _is_shared(self, body: Body, place: int, call: Call) -> bool:
+        if any(place in each for each in body.detached) or not any(map(self._is_unit, self.reads.callees(body, call))):
+            return False
+        given = self.reads.given(body, call)
+        times: dict[int, list[int]] = defaultdict(list)
+        for value, number in given.items():
+            for source in _sources(body, value, place):
+                times[source].append(number)
+        return any(
+            sum(each) > 1
+            and (
+                (source in given and _is_again(body, source, place))
+                or self._is_read_after(body, source, place)
+                or (len(each) > 1 and sum(each) > 2)
+            )
+            and self._has_gradient(body, source)
+            for source, each in times.items()
+        )
+
+    def _is_unit(self, one: Obj) -> bool:
+        cls = one.data[0] if one.kind is Kind.INSTANCE else None
+        return one.kind is Kind.MODEL or (isinstance(cls, Class) and cls.body in self._units)
+
+    def _is_read_after(self, body: Body, value: int, call: int) -> bool:
+        readers = self.reads.readers(body)
+        places = [place for place, _ in readers.get(value, ())]
+        for container in self._copied(body, _containers(body, value)):
+            places += [place for place, _ in readers.get(container, ()) if not _puts(body, place)]
+        return any(
+            (place > call and not are_apart(body, call, value, place, value))
+            or (place < call and _is_again(body, value, call) and _is_again(body, value, place))
+            for place in places
+        )
+
+    def _copied(self, body: Body, containers: set[int]) -> set[int]:
+        """``containers``, and those that have their elements."""
+        return containers | {
+            one.to
+            for one in body.operations
+            if isinstance(one, Call) and containers.intersection(one.args) and self.reads.copies(body, one)
+        }
+
+    def _gradient_of(self, body: Body, value: int) -> bool:
+        """Whether a gradient may flow back into ``value``."""
+        if (body, value) in self._asked:
+            return False
+        self._asked.add((body, value))
+        if value < len(body.parameters):
+            return any(self._has_gradient(*caller) for caller in self._callers.get((body, value), ()))
+        made = {place: one for place, one in enumerate(body.operations) if getattr(one, "to", None) == value}
+        if made and all(any(place in each for each in body.detached) for place in made):
+            return False
+        return any(self._passes(body, one) for one in made.values()) or any(
+            isinstance(one, SetItem) and one.of == value and self._has_gradient(body, one.value)
+            for one in body.operations
+        )
+
+    def _passes(self, body: Body, one: object) -> bool:
+        match one:
+            case GetAttribute(name=name):
+                return name not in ASKED and self._has_gradient(body, one.of)
+            case Copy() | Narrowed() | GetItem() | Element():
+                return self._has_gradient(body, one.of)
+            case Call():
+                callees = self.reads.callees(body, one)
+                is_module = any(held.kind in _UNKNOWN_MODULES or held.is_itself for held in callees)
+                given = (one.of, *one.args, *(value for _, value in one.keywords))
+                return (
+                    is_module
+                    or any(self.reads.modules(held) for held in callees)
+                    or any(self._has_gradient(body, value) for value in given)
+                )
+        return False
+
+
+def _given(body: Body) -> Iterator[int]:
+    """What ``body`` puts into containers and gives to calls, but not as what an object is tested to be."""
+    for one in body.operations:
+        if isinstance(one, SetItem):
+            yield one.value
+        elif isinstance(one, Call):
+            yield from one.args[:1]
+            yield from (value for _, value in one.keywords)
+
+
+def _sources(body: Body, value: int, place: int) -> set[int]:
+    """``value``, and what it may be by another number as ``place`` is reached for the first time."""
+    found = {value}
+    for at in range(place - 1, -1, -1):
+        one = body.operations[at]
+        if isinstance(one, Copy | Narrowed) and one.to in found:
+            found.add(one.of)
+    return found
+
+
+def _is_again(body: Body, value: int, call: int) -> bool:
+    """Whether the operation at ``call`` may run several times on what ``value`` is once."""
+    changes = [place for place, one in enumerate(body.operations) if getattr(one, "to", None) == value]
+    return any(call in loop and not any(_changes_in(loop, place, body) for place in changes) for loop in body.loops)
+
+
+def _changes_in(loop: Span, place: int, body: Body) -> bool:
+    """Whether an operation is one of ``loop``, or says after it what the next round begins with."""
+    after = body.operations[loop.end : place + 1]
+    return place in loop or (place >= loop.end and all(isinstance(one, Copy) for one in after))
+
+
+def _containers(body: Body, value: int) -> set[int]:
+    """The containers of ``body`` that ``value`` is put into."""
+    owners = {one.to: one.of for one in body.operations if isinstance(one, GetAttribute) and one.name in PUTS}
+    displays = {one.to for one in body.operations if isinstance(one, Display)}
+    found = {one.of for one in body.operations if isinstance(one, SetItem) and one.value == value}
+    found |= {
+        owners[one.of] for one in body.operations if isinstance(one, Call) and one.of in owners and value in one.args
+    }
+    return found & displays
+
+
+def _puts(body: Body, place: int) -> bool:
+    one = body.operations[place]
+    return isinstance(one, GetAttribute) and one.name in PUTS
