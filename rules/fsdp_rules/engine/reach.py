@@ -95,9 +95,14 @@ class Neighbours:
                 joined[other].add(path)
         return closure((path for path in start if path in self.imports), joined)
 
-    def importing(self, start: Iterable[str]) -> frozenset[str]:
-        """``start``, and all files that import one of them, directly or not."""
-        return frozenset(closure(start, self._importers))
+    def importing(self, start: Iterable[str]) -> dict[str, None]:
+        """``start``, and all files that import one of them, directly or not, those with fewer steps first."""
+        found: dict[str, None] = {}
+        level = set(start)
+        while level:
+            found.update(dict.fromkeys(sorted(level)))
+            level = {other for path in level for other in self._importers[path]}.difference(found)
+        return found
 
     def imported(self) -> dict[str, set[str]]:
         """The files that each file imports, by path."""

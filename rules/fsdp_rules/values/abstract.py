@@ -39,6 +39,8 @@ class Kind(enum.Enum):
     SUPER = "an object as one of the base classes of its class"
     OPEN = "anything"
 
+    __hash__ = object.__hash__
+
 
 #: The kinds that rules ask for; facts of these are never cut.
 ASKED = frozenset({Kind.MODEL, Kind.PART, Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER})

@@ -63,9 +63,10 @@ def facts_of(
     try:
         while more:
             machine.run(more, every)
-            reached = set(importing({frame.body.path for frame in machine.frames if _has_asked(frame, machine)}))
-            more = sorted(reached.intersection(sources).difference(machine.modules.frames))
-            every |= reached
+            reached = importing(_touched(machine))
+            ran = machine.modules.frames
+            more = [path for path in reached if path in sources and path not in ran and not machine.modules.is_full]
+            every.update(reached)
         for frame in machine.frames:
             machine.wraps.hand_on(frame)
         machine.store.run()
@@ -78,14 +79,15 @@ def facts_of(
     inner = _inside_of(machine.objects.models(), machine)
     excluded: dict[str, set[Position]] = defaultdict(set)
     exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
+    gives = Gives(machine)
     for path, by_place in _held(machine).items():
         for at, held in by_place.items():
             if at in early.get(path, ()) or exclusions.all_of(path, at, held):
                 excluded[path].add(_position(at, lines[path]))
                 continue
-            if (fact := _fact(held, machine)) != NOTHING:
+            if (fact := _fact(held, machine, gives)) != NOTHING:
                 known[path][_position(at, lines[path])] = fact
-            if held and all(_is_other(one, machine) for one in held):
+            if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(_position(at, lines[path]))
             if held and held <= inner:
                 raw[path].add(_position(at, lines[path]))
@@ -105,7 +107,7 @@ def facts_of(
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (kept_parts(machine), writing_calls(machine), gathering(machine))
     )
-    touched = frozenset(frame.body.path for frame in machine.frames if _has_asked(frame, machine))
+    touched = _touched(machine)
     return ValueFacts(
         known,
         touched,
@@ -116,7 +118,7 @@ def facts_of(
         changed=changed,
         kept=kept_in,
         gathering=gathered_in,
-        read=_read(machine),
+        read=_read(machine, gives),
         writing=writing,
         thawed=thawed(machine),
         raw=raw,
@@ -166,15 +168,19 @@ def _held(machine: Interpreter) -> dict[str, dict[At, set[Obj]]]:
     return found
 
 
-def _has_asked(frame: Frame, machine: Interpreter) -> bool:
-    return any(_is_asked(machine, machine.store.of(frame.base + value)) for _, value in frame.body.uses)
+def _touched(machine: Interpreter) -> frozenset[str]:
+    """The files with an expression that may be something of a model."""
+    gives = Gives(machine)
+    asked = {
+        cell
+        for cell, held in machine.store.filled()
+        if any(one.kind in _FIELDS or (one.kind is Kind.CONTAINER and gives.some(_HELD, one)) for one in held)
+    }
+    frames = (frame for frame in machine.frames if any(frame.base + value in asked for _, value in frame.body.uses))
+    return frozenset(frame.body.path for frame in frames)
 
 
-def _is_asked(machine: Interpreter, held: Collection[Obj]) -> bool:
-    return any(one.kind in _FIELDS or (one.kind is Kind.CONTAINER and _gives(_HELD, one, machine)) for one in held)
-
-
-def _is_other(one: Obj, machine: Interpreter) -> bool:
+def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
     """Whether ``one`` is surely no module."""
     if one.kind is Kind.INSTANCE:
         cls = one.data[0]
@@ -182,36 +188,45 @@ def _is_other(one: Obj, machine: Interpreter) -> bool:
         bases = [base for each in family for cell in each.bases for base in machine.store.of(cell)]
         return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES or is_optimizer(base.data) for base in bases)
     if one.kind is Kind.CONTAINER:
-        return one not in machine.items.modules and not _gives(_MODULES, one, machine)
+        return one not in machine.items.modules and not gives.some(_MODULES, one)
     if one.kind is Kind.METHOD:
-        return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine)
+        return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine, gives)
     return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.TEXT, Kind.LOADED)
 
 
-def _read(machine: Interpreter) -> dict[str, frozenset[str]]:
+def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
     """The attributes of their own that the classes of each file read which may be those of modules."""
     found: dict[str, set[str]] = defaultdict(set)
     for frame in machine.frames:
         owner = frame.owner if frame.body.kind == "class" else None
-        if owner is not None and owner.data.bases and not _is_other(machine.attributes.any_of(owner.data), machine):
+        if owner is not None and owner.data.bases and not _is_other(machine.attributes.any_of(owner.data), machine, gives):
             found[frame.body.path].update(own_reads(frame.body))
     return {path: frozenset(names) for path, names in found.items()}
 
 
-def _gives(kinds: Collection[Kind], container: Obj, machine: Interpreter, depth: int = 2) -> bool:
-    """Whether an element of ``container``, or of one in it, is of one of ``kinds``."""
-    held = machine.store.of(machine.items.all(container))
-    if any(one.kind in kinds for one in held):
-        return True
-    inner = (one for one in held if one.kind is Kind.CONTAINER and one is not container)
-    return depth > 0 and any(_gives(kinds, one, machine, depth - 1) for one in inner)
+class Gives:
+    """Which containers give what, once nothing changes any more."""
+
+    def __init__(self, machine: Interpreter) -> None:
+        self._machine = machine
+        self._known: dict[tuple[frozenset[Kind], Obj, int], bool] = {}
+
+    def some(self, kinds: frozenset[Kind], container: Obj, depth: int = 2) -> bool:
+        """Whether an element of ``container``, or of one in it, is of one of ``kinds``."""
+        key = (kinds, container, depth)
+        if key not in self._known:
+            held = self._machine.store.of(self._machine.items.all(container))
+            inner = [one for one in held if one.kind is Kind.CONTAINER and one is not container] if depth else []
+            is_own = any(one.kind in kinds for one in held)
+            self._known[key] = is_own or any(self.some(kinds, one, depth - 1) for one in inner)
+        return self._known[key]
 
 
-def _fact(every: Collection[Obj], machine: Interpreter) -> Fact:
+def _fact(every: Collection[Obj], machine: Interpreter, gives: Gives) -> Fact:
     fields = {**_FIELDS, **_BESIDE}
     found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
     for kind, name in _SEVERAL.items():
-        if any(one.kind is Kind.CONTAINER and _gives({kind}, one, machine) for one in every):
+        if any(one.kind is Kind.CONTAINER and gives.some(frozenset({kind}), one) for one in every):
             found[name] = Certainty.MAYBE
     if len(found) == 1 and machine.is_complete and _are_one(every, machine):
         found = dict.fromkeys(found, Certainty.YES)

@@ -50,10 +50,16 @@ class Interpreter:
         return made
 
     def run(self, start: Iterable[str], alone: Collection[str]) -> None:
-        """Run the files ``start``, then the functions of the files ``alone`` that nothing calls."""
+        """Run the files ``start``, what they import, and then the functions of the files ``alone`` that nothing calls.
+
+        Of a large tree the first of them, and of what these import at least what they read.
+        """
         for path in start:
-            self.modules.run(path)
+            if not self.modules.is_full:
+                self.modules.run(path)
         self.is_complete = self.store.run()
+        self.store.demand_all(lambda: self.modules.is_full)
+        self.is_complete = self.is_complete and self.store.run()
         seen = 0
         # Once at least: what a module does with keys that nothing fills is settled where it defines no function, too.
         is_first = True

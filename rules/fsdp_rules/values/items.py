@@ -41,6 +41,7 @@ class Items:
 
     def later(self, cell: int, action: Callable[[], None]) -> None:
         """Call ``action`` where nothing comes to be known of ``cell``."""
+        self._store.demand(cell)
         self._waiting.append((cell, action))
 
     def settle(self) -> None:
@@ -77,7 +78,7 @@ class Items:
 
         def by_owner(owner: Obj) -> None:
             self._store.watch(key, lambda one: self.of(owner, one, to))
-            self._waiting.append((key, lambda: self.of(owner, None, to)))
+            self.later(key, lambda: self.of(owner, None, to))
 
         self._store.watch(of, by_owner)
 

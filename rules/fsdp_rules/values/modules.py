@@ -15,8 +15,11 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.running import run_body
+from fsdp_rules.values.store import Lazy
 
 _BUILTINS = frozenset(dir(builtins))
+#: How many bytes of modules are read; those that are needed for an answer come first.
+MOST = 5_000_000
 #: What a name that is computed hardly means.
 _NO_MEMBERS = frozenset({Kind.MODULE, Kind.EXTERN, Kind.CONSTANT, Kind.OPEN})
 
@@ -28,6 +31,7 @@ class Modules:
         self._machine = machine
         self._sources = sources
         self.frames: dict[str, Frame | None] = {}
+        self._size = 0
         #: The names that functions, methods and classes of the files read: of variables, attributes and imports.
         self.read: set[str] = set()
         self._whole: set[tuple[Obj, int]] = set()
@@ -41,6 +45,7 @@ class Modules:
         """The frame of the file at ``path``, which runs once; None where it does not parse."""
         if path not in self.frames:
             self.frames[path] = None
+            self._size += len(self._sources[path])
             try:
                 body = lowered(ast.parse(self._sources[path]), path)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -50,13 +55,20 @@ class Modules:
             run_body(self._machine, frame)
         return self.frames[path]
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as much was read as is read where nothing asks for more."""
+        return self._size > MOST
+
     def load(self, path: str, module: str, name: str | None, to: int) -> None:
         """``to`` is what an import in the file at ``path`` gives."""
-        dotted = self._absolute(path, module)
+        found = self.named(path, self._absolute(path, module))
         if name is None:
-            self._machine.store.put(to, self.named(path, dotted))
+            self._machine.store.put(to, found)
+        elif found.kind is Kind.MODULE:
+            self._machine.store.lazily(to, Lazy(lambda: self._machine.attributes.load(found, name, to)))
         else:
-            self._machine.attributes.load(self.named(path, dotted), name, to)
+            self._machine.attributes.load(found, name, to)
 
     def some(self, path: str, text: Text, to: int) -> None:
         """``to`` is any module of the tree that may be called ``text`` in the file at ``path``."""

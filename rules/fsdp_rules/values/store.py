@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from fsdp_rules.values.abstract import LASTING, Obj, Objects
 
@@ -14,6 +14,24 @@ MOST = 16
 STEPS = 1_000_000
 
 
+class Lazy:
+    """What is looked up when something watches a cell that it would be in: an import, which may read many files."""
+
+    def __init__(self, look_up: Callable[[], None]) -> None:
+        self._look_up: Callable[[], None] | None = look_up
+
+    def force(self) -> None:
+        """Look it up, once."""
+        look_up, self._look_up = self._look_up, None
+        if look_up is not None:
+            look_up()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was looked up."""
+        return self._look_up is None
+
+
 class Store:
     """Cells are numbers. What is in one is in every cell that an edge leads to, and is shown to those who watch it.
 
@@ -22,26 +40,31 @@ class Store:
 
     def __init__(self) -> None:
         self.objects = Objects()
-        # Dictionaries, since these keep their order: what is cut must not hang on where objects are in memory.
-        self._held: list[dict[Obj, None]] = []
-        self._edges: list[list[int]] = []
-        self._watchers: list[list[Action]] = []
+        self._number = 0
+        # Most cells have nothing. Dictionaries keep their order: what is cut must not hang on where objects are in
+        # memory.
+        self._held: dict[int, dict[Obj, None]] = {}
+        self._edges: dict[int, dict[int, None]] = {}
+        self._watchers: dict[int, list[Action]] = {}
         self._none: set[int] = set()
         self._none_edges: dict[int, list[int]] = {}
         self._pending: deque[tuple[int, Obj]] = deque()
+        self._lazy: dict[int, dict[Lazy, None]] = {}
         self.steps = 0
 
     def cells(self, number: int = 1) -> int:
         """The first of so many new cells."""
-        first = len(self._held)
-        self._held.extend({} for _ in range(number))
-        self._edges.extend([] for _ in range(number))
-        self._watchers.extend([] for _ in range(number))
+        first = self._number
+        self._number += number
         return first
 
     def of(self, cell: int) -> Collection[Obj]:
         """What is in a cell so far."""
-        return self._held[cell].keys()
+        return self._held.get(cell, _EMPTY).keys()
+
+    def filled(self) -> Iterable[tuple[int, Collection[Obj]]]:
+        """The cells that have something, with what it is."""
+        return self._held.items()
 
     def put(self, cell: int, one: Obj) -> None:
         """``one`` is in ``cell`` as well."""
@@ -50,28 +73,33 @@ class Store:
                 self._none.add(cell)
                 self._pending.append((cell, one))
             return
-        held = self._held[cell]
-        if one in held:
+        held = self._held.get(cell)
+        if held is None:
+            held = self._held[cell] = {}
+        elif one in held:
             return
-        if len(held) >= MOST and one.kind not in LASTING:
+        elif len(held) >= MOST and one.kind not in LASTING:
             one = self.objects.open
             if one in held:
                 return
         held[one] = None
-        self._pending.append((cell, one))
+        if cell in self._edges or cell in self._watchers:
+            self._pending.append((cell, one))
 
     def edge(self, source: int, target: int) -> None:
         """What is in ``source`` is in ``target`` as well."""
         if source == target:
             return
-        edges = self._edges[source]
+        edges = self._edges.setdefault(source, {})
         if target in edges:
             return
-        edges.append(target)
-        for one in tuple(self._held[source]):
+        edges[target] = None
+        for one in tuple(self._held.get(source, ())):
             self.put(target, one)
         if source in self._none:
             self.put(target, self.objects.none)
+        for lazy in tuple(self._lazy.get(source, ())):
+            self.lazily(target, lazy)
 
     def may_be_none(self, cell: int) -> bool:
         """Whether None is in a cell so far."""
@@ -85,9 +113,32 @@ class Store:
 
     def watch(self, cell: int, action: Action) -> None:
         """Call ``action`` with each object that is in ``cell``, or comes into it."""
-        self._watchers[cell].append(action)
-        for one in tuple(self._held[cell]):
+        self._watchers.setdefault(cell, []).append(action)
+        for one in tuple(self._held.get(cell, ())):
             action(one)
+        self.demand(cell)
+
+    def lazily(self, cell: int, lazy: Lazy) -> None:
+        """What ``lazy`` looks up is in ``cell``, and is looked up if that matters to anything."""
+        pending = [cell]
+        while pending and not lazy.is_done:
+            one = pending.pop()
+            waiting = self._lazy.setdefault(one, {})
+            if lazy not in waiting:
+                waiting[lazy] = None
+                pending += self._edges.get(one, ())
+                if one in self._watchers:
+                    lazy.force()
+
+    def demand(self, cell: int) -> None:
+        """Look up what ``cell`` may have."""
+        for lazy in self._lazy.pop(cell, ()):
+            lazy.force()
+
+    def demand_all(self, is_enough: Callable[[], bool]) -> None:
+        """Look up everything in the order in which it came, until ``is_enough``."""
+        while self._lazy and not is_enough():
+            self.demand(next(iter(self._lazy)))
 
     def run(self) -> bool:
         """Carry on until nothing changes; False where the search was cut."""
@@ -97,12 +148,15 @@ class Store:
             if self.steps > STEPS:
                 return False
             cell, one = pending.popleft()
-            for target in edges[cell]:
+            for target in tuple(edges.get(cell, ())):
                 self.put(target, one)
             if one is self.objects.none:
                 for target in self._none_edges.get(cell, ()):
                     self.put(target, one)
                 continue
-            for action in tuple(watchers[cell]):
+            for action in tuple(watchers.get(cell, ())):
                 action(one)
         return True
+
+
+_EMPTY: dict[Obj, None] = {}
