@@ -176,7 +176,14 @@ class RulesEngine:
         start = sorted(path for path, data in sources.items() if self.names_fsdp1(data))
         # A script that runs what another file wraps names nothing of FSDP1 itself.
         alone = {**neighbours.importing(start), **dict.fromkeys(sorted(indexed))}
-        facts = facts_of(sources, [path for path in alone if path in sources], alone, neighbours.importing, project.kept.wraps(), project.owners.programs)
+        facts = facts_of(
+            sources,
+            [path for path in alone if path in sources],
+            alone,
+            neighbours.importing,
+            project.kept.wraps(),
+            project.owners.programs,
+        )
         if "keeps_gathered" not in project.flags:
             return facts
         from fsdp_rules.project.endings import endings_of

@@ -82,9 +82,21 @@ class Index:
         others = [path for path in sorted(texts) if flags[path] & telling]
         others += [path for path in with_options(self.candidates.values(), texts) if path not in others]
         self._add_found(others, texts, sources)
-        self._batchnorm = frozenset(neighbours.importing(path for path, one in flags.items() if "own_batchnorm" in one))
+        own = [path for path, found in flags.items() if "own_batchnorm" in found]
+        self._batchnorm = frozenset(neighbours.importing(own))
         if project is None or self._batchnorm or len(self._facts) > 1 or not raised <= project.flags:
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
+        asked: frozenset[object] = frozenset()
+        # A file that passes on all names of another one holds none of them in its text.
+        passing = {path for path, data in texts.items() if _STAR.search(data)}
+        while texts and (exits := project.exits - asked):
+            asked |= exits
+            reached = sorted(neighbours.reached(exits, texts) | (passing & texts.keys()))
+            if len(reached) > MOST_REACHED:
+                self._is_bounded = True
+                break
+            if self._add_found(reached, texts, sources):
+                project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
         known = {path: one.data for path, one in self.candidates.items() if not one.is_notebook}
         known.update((path, data) for path, data in texts.items() if not sources[path].is_notebook)
         values = self._engine.values(project, known, neighbours, self.candidates)

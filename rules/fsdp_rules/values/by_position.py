@@ -13,7 +13,7 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.excluded import Excluded
-from fsdp_rules.values.frames import Arguments, Class, Frame
+from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.gathering import gathering
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
@@ -58,7 +58,7 @@ def facts_of(
     ``kept`` the wraps that stay FSDP1's, ``programs`` say which files may run together.
     """
     machine = Interpreter(sources, kept, programs)
-    every = set(alone)
+    every = dict.fromkeys(alone)
     more: Collection[str] = list(start)
     try:
         while more:
@@ -66,7 +66,7 @@ def facts_of(
             reached = importing(_touched(machine))
             ran = machine.modules.frames
             more = [path for path in reached if path in sources and path not in ran and not machine.modules.is_full]
-            every.update(reached)
+            every.update(dict.fromkeys(reached))
         for frame in machine.frames:
             machine.wraps.hand_on(frame)
         machine.store.run()
@@ -199,7 +199,9 @@ def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for frame in machine.frames:
         owner = frame.owner if frame.body.kind == "class" else None
-        if owner is not None and owner.data.bases and not _is_other(machine.attributes.any_of(owner.data), machine, gives):
+        if owner is None or not owner.data.bases:
+            continue
+        if not _is_other(machine.attributes.any_of(owner.data), machine, gives):
             found[frame.body.path].update(own_reads(frame.body))
     return {path: frozenset(names) for path, names in found.items()}
 

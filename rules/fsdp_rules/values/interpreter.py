@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fsdp_rules.ir.operations import Body
 from fsdp_rules.project.programs import Programs
@@ -15,6 +15,9 @@ from fsdp_rules.values.items import Items
 from fsdp_rules.values.model_wraps import Wraps
 from fsdp_rules.values.modules import Modules, Scopes
 from fsdp_rules.values.store import Store
+
+#: How many frames there may be for functions that nothing calls to be run still.
+MOST_FRAMES = 6_000
 
 
 class Interpreter:
@@ -68,11 +71,22 @@ class Interpreter:
             # What runs may define functions in turn.
             new, seen = self.defined[seen:], len(self.defined)
             # What no scope reads has no caller here; what it calls in turn is no longer open to anything.
-            for one in sorted(new, key=lambda function: function.data.body.name in self.modules.read):
-                if self.is_complete and one.data.body.path in alone and not self.calls.is_called(one):
+            new = [one for one in new if one.data.body.path in alone and len(self.frames) < MOST_FRAMES]
+            for one in sorted(new, key=self._rank(alone)):
+                if self.is_complete and len(self.frames) < MOST_FRAMES and not self.calls.is_called(one):
                     self.calls.run_alone(one)
                     self.is_complete = self.store.run()
             if self.is_complete:
                 self.items.settle()
                 self.attributes.settle()
                 self.is_complete = self.store.run()
+
+    def _rank(self, alone: Collection[str]) -> Callable[[Obj], tuple[bool, int]]:
+        """In which order functions that nothing calls are run: what no scope reads first, then by their files."""
+        places = {path: place for place, path in enumerate(alone)}
+
+        def rank(function: Obj) -> tuple[bool, int]:
+            body = function.data.body
+            return body.name in self.modules.read, places[body.path]
+
+        return rank

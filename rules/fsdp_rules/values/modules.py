@@ -19,7 +19,7 @@ from fsdp_rules.values.store import Lazy
 
 _BUILTINS = frozenset(dir(builtins))
 #: How many bytes of modules are read; those that are needed for an answer come first.
-MOST = 5_000_000
+MOST = 3_000_000
 #: What a name that is computed hardly means.
 _NO_MEMBERS = frozenset({Kind.MODULE, Kind.EXTERN, Kind.CONSTANT, Kind.OPEN})
 
