@@ -84,6 +84,41 @@ def test_a_model_of_the_function_s_own_is_not_taken_for_the_block_s() -> None:
 
 
 @pytest.mark.parametrize(
+    ("made", "loops"),
+    [
+        (
+            "(torch.optim.SGD(models[0].parameters(), lr=0.1), torch.optim.Adam(models[1].parameters()))",
+            "for j in range(2):",
+        ),
+        ("{k: torch.optim.SGD(m.parameters(), lr=0.1) for k, m in enumerate(models)}", "for j in sorted(optims):"),
+    ],
+)
+def test_an_element_of_several_optimizers_is_no_model(made: str, loops: str) -> None:
+    source = f"""{IMPORTS}
+def main(nets, states):
+    models = [FSDP(net) for net in nets]
+    optims = {made}
+    {loops}
+        with FSDP.state_dict_type(models[j], StateDictType.FULL_STATE_DICT):
+            models[j].load_state_dict(states[j]["model"])
+            optims[j].load_state_dict(FSDP.optim_state_dict_to_load(models[j], optims[j], states[j]["optim"]))
+"""
+    assert messages(source, "FSDP301") == []
+    assert "FSDP305" in {found.rule for found in findings(source)}
+
+
+def test_an_element_of_several_models_may_be_another_one() -> None:
+    source = f"""{IMPORTS}
+def main(nets, i, j):
+    models = [FSDP(net) for net in nets]
+    with FSDP.state_dict_type(models[i], StateDictType.FULL_STATE_DICT):
+        torch.save(models[j].state_dict(), "x")
+"""
+    said = ["models[j] may be another model than the one whose state dict type is set"]
+    assert messages(source, "FSDP301") == said
+
+
+@pytest.mark.parametrize(
     "source",
     [
         """
