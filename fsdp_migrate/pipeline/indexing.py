@@ -102,7 +102,7 @@ class Index:
         values = self._engine.values(project, known, neighbours, self.candidates)
         if self._add_found(sorted(path for path in values.touched if path in texts), texts, sources):
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
-        bounded = frozenset({"bounded"} if self._is_bounded else ())
+        bounded = frozenset({"bounded"} if self._is_bounded or values.is_bounded else ())
         return replace(project, values=values, flags=project.flags | bounded, tree_flags=project.tree_flags | bounded)
 
     def _add_found(self, paths: Sequence[str], texts: dict[str, bytes], sources: Mapping[str, Source]) -> bool:

@@ -33,3 +33,17 @@ def test_values_lead_on_where_names_lead_to_too_many_files(
     assert "FSDP223" in bounded
     assert "helper.py:2" in all_read
     assert "helper.py:2" in bounded
+
+
+@pytest.mark.parametrize(("bound", "most"), [("modules.MOST", 10), ("interpreter.MOST_FRAMES", 2)])
+def test_the_report_says_where_values_are_followed_up_to_a_bound(
+    bound: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(f"{WRAPS}\ndef evaluate():\n    from other import settle\n    return settle\n")
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "other.py").write_text("def settle():\n    pass\n")
+    main(["check", "--no-cache", str(tmp_path)])
+    assert "FSDP223" not in capsys.readouterr().out
+    monkeypatch.setattr(f"fsdp_rules.values.{bound}", most)
+    main(["check", "--no-cache", str(tmp_path)])
+    assert "FSDP223" in capsys.readouterr().out

@@ -61,17 +61,16 @@ def facts_of(
     every = dict.fromkeys(alone)
     more: Collection[str] = list(start)
     try:
-        while more:
+        while more and not machine.modules.is_full:
             machine.run(more, every)
             reached = importing(_touched(machine))
             ran = machine.modules.frames
-            more = [path for path in reached if path in sources and path not in ran and not machine.modules.is_full]
+            more = [path for path in reached if path in sources and path not in ran]
             every.update(dict.fromkeys(reached))
-        for frame in machine.frames:
-            machine.wraps.hand_on(frame)
-        machine.store.run()
+        machine.is_bounded |= bool(more)
+        machine.finish()
     except RecursionError:
-        return ValueFacts()
+        return ValueFacts(is_bounded=True)
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     others: dict[str, set[Position]] = defaultdict(set)
@@ -124,6 +123,7 @@ def facts_of(
         raw=raw,
         wraps=machine.wraps.texts(),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
+        is_bounded=machine.is_bounded,
     )
 
 

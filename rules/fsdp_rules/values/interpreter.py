@@ -44,6 +44,8 @@ class Interpreter:
         self.wraps = Wraps(self)
         self.calls = Calls(self)
         self.is_complete = True
+        #: Whether some of the tree was left out, since there is so much of it.
+        self.is_bounded = False
 
     def frame(self, body: Body, parent: Frame | None) -> Frame:
         """A new frame for ``body``."""
@@ -58,11 +60,11 @@ class Interpreter:
         Of a large tree the first of them, and of what these import at least what they read.
         """
         for path in start:
-            if not self.modules.is_full:
+            if self.modules.is_full:
+                self.is_bounded = True
+            else:
                 self.modules.run(path)
-        self.is_complete = self.store.run()
-        self.store.demand_all(lambda: self.modules.is_full)
-        self.is_complete = self.is_complete and self.store.run()
+        self._carry_on()
         seen = 0
         # Once at least: what a module does with keys that nothing fills is settled where it defines no function, too.
         is_first = True
@@ -71,15 +73,36 @@ class Interpreter:
             # What runs may define functions in turn.
             new, seen = self.defined[seen:], len(self.defined)
             # What no scope reads has no caller here; what it calls in turn is no longer open to anything.
-            new = [one for one in new if one.data.body.path in alone and len(self.frames) < MOST_FRAMES]
+            new = [one for one in new if one.data.body.path in alone]
             for one in sorted(new, key=self._rank(alone)):
-                if self.is_complete and len(self.frames) < MOST_FRAMES and not self.calls.is_called(one):
-                    self.calls.run_alone(one)
-                    self.is_complete = self.store.run()
+                if self.is_complete and not self.calls.is_called(one):
+                    self._run_alone(one)
+            self._carry_on()
             if self.is_complete:
                 self.items.settle()
                 self.attributes.settle()
-                self.is_complete = self.store.run()
+                self._carry_on()
+
+    def finish(self) -> None:
+        """Take what is not read for anything, and note what the wraps are given: nothing runs after this."""
+        self.is_bounded |= self.store.give_up()
+        for frame in self.frames:
+            self.wraps.hand_on(frame)
+        self.is_complete = self.store.run() and self.is_complete
+        self.is_bounded |= not self.is_complete
+
+    def _carry_on(self) -> None:
+        """Run until nothing changes any more, and nothing is left that an import may give."""
+        self.is_complete = self.store.run()
+        self.store.demand_all(lambda: self.modules.is_full)
+        self.is_complete = self.is_complete and self.store.run()
+
+    def _run_alone(self, function: Obj) -> None:
+        if len(self.frames) < MOST_FRAMES:
+            self.calls.run_alone(function)
+            self.is_complete = self.store.run()
+        else:
+            self.is_bounded = True
 
     def _rank(self, alone: Collection[str]) -> Callable[[Obj], tuple[bool, int]]:
         """In which order functions that nothing calls are run: what no scope reads first, then by their files."""

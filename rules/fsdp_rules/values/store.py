@@ -131,14 +131,23 @@ class Store:
                     lazy.force()
 
     def demand(self, cell: int) -> None:
-        """Look up what ``cell`` may have."""
-        for lazy in self._lazy.pop(cell, ()):
-            lazy.force()
+        """Look up what ``cell`` may have, and what that leads to in turn."""
+        while waiting := self._lazy.pop(cell, None):
+            for lazy in waiting:
+                lazy.force()
 
     def demand_all(self, is_enough: Callable[[], bool]) -> None:
         """Look up everything in the order in which it came, until ``is_enough``."""
         while self._lazy and not is_enough():
             self.demand(next(iter(self._lazy)))
+
+    def give_up(self) -> bool:
+        """What is not looked up may be anything; whether there is something."""
+        left = [cell for cell, waiting in self._lazy.items() if not all(lazy.is_done for lazy in waiting)]
+        self._lazy.clear()
+        for cell in left:
+            self.put(cell, self.objects.open)
+        return bool(left)
 
     def run(self) -> bool:
         """Carry on until nothing changes; False where the search was cut."""

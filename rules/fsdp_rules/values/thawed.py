@@ -14,7 +14,7 @@ _OF_MODELS = frozenset({Kind.MODEL, Kind.PART, Kind.PARAMETER, Kind.OPEN})
 
 def thawed(machine: Interpreter) -> frozenset[tuple[str, int] | None]:
     """The wraps of models for which ``requires_grad`` may be set to anything but False; None where it may be any."""
-    found: set[tuple[str, int] | None] = set() if machine.is_complete else {None}
+    found: set[tuple[str, int] | None] = {None} if machine.is_bounded else set()
     for frame in machine.frames:
         for owner, value in _writes(frame):
             given = machine.store.of(value) if value is not None else ()
