@@ -9,9 +9,11 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import runs_modules
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrapping import is_sharded_by_fsdp2
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, Replace
@@ -31,10 +33,12 @@ class ForwardMethods(Rule):
 
     FSDP2 gathers parameters in hooks of the module's call. FSDP1's wrapper also gathered them in `model.forward(...)`,
     so that becomes `model(...)`. Any other method, such as `generate`, bypassed the wrapper and ran on the inner
-    module: it still works under `summon_full_params`, or if it only calls the module. If it uses parameters of the root
-    directly, `register_fsdp_forward_method` makes FSDP2 gather them. It casts the method's inputs, too, as FSDP1 did
-    those of the units that the method calls where the model had never been called, saved or loaded. The call is added
-    after the wrapping where that is in the same file. It changes no numbers.
+    module: it still works under `summon_full_params`, or if it only calls the module. Methods are found by the names
+    that people give those that compute, and, where their code is in the tree and the model has a `MixedPrecision`, by
+    the modules that they run. If one uses parameters of the root directly, `register_fsdp_forward_method` makes FSDP2
+    gather them. It casts the method's inputs, too, as FSDP1 did those of the units that the method calls where the
+    model had never been called, saved or loaded. The call is added after the wrapping where that is in the same file.
+    It changes no numbers.
     """
 
     id = "FSDP210"
@@ -67,7 +71,7 @@ def sample(model, tokens):
         name = node.attr.value
         if name == "forward":
             yield from self._forward(node, file)
-        elif COMPUTES.fullmatch(name):
+        elif COMPUTES.fullmatch(name) or _casts_in(node, file):
             call = file.parent(node)
             if isinstance(call, cst.Call) and call.func is node:
                 yield from self._method(node, call, file)
@@ -109,7 +113,10 @@ def sample(model, tokens):
         wrapping = _wrapping(model, file)
         if wrapping is None or "summon_full_params" in file.text:
             message = (
-                f"assumes {name} uses no parameters, nor units before all calls, saves and loads (FSDP1: with a cast)"
+                f"{name} runs units, assumes a call, save or load of the model comes first (FSDP1 casts otherwise)"
+                if _casts_in(node, file)
+                else f"assumes {name} uses no parameters, nor units before all calls, saves and loads "
+                "(FSDP1: with a cast)"
             )
             yield Diagnosis(node, Level.REVIEW, message, advice)
         elif _first(node, model, file):
@@ -122,6 +129,12 @@ def sample(model, tokens):
                 f"{name} runs outside the model's call, and is registered so that it gathers the root's parameters",
                 edits=(InsertAfter(wrapping, lambda code: line),),
             )
+
+
+def _casts_in(method: cst.Attribute, file: File) -> bool:
+    """Whether ``method`` runs modules of a model of the tree that may be given a MixedPrecision."""
+    given = wrap_given(method.value, file)
+    return runs_modules(method, file) and given.gives("mixed_precision", "mixed_precision") is not Certainty.NO
 
 
 def _inspected(node: cst.Attribute, file: File) -> bool:

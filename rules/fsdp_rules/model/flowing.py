@@ -48,6 +48,11 @@ def gathers_in_function(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.gathering, node, file)
 
 
+def runs_modules(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node``, which is called, is a method of a model of the tree that runs modules in the model."""
+    return _is_in(file.project.values.entering, node, file)
+
+
 def _is_in(places: Mapping[str, Set[Position]], node: cst.BaseExpression, file: File) -> bool:
     found = places.get(file.path)
     return found is not None and file.layout.has(node) and file.span(node) in found

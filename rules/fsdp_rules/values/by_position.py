@@ -20,6 +20,7 @@ from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
+from fsdp_rules.values.unit_methods import unit_methods
 
 #: The fields of a fact by what an object is.
 _FIELDS = {
@@ -102,9 +103,9 @@ def facts_of(
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
-    kept_in, writing, gathered_in = (
+    kept_in, writing, gathered_in, entering = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
-        for found in (kept_parts(machine), writing_calls(machine), gathering(machine))
+        for found in (kept_parts(machine), writing_calls(machine), gathering(machine), unit_methods(machine))
     )
     touched = _touched(machine)
     return ValueFacts(
@@ -117,6 +118,7 @@ def facts_of(
         changed=changed,
         kept=kept_in,
         gathering=gathered_in,
+        entering=entering,
         read=_read(machine, gives),
         writing=writing,
         thawed=thawed(machine),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.helpers import check_noop, check_rewrites, findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite
 
 WRAP = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -120,3 +121,100 @@ def test_under_summon_full_params() -> None:
         "    with context():\n        return model.generate(x)\n"
     )
     assert levels(later) == ["info"]
+
+
+NET = """
+import torch.nn as nn
+import torch
+
+class Base(nn.Module):
+    def project(self, x):
+        return self.run(x)
+
+    def run(self, x):
+        return torch.utils.checkpoint.checkpoint(self.enc, x, use_reentrant=False)
+
+    def describe(self):
+        return str(len(self.layers))
+
+class Angles(nn.Module):
+    def extend(self, length):
+        self.length = length
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.enc = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([nn.Linear(4, 4)])
+        self.angles = Angles()
+
+    def forward(self, x):
+        return self.enc(x)
+
+    def both(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.describe(), x
+
+    def set_length(self, length):
+        self.angles.extend(length)
+"""
+CASTING = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+from net import Net
+
+def build(policy):
+    return FSDP(Net(), auto_wrap_policy=policy, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
+"""
+USES = {
+    "a trainer's attribute": """
+from build import build
+
+class Trainer:
+    def __init__(self, policy):
+        self.model = build(policy)
+
+    def step(self, x):
+        return self.model.{name}(x)
+
+Trainer(None).step(1)
+""",
+    "an argument": """
+import build
+
+def loss(one, model):
+    return model.module.{name}(one).sum()
+
+def main(loader):
+    made = build.build(None)
+    return [loss(one, model=made) for one in loader]
+
+main([])
+""",
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize(
+    ("name", "said"), [("project", ["review"]), ("both", ["review"]), ("describe", []), ("set_length", [])]
+)
+def test_methods_of_the_tree_are_judged_by_what_they_run(use: str, name: str, said: list[str]) -> None:
+    assert levels(use.format(name=name), net=NET, build=CASTING) == said
+
+
+def test_units_that_begin_without_a_cast_are_not_reported() -> None:
+    use = USES["an argument"].format(name="project")
+    assert levels(use, net=NET, build=CASTING.replace("MixedPrecision(param_dtype=torch.bfloat16)", "None")) == []
+    assert levels(use, net=NET, build=CASTING) == ["review"]
+
+
+def test_a_method_that_runs_units_is_registered_where_the_model_is_wrapped() -> None:
+    source = CASTING + (
+        "\ndef train(loader, policy):\n"
+        "    model = FSDP(Net(), auto_wrap_policy=policy, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))\n"
+        "    return [model.both(x) for x in loader]\n"
+    )
+    result = rewrite(source, net=NET)
+    assert isinstance(result, Changed)
+    assert 'register_fsdp_forward_method(model, "both")' in result.source.decode()
