@@ -437,3 +437,28 @@ def test_a_comprehension_has_variables_of_its_own(given: str, above: str) -> Non
     built = "optimizer = torch.optim.AdamW({}, lr=1e-3)\n"
     assert found(above + wraps + built.format(given)) == []
     assert found("p = list(target.parameters())\n" + wraps + built.format("[q for q in p]")) != []
+
+
+TWO_MODELS = """
+def prepare(net, setting):
+    return FSDP(net, use_orig_params=True, sync_module_states=setting is not None)
+
+def build_optimizer(net, setting):
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+
+def main(net, other):
+    {above}
+    optimizer = build_optimizer({built}, {given})
+    model = prepare({wrapped}, {given})
+    return optimizer, model
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "given"),
+    [("", "True"), ("", "None"), ("rate = 0.5", "rate"), ("kinds = {'fused': True}", "kinds")],
+)
+def test_a_setting_that_both_are_given_is_no_model(above: str, given: str) -> None:
+    assert found(TWO_MODELS.format(above=above, built="net", given=given, wrapped="other")) == []
+    ((level, said),) = found(TWO_MODELS.format(above=above, built="net", given=given, wrapped="net"))
+    assert level == "review" and " net" in said

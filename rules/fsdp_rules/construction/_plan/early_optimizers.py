@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import literal_bool, names_in
+from fsdp_rules.file.expressions import is_none, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import is_other
 from fsdp_rules.model.wrapping import assignments, is_comprehended, is_factory, model_of_parameters, wrapped_module
 from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 
@@ -242,7 +243,8 @@ def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterato
     """The models, by dotted name, whose parameters ``node`` gives, itself or by names that it reads."""
     for call in file.inside(node, cst.Call):
         direct = model_of_parameters(call, file)
-        texts = [dotted(direct)] if direct is not None else [dotted(argument.value) for argument in call.args]
+        given = (one.value for one in call.args if not (is_none(one.value) or is_other(one.value, file)))
+        texts = [dotted(direct)] if direct is not None else [dotted(value) for value in given]
         if direct is None and isinstance(call.func, cst.Attribute):
             texts.append(dotted(call.func.value))
         yield from (text for text in texts if text is not None and text != "self")
