@@ -32,11 +32,12 @@ class WrapGiven:
 
     def texts(self, name: str) -> frozenset[str]:
         """The texts of an argument, as :class:`ValueFacts` has them; of a field of one behind a dot."""
-        wraps = [self.file.project.values.wraps.get(site) for site in self.sites] or [None]
-        unknown = frozenset({UNKNOWN})
-        # A field is that of an object: where none is given it is not.
-        without = (unknown if one is None or UNKNOWN in one[name.partition(".")[0]] else {NONE} for one in wraps)
-        return frozenset().union(*((one or {}).get(name, other) for one, other in zip(wraps, without, strict=True)))
+        found: set[str] = set()
+        for wrap in [self.file.project.values.wraps.get(site) for site in self.sites] or [None]:
+            of = frozenset({UNKNOWN}) if wrap is None else wrap[name.partition(".")[0]]
+            # A field is that of an object: where none is given it is not.
+            found |= (wrap or {}).get(name, {NONE}) | (of & {UNKNOWN})
+        return frozenset(found)
 
     @property
     def strategies(self) -> frozenset[str]:

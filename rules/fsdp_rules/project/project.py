@@ -231,11 +231,6 @@ class Project:
         """How sure it is that ``text`` is wrapped above the line of ``scope`` that wraps it; ``holds`` is of all."""
         return self.kept.others.at(Place("early", path, scope, text)).certainty
 
-    def origin(self, path: str, scope: str, text: str) -> tuple[str, int] | None:
-        """The file and the line of the wrap that ``text`` comes from, None where none is known."""
-        origin = self.kept.others.find(path, scope, text).origin
-        return (origin.path, int(origin.part)) if origin.part else None
-
     def touches(self, path: str) -> bool:
         """Whether something in the file at ``path`` may be a wrapped model, or something of one."""
         return path in self.kept.others.paths or path in self.values.touched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
 from fsdp_rules.ir.operations import At, Bind, Body, Call, Define, Free, GetAttribute, SetAttribute, SetItem
 from fsdp_rules.values.abstract import Kind, Obj
@@ -66,15 +66,15 @@ def _own_data(body: Body) -> Iterator[int]:
     changed = [one for one in body.operations if isinstance(one, SetAttribute) and one.name == "data"]
     made = {one.to: one for one in body.operations if isinstance(one, GetAttribute | Call)} if changed else {}
 
-    def tensor(value: int) -> Hashable:
-        match made.get(value):
-            case GetAttribute(of=owner, name=name):
-                return tensor(owner) if name == "data" else (tensor(owner), name)
-            case Call(of=method):
-                found = made.get(method)
-                if isinstance(found, GetAttribute) and _IN_PLACE.search(found.name):
-                    return tensor(found.of)
-        return value
+    def tensor(value: int) -> tuple[int, list[str]]:
+        names = []
+        while (one := made.get(value)) is not None:
+            method = made.get(one.of) if isinstance(one, Call) else one
+            if not isinstance(method, GetAttribute) or (method is not one and not _IN_PLACE.search(method.name)):
+                break
+            names += [one.name] if isinstance(one, GetAttribute) and one.name != "data" else []
+            value = method.of
+        return value, names
 
     yield from (one.value for one in changed if tensor(one.of) == tensor(one.value))
 

@@ -8,13 +8,15 @@ from collections.abc import Hashable, Mapping
 from functools import cache
 
 from fsdp_rules.ir.conditions import Arm, Setting, arms_of
-from fsdp_rules.ir.operations import At, Body
+from fsdp_rules.ir.operations import At, Body, Call, Element, Free, GetAttribute, GetItem
 from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
 
 #: How many calls are followed back.
 DEPTH = 5
 _MODELS = frozenset({Kind.MODEL, Kind.PART})
+_READS = (Free, GetAttribute, GetItem, Element, Call)
 
 
 class Excluded:
@@ -61,7 +63,25 @@ class Excluded:
         frames = [frame for frame in self._machine.frames if frame.body is body]
         given = [frame.base + place for frame in frames for place in range(len(body.parameters))]
         handed = {one for cell in given for one in self._machine.store.of(cell)}
-        return self._is_local(path, at, body) and handed.isdisjoint(models)
+        return self._is_local(path, at, body) and handed.isdisjoint(models) and not self._is_kept(body, models, set())
+
+    def _is_kept(self, body: Body, models: list[Obj], seen: set[Body]) -> bool:
+        """Whether ``body``, or what it calls, gets one of ``models`` from what a call before may have filled."""
+        seen.add(body)
+        for frame in (frame for frame in self._machine.frames if frame.body is body):
+            for one in body.operations:
+                if not isinstance(one, _READS) or self._held(frame, one.to).isdisjoint(models):
+                    continue
+                if isinstance(one, Call):
+                    called = [run for each in self._held(frame, one.of) if (run := _function_of(each)) is not None]
+                    if any(each not in seen and self._is_kept(each, models, seen) for each in called):
+                        return True
+                elif isinstance(one, Free) or self._held(frame, one.of).isdisjoint(models):
+                    return True
+        return False
+
+    def _held(self, frame: Frame, value: int) -> set[Obj]:
+        return set(self._machine.store.of(frame.base + value))
 
     def _is_local(self, path: str, at: At, body: Body) -> bool:
         """Whether what stands at ``at`` is a variable of ``body``, or something of one that no caller has given."""
@@ -107,3 +127,9 @@ class Excluded:
         last = re.split(r"[.\[]", text)[-1].strip("]'\"").encode()
         written = re.compile(rb"\.%b\s*=[^=]|\[[\"']%b[\"']\]\s*=[^=]" % (re.escape(last), re.escape(last)))
         return any(written.search(data) for data in self._sources.values())
+
+
+def _function_of(one: Obj) -> Body | None:
+    """The body of a function, or of one that is bound to an object."""
+    function = one.data[1] if one.kind is Kind.BOUND else one
+    return function.data.body if function.kind is Kind.FUNCTION else None

@@ -9,7 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 
-from fsdp_rules.ir.operations import Body, Call, Copy, Display, Element, GetAttribute, GetItem, Narrowed, SetItem, Span
+from fsdp_rules.ir.operations import (
+    Body,
+    Call,
+    Copy,
+    Display,
+    Element,
+    GetAttribute,
+    GetItem,
+    Narrowed,
+    Operation,
+    SetItem,
+    Span,
+)
 from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.interpreter import Interpreter
@@ -44,8 +56,7 @@ class _Search:
                 for value, parameters in self.reads.arguments(body, one) if isinstance(one, Call) else ():
                     for parameter in parameters:
                         self._callers[parameter].append((body, value))
-        self._has_gradient = cache(self._gradient_of)
-        self._asked: set[tuple[Body, int]] = set()
+        self._made = cache(_makers)
 
     def _named_classes(self) -> Iterator[Body]:
         """The classes that policies may name: given to something, or tested for where a model is wrapped."""
@@ -129,37 +140,58 @@ class _Search:
             if isinstance(one, Call) and containers.intersection(one.args) and self.reads.copies(body, one)
         }
 
-    def _gradient_of(self, body: Body, value: int) -> bool:
+    def _has_gradient(self, body: Body, value: int) -> bool:
         """Whether a gradient may flow back into ``value``."""
-        if (body, value) in self._asked:
-            return False
-        self._asked.add((body, value))
-        if value < len(body.parameters):
-            return any(self._has_gradient(*caller) for caller in self._callers.get((body, value), ()))
-        made = {place: one for place, one in enumerate(body.operations) if getattr(one, "to", None) == value}
-        if made and all(any(place in each for each in body.detached) for place in made):
-            return False
-        return any(self._passes(body, one) for one in made.values()) or any(
-            isinstance(one, SetItem) and one.of == value and self._has_gradient(body, one.value)
-            for one in body.operations
-        )
-
-    def _passes(self, body: Body, one: object) -> bool:
-        match one:
-            case GetAttribute(name=name):
-                return name not in ASKED and self._has_gradient(body, one.of)
-            case Copy() | Narrowed() | GetItem() | Element():
-                return self._has_gradient(body, one.of)
-            case Call():
-                callees = self.reads.callees(body, one)
-                is_module = any(held.kind in _UNKNOWN_MODULES or held.is_itself for held in callees)
-                given = (one.of, *one.args, *(value for _, value in one.keywords))
-                return (
-                    is_module
-                    or any(self.reads.modules(held) for held in callees)
-                    or any(self._has_gradient(body, value) for value in given)
-                )
+        pending, seen = [(body, value)], set()
+        while pending:
+            one = pending.pop()
+            if one not in seen:
+                seen.add(one)
+                before = self._before(*one)
+                if before is None:
+                    return True
+                pending += before
         return False
+
+    def _before(self, body: Body, value: int) -> list[tuple[Body, int]] | None:
+        """What gets the gradient of ``value`` in turn; None where that is a module."""
+        if value < len(body.parameters):
+            return self._callers.get((body, value), [])
+        made = self._made(body).get(value, [])
+        if made and all(any(place in each for each in body.detached) for place, _ in made):
+            return []
+        calls = (one for _, one in made if isinstance(one, Call))
+        if any(self._is_of_module(body, one) for one in calls):
+            return None
+        return [(body, each) for _, one in made for each in _made_of(one)]
+
+    def _is_of_module(self, body: Body, call: Call) -> bool:
+        callees = self.reads.callees(body, call)
+        return any(one.kind in _UNKNOWN_MODULES or one.is_itself or self.reads.modules(one) for one in callees)
+
+
+def _makers(body: Body) -> dict[int, list[tuple[int, Operation]]]:
+    """The operations, by their places, that make each value or put something into it."""
+    found: dict[int, list[tuple[int, Operation]]] = defaultdict(list)
+    for place, one in enumerate(body.operations):
+        value = one.of if isinstance(one, SetItem) else getattr(one, "to", None)
+        if value is not None:
+            found[value].append((place, one))
+    return found
+
+
+def _made_of(one: Operation) -> tuple[int, ...]:
+    """What gives ``one`` a gradient to pass on."""
+    match one:
+        case GetAttribute(name=name):
+            return () if name in ASKED else (one.of,)
+        case Copy() | Narrowed() | GetItem() | Element():
+            return (one.of,)
+        case SetItem():
+            return (one.value,)
+        case Call():
+            return (one.of, *one.args, *(value for _, value in one.keywords))
+    return ()
 
 
 def _given(body: Body) -> Iterator[int]:

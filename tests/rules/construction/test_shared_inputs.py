@@ -104,6 +104,9 @@ SHARED = {
         def run(part, h):
             return part(h) + h
         return run(self.gated, x)""",
+    "after hundreds of steps": "\n".join(
+        ["x = x + 1", *["        x = x * ids"] * 500, "        return self.gated(x) + x"]
+    ),
     "one way of two": """
         if ids.sum() > 0:
             y = self.gated(x)

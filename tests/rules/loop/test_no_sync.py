@@ -587,6 +587,16 @@ def step(net, batch, last):
         ),
         ("import config", "MixedPrecision(config.dtype, config.reduced)", ["review"]),
         ("import config", "MixedPrecision(torch.bfloat16, config.reduced)", ["review"]),
+        (
+            "import config\nHALF = MixedPrecision(torch.half, torch.half)\nif config.other:\n    HALF = config.other",
+            "HALF",
+            ["review"],
+        ),
+        (
+            "import config\ndef dtypes(own):\n    return config.own if own else MixedPrecision(torch.half, torch.half)",
+            "dtypes(last)",
+            ["review"],
+        ),
     ],
 )
 def test_what_is_seen_to_accumulate_in_a_wider_dtype(made: str, given: str, expected: list[str]) -> None:

@@ -52,6 +52,7 @@ def test_what_works_as_before(body: str) -> None:
         ("values = p.data\n        values.add_(rate)\n        p.data = values", None),
         ("p.grad.data = p.grad.data.div_(rate)", None),
         ("model.head.weight.data = model.head.weight.add_(rate)", None),
+        ("values = p.data\n" + "        values = values.mul_(rate)\n" * 1200 + "        p.data = values", None),
         ("p.data = p.data.mul(rate)", "manual"),
         ("p.data = p.data.half().mul_(rate)", "manual"),
         ("p.data = other.data.mul_(rate)", "manual"),

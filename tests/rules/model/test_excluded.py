@@ -95,6 +95,7 @@ def test_a_name_that_keeps_its_value_is_a_setting(wrap: str, load: str) -> None:
     assert _loads(wrap, load.replace("not ", "").replace("return", "pass"))
 
 
+KEPT = "KEPT = {}\ndef kept():\n    return KEPT[0]"
 LOOP = "for several in path:\n        if several:\n            model = FSDP(net)\n        path.clear()"
 
 
@@ -114,6 +115,22 @@ LOOP = "for several in path:\n        if several:\n            model = FSDP(net)
             "main(main(1, 2, 3, 4), 2, 3, 0)",
         ),
         (ARMS[0][0].replace("model =", "net.own ="), ARMS[0][1].replace("model.load", "net.own.load"), ""),
+        # The same, by a name that the function gives it.
+        (
+            ARMS[0][0].replace("model =", "net.own ="),
+            ARMS[0][1].replace("model.load", "model = net.own; model.load"),
+            "",
+        ),
+        (
+            ARMS[0][0].replace("model =", "KEPT[0] ="),
+            ARMS[0][1].replace("model.load", "model = KEPT[0]; model.load"),
+            KEPT,
+        ),
+        (
+            ARMS[0][0].replace("model =", "KEPT[0] ="),
+            ARMS[0][1].replace("model.load", "model = kept(); model.load"),
+            KEPT,
+        ),
     ],
 )
 def test_a_name_that_may_have_had_another_value_is_none(wrap: str, load: str, more: str) -> None:
