@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from fsdp_rules.fsdp1.methods import COMMON
 from fsdp_rules.ir.operations import At, Call
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
@@ -139,11 +140,19 @@ def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
         callees = {one.of for one in frame.body.operations if isinstance(one, Call)}
         for at, value in frame.body.uses:
             if value in callees:
-                names = {_name(one, machine) for one in machine.store.of(frame.base + value)}
+                held = machine.store.of(frame.base + value)
+                names = {_name(one, machine) for one in held if not _is_covered(one, held)}
                 name = names.pop() if len(names) == 1 else ""
                 same = found[frame.body.path].setdefault(at, name)
                 found[frame.body.path][at] = name if name == same else ""
     return found
+
+
+def _is_covered(one: Obj, held: Collection[Obj]) -> bool:
+    """Whether ``one`` is a method of FSDP1's class that an object of the tree would have, had it got no function."""
+    if one.kind is not Kind.METHOD or one.data[0].kind is not Kind.INSTANCE or one.data[1] not in COMMON:
+        return False
+    return any(each.kind is Kind.FUNCTION for each in held)
 
 
 def _name(one: Obj, machine: Interpreter) -> str:

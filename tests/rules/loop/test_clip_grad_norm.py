@@ -433,3 +433,37 @@ class Accelerator:
                 model.clip_grad_norm_(max_norm)
 """
     assert levels(source) == [level]
+
+
+OWN = """
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Tower(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = FSDP(nn.Linear(2, 2))
+        {made}
+
+    {own}
+
+
+def main(model):
+    model.clip_grad_norm_(1.0)
+
+
+main(Tower())
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "own"),
+    [
+        ("self.other = None", "def clip_grad_norm_(self, norm): return norm"),
+        ("def clip(norm): return norm\n        self.clip_grad_norm_ = clip", "def other(self): pass"),
+    ],
+)
+def test_a_function_of_the_tree_is_not_fsdp1_s_method(made: str, own: str) -> None:
+    elsewhere = "class Other:\n    def clip_grad_norm_(self): pass\n"
+    assert all(one.rule != "FSDP201" for one in findings(OWN.format(made=made, own=own), o=elsewhere))
