@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fsdp_rules.ir.operations import Body
 from fsdp_rules.project.programs import Programs
@@ -73,8 +73,9 @@ class Interpreter:
             # What runs may define functions in turn.
             new, seen = self.defined[seen:], len(self.defined)
             # What no scope reads has no caller here; what it calls in turn is no longer open to anything.
-            new = [one for one in new if one.data.body.path in alone]
-            for one in sorted(new, key=self._rank(alone)):
+            places = {path: place for place, path in enumerate(alone)}
+            new = [one for one in new if self._is_open(one, places)]
+            for one in sorted(new, key=lambda function: self._rank(function, places)):
                 if self.is_complete and not self.calls.is_called(one):
                     self._run_alone(one)
             self._carry_on()
@@ -104,12 +105,13 @@ class Interpreter:
         else:
             self.is_bounded = True
 
-    def _rank(self, alone: Collection[str]) -> Callable[[Obj], tuple[bool, int]]:
+    def _is_open(self, function: Obj, alone: Mapping[str, int]) -> bool:
+        """Whether code that is not seen may call ``function``: by its name, or as a method of a class below its own."""
+        around = function.data.frame
+        below = around.owner.data.below if around.body.kind == "class" else ()
+        return function.data.body.path in alone or any(one.body.path in alone for one in below)
+
+    def _rank(self, function: Obj, alone: Mapping[str, int]) -> tuple[bool, int]:
         """In which order functions that nothing calls are run: what no scope reads first, then by their files."""
-        places = {path: place for place, path in enumerate(alone)}
-
-        def rank(function: Obj) -> tuple[bool, int]:
-            body = function.data.body
-            return body.name in self.modules.read, places[body.path]
-
-        return rank
+        body = function.data.body
+        return body.name in self.modules.read, alone.get(body.path, len(alone))
