@@ -53,7 +53,21 @@ class Modules:
             self.read |= names_read(body)
             frame = self.frames[path] = self._machine.frame(body, None)
             run_body(self._machine, frame)
+            for star in body.stars:
+                self._run_later(self.starred(frame, star))
         return self.frames[path]
+
+    def _give(self, module: Obj, to: int) -> None:
+        """``to`` is ``module``, which is imported."""
+        self._machine.store.put(to, module)
+        self._run_later(module)
+
+    def _run_later(self, module: Obj) -> None:
+        """Run what is imported for what it does, as filling a registry, when nothing else is left to look up."""
+        path = module.data[0] if module.kind is Kind.MODULE else ""
+        if path and path not in self.frames:
+            store = self._machine.store
+            store.lazily(store.cells(), Lazy(lambda: self.run(path)))
 
     @property
     def is_full(self) -> bool:
@@ -64,7 +78,10 @@ class Modules:
         """``to`` is what an import in the file at ``path`` gives."""
         found = self.named(path, self._absolute(path, module))
         if name is None:
-            self._machine.store.put(to, found)
+            self._give(found, to)
+        elif found.kind is Kind.MODULE and found.data[0] == path and self._find(path, f"{found.data[1]}.{name}"):
+            # A package that imports a module of its own.
+            self._give(self.named(path, f"{found.data[1]}.{name}"), to)
         elif found.kind is Kind.MODULE:
             self._machine.store.lazily(to, Lazy(lambda: self._machine.attributes.load(found, name, to)))
         else:
@@ -83,7 +100,7 @@ class Modules:
         if frame is not None and name in frame.body.bound:
             self._machine.store.edge(self._machine.scopes.cell(frame, name), to)
         elif self._find(path, inner) is not None or frame is None:
-            self._machine.store.put(to, self.named(path, inner))
+            self._give(self.named(path, inner), to)
         else:
             self._machine.scopes.from_stars(frame, name, to)
 

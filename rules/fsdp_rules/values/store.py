@@ -17,8 +17,8 @@ STEPS = 1_000_000
 class Lazy:
     """What is looked up when something watches a cell that it would be in: an import, which may read many files."""
 
-    def __init__(self, look_up: Callable[[], None]) -> None:
-        self._look_up: Callable[[], None] | None = look_up
+    def __init__(self, look_up: Callable[[], object]) -> None:
+        self._look_up: Callable[[], object] | None = look_up
 
     def force(self) -> None:
         """Look it up, once."""

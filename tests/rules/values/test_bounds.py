@@ -58,6 +58,31 @@ def test_what_a_function_imports_is_looked_up() -> None:
     assert _strategies(GIVEN) == {"ShardingStrategy.FULL_SHARD", "ShardingStrategy.SHARD_GRAD_OP"}
 
 
+REGISTRY = """
+REGISTRY = {}
+
+def register(function):
+    REGISTRY[function.__name__] = function
+    return function
+"""
+STEPS = """
+import registry
+
+@registry.register
+def step(given):
+    return given
+"""
+
+
+@pytest.mark.parametrize("imports", ["import steps", "from inner import *", "import inner.steps as unused"])
+def test_a_module_that_is_imported_for_what_it_does_is_run(imports: str) -> None:
+    name = "inner/steps.py" if "inner" in imports else "steps.py"
+    call = f"from registry import REGISTRY\n{imports}\nREGISTRY['step'](FSDP(object()))\n"
+    files = {"train.py": HEAD + call, "registry.py": REGISTRY, name: STEPS, "inner/__init__.py": "from . import steps"}
+    facts = facts_of({path: text.encode() for path, text in files.items()}, ["train.py"], ["train.py"])
+    assert [one.model for one in facts.known[name].values()] == [Certainty.YES]
+
+
 def test_what_is_imported_of_a_module_that_is_not_read_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsdp_rules.values.modules.MOST", 0)
     assert _returned(CHOICE) is Certainty.MAYBE
