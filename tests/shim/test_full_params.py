@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import fsdp_compat
@@ -353,3 +354,28 @@ def test_changed_gradients_are_kept_as_by_fsdp1(pool: Pool, strategy: str, write
     for theirs, ours in pool.run(changed_gradients, 2, strategy, writeback):
         assert theirs.keys() == ours.keys()
         assert all(torch.equal(weight, ours[name]) for name, weight in theirs.items())
+
+
+def read_natively(rank: int, world_size: int, with_gradients: bool) -> None:
+    """Worker: a model of ``fully_shard`` alone, whose root is gathered where the block begins, trains on."""
+    results = []
+    for reads in (False, True):
+        model = fully_shard(build().to(DEVICE), mesh=init_device_mesh(DEVICE.type, (world_size,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            with contextlib.nullcontext() if with_gradients else torch.no_grad():
+                loss_of(model, rank, 9)
+            if reads:
+                with summon_full_params(model, writeback=False):
+                    assert all(type(param) is nn.Parameter for param in model.parameters())
+            loss = loss_of(model, rank, step)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append([param.full_tensor() for param in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_a_model_that_is_sharded_natively_trains_on_after_the_block(pool: Pool, with_gradients: bool) -> None:
+    pool.run(read_natively, 2, with_gradients)

@@ -72,7 +72,8 @@ def summon_full_params(
         _check_idle(unit)
     with contextlib.ExitStack() as stack:
         for unit in units:
-            stack.enter_context(kept_gathered(unit))
+            if record_of(unit) is not None:
+                stack.enter_context(kept_gathered(unit))
             stack.enter_context(_summon(unit, writeback, rank0_only, offload_to_cpu, with_grads))
         yield
 
