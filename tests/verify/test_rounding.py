@@ -76,20 +76,11 @@ from torch.distributed.fsdp import MixedPrecision
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 
-class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, x, context):
-        return x + torch.tanh(self.q(x) * self.k(context)) * self.v(context)
-
-
 class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Linear(16, 16)
-        self.layers = nn.ModuleList(Layer() for _ in range(3))
+        self.layers = nn.ModuleList(nn.TransformerDecoderLayer(16, 2, 16, 0.0) for _ in range(3))
 
     def forward(self, x):
         context = self.encoder(x).relu()
@@ -102,7 +93,8 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{Path.cwd()}/store", rank=0, world_size=1)
 torch.manual_seed(0)
 low = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-model = FSDP(Decoder(), auto_wrap_policy=ModuleWrapPolicy({Layer}), mixed_precision=low, device_id=torch.device("cpu"))
+policy = ModuleWrapPolicy({nn.TransformerDecoderLayer})
+model = FSDP(Decoder(), auto_wrap_policy=policy, mixed_precision=low, device_id=torch.device("cpu"))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 for step in range(3):
     x = torch.randn(33, 16, generator=torch.Generator().manual_seed(step))
