@@ -106,7 +106,7 @@ class Interpreter:
             self.is_bounded = True
 
     def _is_open(self, function: Obj, alone: Mapping[str, int]) -> bool:
-        """Whether code that is not seen may call ``function``: by its name, or as a method of a class below its own."""
+        """Whether code that this tool cannot see may call ``function``, by its name or for a class below its own."""
         around = function.data.frame
         below = around.owner.data.below if around.body.kind == "class" else ()
         return function.data.body.path in alone or any(one.body.path in alone for one in below)
