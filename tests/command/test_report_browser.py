@@ -206,7 +206,7 @@ def test_folds(reader: Reader) -> None:
     assert len(reader.messages()) == 4
     assert len(reader.seen(".whole pre")) == 2
     reader.find(".hunk > summary").click()
-    assert not reader.find(".hunk pre").is_displayed()
+    WebDriverWait(reader.browser, HANGS).until_not(lambda _: reader.find(".hunk pre").is_displayed())
 
 
 def test_by_keyboard(reader: Reader) -> None:
