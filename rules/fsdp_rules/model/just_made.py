@@ -41,7 +41,7 @@ def is_just_made(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bo
             last = _assigning(above, place, file)
             return (
                 bool(last)
-                and all(_is_plain(made, file) for made in last)
+                and all(makes_plain(made.value, file) for made in last)
                 and not _is_handed_over(owner, last[0], place, file)
             )
     return False
@@ -92,9 +92,8 @@ def is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
     return any(held is not None and not held.by_name for held in found)
 
 
-def _is_plain(made: cst.Assign, file: File) -> bool:
-    """Whether ``made`` assigns a new object that is not wrapped."""
-    value = made.value
+def makes_plain(value: cst.BaseExpression, file: File) -> bool:
+    """Whether ``value`` is a call that makes a new object, which is not wrapped."""
     while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
         value = value.func.value
     if not isinstance(value, cst.Call) or may_wrap(value, file):
@@ -104,7 +103,7 @@ def _is_plain(made: cst.Assign, file: File) -> bool:
     if name is None or _gives_wrapped(name, value, file):
         return False
     parts = (dotted(part) for kind in (cst.Name, cst.Attribute) for part in file.inside(value, kind))
-    scope, holds = file.scope(made), file.project.holds
+    scope, holds = file.scope(value), file.project.holds
     return all(part is None or part == name or holds(file.path, scope, part) is Certainty.NO for part in parts)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.just_made import is_just_made, makes_plain
 from fsdp_rules.state._governing.calls import DEPRECATED
 from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -27,7 +29,9 @@ class DeprecatedOptimState(Rule):
     | `scatter_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, sent by rank 0 |
     | `flatten_sharded_optim_state_dict(state, model, optim)` and the load | `set_optimizer_state_dict` |
 
-    They use no context. A state that is converted and never loaded is reported and not loaded: the program never did.
+    `rekey_optim_state_dict` by the parameters of a model that is not sharded is kept: it renames the keys of the same
+    dictionary. They use no context. A state that is converted and never loaded is reported and not loaded: the program
+    never did.
     """
 
     id = "FSDP306"
@@ -68,12 +72,19 @@ def load(model, optimizer, path):
             return
         known = file.fsdp1(node.func)
         if known == f"{FSDP}.rekey_optim_state_dict":
+            arguments = bind(node, ("optim_state_dict", "optim_state_key_type", "model", "optim_input", "optim")) or {}
+            model = arguments.get("model")
+            claims = (node.func, *(argument.value for argument in node.args))
+            if model is not None and (makes_plain(model, file) or is_just_made(model, node, file)):
+                message = f"rekey_optim_state_dict is kept: {file.code(model)}, whose names it reads, is not sharded"
+                yield Diagnosis(node, Level.INFO, message, "remove it where states are loaded by name", claims=claims)
+                return
             yield Diagnosis(
                 node,
                 Level.MANUAL,
                 "rekey_optim_state_dict converts between names and numbers, which only FSDP1 needed for loading",
                 "load the state by name: set_optimizer_state_dict(model, optimizer, optim_state_dict=..., options=...)",
-                claims=(node.func, *(argument.value for argument in node.args)),
+                claims=claims,
             )
         elif known in DEPRECATED:
             yield from verdicts(node, file)

@@ -175,6 +175,36 @@ def test_what_is_not_certain_is_left_for_the_reader(body: str) -> None:
     assert [level for _, level in found] == ["manual"]
 
 
+MADE = """
+from torch import nn
+
+class Net(nn.Linear):
+    pass
+
+def load(optim, osd, config):
+    model = FSDP(Net(2, 2))
+    {made}
+    return FSDP.rekey_optim_state_dict(osd, config.key, {of})
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "of", "level"),
+    [
+        ("", "Net(2, 2)", "info"),
+        ("other = Net(2, 2).eval()", "other", "info"),
+        ("other = Net(2, 2)", "model=other", "info"),
+        ("other = Net(2, 2)\n    FSDP(other)", "other", "manual"),
+        ("", "model", "manual"),
+        ("", "FSDP(Net(2, 2))", "manual"),
+        ("other = config.build()", "other", "manual"),
+    ],
+)
+def test_keys_that_a_plain_model_renames_are_kept(made: str, of: str, level: str) -> None:
+    found = levels(MADE.format(made=made, of=of))
+    assert found == [("FSDP306", level)]
+
+
 def test_a_load_that_loads_by_itself() -> None:
     text = output(
         "\ndef load(model, optim, osd):\n    FSDP.optim_state_dict_to_load(model, optim, osd, load_directly=True)\n"
