@@ -14,15 +14,9 @@ from fsdp_rules.values.frames import Arguments
 from fsdp_rules.values.held_parameters import hold, initialise
 from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
+from fsdp_rules.values.state_types import is_whole, note_state_type
 
 _DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
-#: Types of states, and their settings, whose tensors are not whole.
-_PARTIAL_STATES = frozenset(
-    {
-        *("SHARDED_STATE_DICT", "ShardedStateDictConfig", "ShardedOptimStateDictConfig"),
-        *("LOCAL_STATE_DICT", "LocalStateDictConfig", "LocalOptimStateDictConfig"),
-    }
-)
 _COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.CONTAINER})
 
 
@@ -239,15 +233,22 @@ class Effects(Iteration):
         self._machine.items.dictionaries.add(self._made(key, to))
 
     def _optimizer_state(self, given: Arguments, to: int, key: Hashable) -> None:
-        """As above, where the tree reads the name of no other type of states: that one is FSDP1's default."""
+        """As above, where the tree sets no other type of states, and none that is not known: that is the default."""
 
         def settle() -> None:
-            if _PARTIAL_STATES.isdisjoint(self._machine.modules.read):
+            if all(is_whole(self._store.of(cell)) for cell in self._machine.state_types):
                 self._whole_state(given, to, key)
             else:
                 self._store.put(to, self._objects.open)
 
         self._machine.items.later(self._store.cells(), settle)
+
+    def _state_type(self, given: Arguments, to: int, key: Hashable) -> None:
+        note_state_type(self._machine, given)
+        self._state_settings(given, to, key)
+
+    def _state_settings(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._store.put(to, self._objects.extern("torch.distributed.fsdp.StateDictSettings"))
 
     def _units(self, given: Arguments, to: int, key: Hashable) -> None:
         held = self._machine.items.cell(self._made(key, to), ANY)

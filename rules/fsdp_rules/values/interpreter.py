@@ -36,6 +36,7 @@ class Interpreter:
         self.frames: list[Frame] = []
         #: The functions that are defined, in the order in which their definitions ran.
         self.defined: list[Obj] = []
+        self.state_types: list[int] = []
         self.scopes = Scopes(self)
         self.modules = Modules(self, sources)
         self.items = Items(self)

@@ -103,6 +103,8 @@ class Machine(Protocol):
     objects: Objects
     kept: Collection[tuple[str, int]]
     defined: list[Obj]
+    #: The cells of the types of states that are set.
+    state_types: list[int]
 
     @property
     def attributes(self) -> AttributeAccess: ...

@@ -12,6 +12,7 @@ from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.module_members import Parts
 from fsdp_rules.values.setters import SETTER
+from fsdp_rules.values.state_types import note_state_type
 
 _SECTIONS = {
     Kind.MODEL: "model",
@@ -41,6 +42,8 @@ class Methods:
 
     def call(self, owner: Obj, name: str, given: Arguments, to: int) -> None:
         """What the method ``name`` of ``owner`` gives."""
+        if table("unknown").get(name) == "state_type":
+            note_state_type(self._machine, given)
         if owner.kind is Kind.INSTANCE:
             self._of_instance(owner, name, given, to)
             return
@@ -56,7 +59,7 @@ class Methods:
             self._of_inner(table("model")[name], self._machine.items.all(owner), to)
         if owner.kind is Kind.OPEN:
             self._store.put(to, self._objects.open)
-            if name in table("unknown"):
+            if table("unknown").get(name) == "called":
                 self._called(given, to)
             if owner.is_itself and name in table("named"):
                 self._name(owner, given)
