@@ -12,10 +12,13 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
+from torch.distributed.fsdp import MixedPrecision
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 import fsdp_compat
 from fsdp_compat import ShardingStrategy, StateDictType
+from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of
@@ -224,38 +227,48 @@ def averages_swapped_in(make: Make, rank: int) -> tuple[list[float], list[nn.Mod
     return losses, [model]
 
 
-def whole_state(face: Any, model: nn.Module) -> None:
-    model.state_dict()
+def whole_state(face: Any, model: nn.Module) -> list[torch.Tensor]:
+    return list(model.state_dict().values())
 
 
-def sharded_state(face: Any, model: nn.Module) -> None:
+def sharded_state(face: Any, model: nn.Module) -> list[torch.Tensor]:
     with face.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-        model.state_dict()
+        return [
+            whole_of(one) if is_sharded_tensor(one) else one.full_tensor() if isinstance(one, DTensor) else one
+            for one in model.state_dict().values()
+        ]
 
 
-def state_of_a_holder(face: Any, model: nn.Module) -> None:
-    nn.ModuleDict({"held": model}).state_dict()
+def state_of_a_holder(face: Any, model: nn.Module) -> list[torch.Tensor]:
+    return list(nn.ModuleDict({"held": model}).state_dict().values())
 
 
-def summoned(face: Any, model: nn.Module) -> None:
+def summoned(face: Any, model: nn.Module) -> list[torch.Tensor]:
     with face.summon_full_params(model, writeback=False):
-        next(model.parameters())
+        return [param.detach().clone() for param in model.parameters()]
 
 
-def summoned_to_write(face: Any, model: nn.Module) -> None:
+def summoned_to_drop(face: Any, model: nn.Module) -> list[torch.Tensor]:
+    """What is still gathered has the changes until it is freed."""
+    with face.summon_full_params(model, writeback=False), torch.no_grad():
+        return [param.mul_(0.9).detach().clone() for param in model.parameters()]
+
+
+def summoned_to_write(face: Any, model: nn.Module) -> list[torch.Tensor]:
     with face.summon_full_params(model), torch.no_grad():
-        for param in model.parameters():
-            param.mul_(0.9)
+        return [param.mul_(0.9).detach().clone() for param in model.parameters()]
 
 
-READS = {
+READS: dict[str, Callable[[Any, nn.Module], list[torch.Tensor]]] = {
     function.__name__: function
-    for function in (whole_state, sharded_state, state_of_a_holder, summoned, summoned_to_write)
+    for function in (whole_state, sharded_state, state_of_a_holder, summoned, summoned_to_drop, summoned_to_write)
 }
 
 
 def changed_after_reading(read: str) -> Program:
-    """Weights are looked at after an evaluation, as for the best checkpoint, and then changed and changed back."""
+    """Weights are read after an evaluation, as for the best checkpoint, then changed, read again, and changed back.
+
+    FSDP1 reads what it still has gathered."""
 
     def program(make: Make, rank: int) -> tuple[list[float], list[nn.Module]]:
         model = make(build())
@@ -270,9 +283,11 @@ def changed_after_reading(read: str) -> Program:
             with torch.no_grad():
                 losses.append(loss_of(model, rank, 90 + step).item())
                 READS[read](make.keywords["face"], model)
-                for factor in (0.5, 2):
+                for factor, is_read in ((0.5, False), (2, False), (0.5, True), (2, True)):
                     for param in model.parameters():
                         param.mul_(factor)
+                    if is_read:
+                        losses += [one.sum().item() for one in READS[read](make.keywords["face"], model)]
                     losses.append(loss_of(model, rank, 95 + step).item())
         return losses, [model]
 
@@ -328,7 +343,9 @@ def made(model: nn.Module, face: Any, **options: Any) -> Any:
     return face(model, **options)
 
 
-def run(rank: int, world_size: int, program: str, strategy: str, policy: str) -> tuple[Outcome, Outcome]:
+def run(
+    rank: int, world_size: int, program: str, strategy: str, policy: str, dtype: torch.dtype | None = None
+) -> tuple[Outcome, Outcome]:
     """Worker: what ``program`` makes of FSDP1's models and of the shim's."""
     outcomes = []
     for face in (FSDP1, fsdp_compat.FSDP):
@@ -339,6 +356,7 @@ def run(rank: int, world_size: int, program: str, strategy: str, policy: str) ->
             auto_wrap_policy=POLICIES[policy](),
             device_id=DEVICE,
             use_orig_params=True,
+            mixed_precision=MixedPrecision(param_dtype=dtype),
         )
         with quiet_fsdp1():
             losses, models = PROGRAMS[program](make, rank)
@@ -379,4 +397,11 @@ FSDP1_FAILS = {("two_roots", "SHARD_GRAD_OP"), ("freezes_after_forward", "SHARD_
 )
 def test_trains_as_fsdp1(pool: Pool, program: str, strategy: str, policy: str) -> None:
     for theirs, ours in pool.run(run, 2, program, strategy, policy):
+        assert_same(theirs, ours)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_reads_in_mixed_precision_as_fsdp1(pool: Pool, read: str) -> None:
+    program = f"changed after {read}"
+    for theirs, ours in pool.run(run, 2, program, "FULL_SHARD", "transformer", torch.bfloat16):
         assert_same(theirs, ours)

@@ -24,7 +24,6 @@ from fsdp_rules.verdict.rule import Rule
 #: What reads whole parameters, and gives under FSDP1 what is gathered where something is.
 READS = frozenset({"get_model_state_dict", "get_state_dict", "state_dict", "summon_full_params"})
 NATIVE = "FSDP1 computes with the old values up to its next backward; FSDP2 with these"
-SHIM = "FSDP1's states have the old values up to its next backward; fsdp_compat's have these"
 UNSURE = "if parameters belong to the root itself: "
 MOVE = "change the parameters before the forward, or after a backward, where both see them at once, and compare"
 #: Of a target network or a teacher, which never runs a backward.
@@ -42,14 +41,12 @@ class StaleParameters(Rule):
     `for p in model.parameters(): p.copy_(...)` is the shard. The next forward computes with what is gathered, and
     `state_dict()` and `summon_full_params` give that, until a backward frees it. A teacher that no backward
     frees has the values of its first forward in all that it computes and saves. FSDP2 is resharded before the
-    change and computes with the new values at once. fsdp_compat computes as FSDP1 does, and its states have what was
-    changed. An object that has kept the parameters, as averages do, changes them in the same way: its methods are found
-    by what they do.
+    change and computes with the new values at once. fsdp_compat computes, saves and summons as FSDP1 does. An object
+    that has kept the parameters, as averages do, changes them in the same way: its methods are found by what they do.
     """
 
     id = "FSDP239"
     name = "stale-parameters"
-    shim = True
     markers = (".parameters()",)
     what_to_test = "Change the parameters after an evaluation, and compare the losses that follow with the old code's."
     visits = (cst.Module,)
@@ -86,7 +83,6 @@ def evaluate(net, shadow, batches):
         """Every change of parameters where a forward may have been the last pass."""
         if "fsdp1" not in file.project.flags:
             return
-        shim = file.settings.to == "shim"
         reads = list(parameter_reads(file))
         yield from _held_elsewhere(reads, file)
         for place, part, clears in reads:
@@ -96,10 +92,9 @@ def evaluate(net, shadow, batches):
                 continue
             sure = stay_gathered(model, file)
             if sure is not Certainty.NO:
-                level = Level.REVIEW if shim and not _is_read_after(place, file) else Level.MANUAL
                 unsure = "" if sure is Certainty.YES else UNSURE
                 advice = NEVER if runs_without_graph(model, file) else MOVE
-                yield Diagnosis(place, level, unsure + (SHIM if shim else NATIVE), advice)
+                yield Diagnosis(place, Level.MANUAL, unsure + NATIVE, advice)
 
 
 def _is_read_after(place: cst.CSTNode, file: File) -> bool:
@@ -132,13 +127,12 @@ def _held_elsewhere(reads: Sequence[tuple[cst.CSTNode, cst.BaseExpression, bool]
         given = any(sharded(one.value, file).certainty is not Certainty.NO for one in call.args)
         if given or Pass.FORWARD not in last_passes(call, file, made_here=True) or _ran_with(call, places, file):
             continue
-        if _is_read_after(call, file) or (file.settings.to != "shim" and _is_resharded(call, reads, file)):
+        if _is_read_after(call, file) or _is_resharded(call, reads, file):
             forwards = forwards_before(call, file)
             sure = stay_gathered(forwards[-1].func, file) if forwards else Certainty.MAYBE
             if sure is not Certainty.NO:
                 unsure = "" if sure is Certainty.YES else UNSURE
-                said = SHIM if file.settings.to == "shim" else NATIVE
-                yield Diagnosis(call, Level.MANUAL, unsure + said, MOVE)
+                yield Diagnosis(call, Level.MANUAL, unsure + NATIVE, MOVE)
 
 
 def _ran_with(call: cst.Call, places: Set[Position], file: File) -> bool:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
 from fsdp_compat.torch_.param_groups import managed_parameters
+from fsdp_compat.torch_.registered import still_gathered
 from fsdp_compat.torch_.tensors import full_tensor, holds_first_shard, shard_like, whole_copy
 from fsdp_compat.units import clean_name, fsdp_modules
 from fsdp_compat.vocabulary import (
@@ -134,6 +135,12 @@ def _export(unit: nn.Module, state_dict: dict[str, Any], prefix: str, local_meta
     settings: StateDictSettings = unit.__dict__[_ATTRIBUTE]
     full, config = settings.state_dict_type is StateDictType.FULL_STATE_DICT, settings.state_dict_config
     keep = not (isinstance(config, FullStateDictConfig) and config.rank0_only) or _is_first_rank(unit)
+    if gathered := still_gathered(unit):
+        keys = {clean_name(key.removeprefix(prefix)): key for key in state_dict if key.startswith(prefix)}
+        for name, param in unit.named_parameters(remove_duplicate=False):
+            if id(param) in gathered and clean_name(name) in keys:
+                assert isinstance(param, DTensor)
+                state_dict[keys[clean_name(name)]] = shard_like(gathered[id(param)].detach(), param)
     for key in [key for key in state_dict if key.startswith(prefix)]:
         value = state_dict[key]
         if full and isinstance(value, DTensor):

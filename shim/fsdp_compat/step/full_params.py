@@ -72,9 +72,8 @@ def summon_full_params(
         _check_idle(unit)
     with contextlib.ExitStack() as stack:
         for unit in units:
-            if record_of(unit) is not None:
-                stack.enter_context(kept_gathered(unit))
-            stack.enter_context(_summon(unit, writeback, rank0_only, offload_to_cpu, with_grads))
+            kept = stack.enter_context(kept_gathered(unit)) if record_of(unit) is not None else {}
+            stack.enter_context(_summon(unit, kept, writeback, rank0_only, offload_to_cpu, with_grads))
         yield
 
 
@@ -98,12 +97,17 @@ def _check_idle(unit: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _summon(
-    unit: nn.Module, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
+    unit: nn.Module,
+    kept: dict[int, torch.Tensor],
+    writeback: bool,
+    rank0_only: bool,
+    offload_to_cpu: bool,
+    with_grads: bool,
 ) -> Iterator[None]:
     assert isinstance(unit, FSDPModule)
     prepare(unit)
     unit.reshard()
-    gathered = [_gather(managed, rank0_only, offload_to_cpu, with_grads) for managed in managed_parameters(unit)]
+    gathered = [_gather(managed, kept, rank0_only, offload_to_cpu, with_grads) for managed in managed_parameters(unit)]
     summoned = [one for one in gathered if one is not None]
     # FSDP1 has the parameter itself there, so that changes need no writing back, unless it was offloaded.
     is_whole = bool(summoned) and reduction_groups(unit).is_replicated
@@ -119,7 +123,8 @@ def _summon(
         try:
             for one in summoned:
                 if writeback:
-                    _write_back(one, with_grads)
+                    written = _write_back(one, with_grads)
+                    kept.update({key: written for key in (id(one.managed.sharded),) if key in kept})
                 elif is_whole and not offload_to_cpu:
                     copy_into(one.managed.sharded, one.full.detach(), one.managed.data_dimensions)
                     if with_grads and one.full.grad is not None:
@@ -133,9 +138,11 @@ def _summon(
                 _register(one.managed.places, one.managed.sharded)
 
 
-def _gather(managed: ManagedParameter, rank0_only: bool, offload_to_cpu: bool, with_grads: bool) -> _Summoned | None:
+def _gather(
+    managed: ManagedParameter, kept: dict[int, torch.Tensor], rank0_only: bool, offload_to_cpu: bool, with_grads: bool
+) -> _Summoned | None:
     sharded, dimensions = managed.sharded, managed.data_dimensions
-    whole = gathered_copy(sharded, dimensions)
+    whole = kept[id(sharded)] if id(sharded) in kept else gathered_copy(sharded, dimensions)
     grad = gathered_copy(sharded.grad, dimensions) if with_grads and isinstance(sharded.grad, DTensor) else None
     if rank0_only and not holds_first_shard(sharded, dimensions):
         return None
@@ -157,7 +164,7 @@ def _keep_requires_grad(one: _Summoned) -> None:
         one.managed.sharded.requires_grad_(current.requires_grad)
 
 
-def _write_back(one: _Summoned, with_grads: bool) -> None:
+def _write_back(one: _Summoned, with_grads: bool) -> torch.Tensor:
     owner, name = one.managed.places[0]
     current, sharded = owner._parameters.get(name), one.managed.sharded
     if current is None or current.shape != sharded.shape:
@@ -174,6 +181,7 @@ def _write_back(one: _Summoned, with_grads: bool) -> None:
             f"a backward ran inside summon_full_params and its gradient of {type(owner).__name__}.{name} would be "
             "lost. Run backward outside of it."
         )
+    return current.detach()
 
 
 def _write_back_grad(sharded: DTensor, grad: torch.Tensor | None, data_dimensions: int) -> None:

@@ -52,17 +52,43 @@ def register_sharded(module: nn.Module, *, gathered_while_training: bool) -> Non
         state._register_pre_backward_hook = functools.partial(_post_forward, state, call)
 
 
+def still_gathered(module: nn.Module) -> dict[int, torch.Tensor]:
+    """What one unit has gathered and not freed, by the identities of its sharded parameters.
+
+    FSDP1 saves and summons that, and not what the shards were changed to since.
+    """
+    return {
+        id(param.sharded_param): param._unsharded_param
+        for group in param_groups(module)
+        if _is_read(group) and not is_group_left_alone(group)
+        for param in group.fsdp_params
+    }
+
+
+def _is_read(group: Any) -> bool:
+    """Whether what is gathered is what FSDP1 reads; in another dtype it gathers anew, and frees both."""
+    return bool(group.is_unsharded) and all(
+        param._unsharded_param.dtype == param.sharded_param.dtype for param in group.fsdp_params
+    )
+
+
 @contextlib.contextmanager
-def kept_gathered(module: nn.Module) -> Iterator[None]:
+def kept_gathered(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
     """What one unit has gathered at entry is so again at exit, and registers what is sharded, as in FSDP1.
 
-    A collective where something was gathered.
+    Gives a copy of :func:`still_gathered`; what the caller leaves in it is what is gathered afterwards. A collective
+    where something was gathered.
     """
-    gathered = [group for group in param_groups(module) if group.is_unsharded]
-    yield
+    gathered = [group for group in param_groups(module) if _is_read(group)]
+    values = {key: value.detach().clone() for key, value in still_gathered(module).items()}
+    yield values
     for group in gathered:
         group.unshard()
         group.wait_for_unshard()
+        with torch.no_grad():
+            for param in group.fsdp_params:
+                if (value := values.get(id(param.sharded_param))) is not None:
+                    param._unsharded_param.copy_(value)
         _hide(group)
 
 
@@ -76,7 +102,7 @@ def _register_state_hooks(group: Any, register: Callable[[], None]) -> None:
 
 
 def _before_saving(group: Any, *_: Any) -> None:
-    if group.is_unsharded:
+    if _is_read(group):
         _hide(group)
     else:
         group._to_sharded()
