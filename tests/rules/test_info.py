@@ -51,6 +51,7 @@ REASONS = {
     "loop/no_sync.py": ["a DDP model keeps its no_sync"],
     "model/asked_for.py": ["the default takes the place of a context in which nothing is differentiated"],
     "state/_writing/verdict.py": ["the call stays, and the manual finding of its block names it"],
+    "state/deprecated_optim.py": ["a model that is not sharded gives its names, as before"],
     "state/sharded_tensor.py": ["a class that is read from old files alone"],
 }
 

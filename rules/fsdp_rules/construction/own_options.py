@@ -28,6 +28,7 @@ class OwnOptions(Rule):
 
     id = "FSDP126"
     name = "own-options"
+    open_world = True
     markers = tuple(
         (declared, name)
         for declared in ("add_argument", "@dataclass")

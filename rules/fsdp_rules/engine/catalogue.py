@@ -24,7 +24,8 @@ NAME = "catalogue.json"
 class Catalogue:
     """The union of what the rules say; :class:`fsdp_rules.verdict.rule.Rule` explains each part.
 
-    ``markers`` are alternatives, each the texts that a file must have together. ``moves_together`` are ids, and so is
+    ``markers`` are alternatives, each the texts that a file must have together, and ``open_world`` those of them for
+    which a file is asked about though no model is seen to reach it. ``moves_together`` are ids, and so is
     ``shim``: the rules about what fsdp_compat does not carry either. ``what_to_test`` has the sentences by id where
     they are not the usual one.
     """
@@ -32,6 +33,7 @@ class Catalogue:
     spelled: tuple[str, ...]
     alone: tuple[str, ...]
     markers: tuple[tuple[str, ...], ...]
+    open_world: tuple[tuple[str, ...], ...]
     moves_together: tuple[str, ...]
     shim: tuple[str, ...]
     what_to_test: Mapping[str, str]
@@ -40,11 +42,11 @@ class Catalogue:
     def of(cls, rules: Iterable[Rule]) -> Catalogue:
         """What these rules say."""
         known = sorted(rules, key=lambda rule: rule.id)
-        markers = [(one,) if isinstance(one, str) else one for rule in known for one in rule.markers]
         return cls(
             spelled=tuple(dict.fromkeys(one for rule in known for one in rule.spelled)),
             alone=tuple(dict.fromkeys(one for rule in known for one in rule.alone)),
-            markers=tuple(dict.fromkeys(markers)),
+            markers=_markers(known),
+            open_world=_markers(rule for rule in known if rule.open_world),
             moves_together=tuple(rule.id for rule in known if rule.moves_together),
             shim=tuple(rule.id for rule in known if rule.shim),
             what_to_test={rule.id: rule.what_to_test for rule in known if rule.what_to_test != LOSSES},
@@ -55,6 +57,11 @@ class Catalogue:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
+def _markers(rules: Iterable[Rule]) -> tuple[tuple[str, ...], ...]:
+    found = [(one,) if isinstance(one, str) else one for rule in rules for one in rule.markers]
+    return tuple(dict.fromkeys(found))
+
+
 @cache
 def catalogue() -> Catalogue:
     """What all rules say."""
@@ -63,6 +70,7 @@ def catalogue() -> Catalogue:
         tuple(found["spelled"]),
         tuple(found["alone"]),
         tuple(tuple(together) for together in found["markers"]),
+        tuple(tuple(together) for together in found["open_world"]),
         tuple(found["moves_together"]),
         tuple(found["shim"]),
         found["what_to_test"],

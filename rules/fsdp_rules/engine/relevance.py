@@ -6,7 +6,6 @@ import re
 from functools import cache
 
 from fsdp_rules.engine.catalogue import catalogue
-from fsdp_rules.engine.prefilter import has_marker
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, canonical
 from fsdp_rules.project.project import Project
 
@@ -31,7 +30,7 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if traps and "fsdp2" in project.tree_flags and TRAP.search(text):
         return True
-    if project.words and _has_marker(text):
+    if project.words and _is_open(text):
         return True
     # A tree that wraps nothing may have functions that ask for FSDP1's class, for those who do.
     if not project.tree_flags & {"fsdp1", "gated"} and not project.askers:
@@ -42,11 +41,14 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if project.touches(path) or project.wraps_what_comes_from(path):
         return True
-    return any(f".{name}" in text for name in project.held_attributes) or _has_marker(text)
+    names = [f".{name}" for name in project.held_attributes]
+    names += [name.rpartition(".")[2] for name in project.askers]
+    return any(name in text for name in names) or _is_open(text)
 
 
-def _has_marker(text: str) -> bool:
-    return has_marker(text.encode("utf-8", "replace"))
+def _is_open(text: str) -> bool:
+    known = catalogue()
+    return any(all(word in text for word in together) for together in [*zip(known.spelled), *known.open_world])
 
 
 @cache

@@ -46,6 +46,7 @@ class LightningStrategy(Rule):
     spelled = ("DDPFullyShardedNativeStrategy",)
     what_to_test = HOSTED
     markers = (("LightningModule", "configure_model"),)
+    open_world = True
     visits = (cst.Call, cst.ClassDef)
     shim = True
     before = """

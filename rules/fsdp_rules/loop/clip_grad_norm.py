@@ -45,6 +45,7 @@ class ClipGradNorm(Rule):
     name = "clip-grad-norm"
     moves_together = True
     markers = ("clip_grad_norm_",)
+    open_world = True
     what_to_test = CLIPPING
     visits = (cst.Call, cst.Attribute)
     before = """

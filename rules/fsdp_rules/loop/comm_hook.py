@@ -37,6 +37,7 @@ class CommHook(Rule):
     id = "FSDP209"
     name = "comm-hook"
     markers = ("register_comm_hook",)
+    open_world = True
     visits = (cst.Call,)
     shim = True
     before = """

@@ -62,6 +62,7 @@ class NoSync(Rule):
     name = "no-sync"
     moves_together = True
     markers = ("no_sync",)
+    open_world = True
     what_to_test = (
         "Train with gradient accumulation over several micro-batches and compare the losses, number for number."
     )

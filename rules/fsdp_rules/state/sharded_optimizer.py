@@ -42,6 +42,7 @@ class ShardedOptimizer(Rule):
     id = "FSDP308"
     name = "sharded-optimizer"
     what_to_test = RESUME
+    spelled = ("load_sharded_optimizer_state_dict",)
     visits = (cst.Call,)
     before = """
 import torch.distributed.checkpoint as dcp

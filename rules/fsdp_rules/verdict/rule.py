@@ -40,6 +40,8 @@ class Rule:
     FSDP1's by themselves: a file that has one is read in any tree; ``alone`` are regular expressions for what the rule
     has to say about such a file, also where nothing else in the tree is FSDP1. ``markers`` are texts (a pair counts
     where both are there) for which a file is read once the tree has FSDP1, though no wrapped model is seen to reach it.
+    ``open_world``: the rule also speaks of what nothing in the tree makes, as a loop whose caller is elsewhere, so that
+    it is asked about every file with one of its markers.
 
     ``moves_together``: FSDP1's call does nothing, or fails, on FSDP2's models, and FSDP2's on FSDP1's; if one such
     call stays, all have to. ``what_to_test`` says in a sentence what shows that a change was right.
@@ -54,6 +56,7 @@ class Rule:
     spelled: ClassVar[tuple[str, ...]] = ()
     alone: ClassVar[tuple[str, ...]] = ()
     markers: ClassVar[tuple[str | tuple[str, str], ...]] = ()
+    open_world: ClassVar[bool] = False
     moves_together: ClassVar[bool] = False
     what_to_test: ClassVar[str] = LOSSES
     before: ClassVar[str] = ""
