@@ -45,7 +45,7 @@ class UnusedParameters(Rule):
     FSDP1 reduces the gradients of a unit as one tensor, so that a parameter that a step does not use gets a
     gradient of zeros, and weight decay and momentum still move it. FSDP2 leaves `None`, and where ranks use
     different parameters of one unit (experts, modalities) it adds up gradients that do not belong together. Where
-    the file shows the classes of the model and each forward uses all their parts, or the model is frozen, nothing
+    each result of the forwards of the program's classes is computed of all their parts, or the model is frozen, nothing
     is to do. A part with parameters that nothing reads, or a list of parts of which a forward takes the entry that
     it is given the key of, or a part that a random number skips, makes the output call `fsdp_compat.shard`. Anywhere
     else a step is assumed to use them all.
@@ -80,14 +80,14 @@ def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: Fi
         return Diagnosis(call, Level.INFO, message, BY_RUN, rule=UnusedParameters.id)
     can_reduce = file.settings.torch >= REDUCES_UNUSED
     is_named = bool(place_of(call, file) or called_on(call, file))
-    used = use_of(module, file)
+    is_whole = (file.path, file.span(call).line) in file.project.values.whole
     frozen = is_frozen(call, module, file)
     if can_reduce and is_named:
-        runs_all = frozen or used.is_whole
+        runs_all = frozen or is_whole
         level, message, advice = (Level.SAFE, REDUCED, "") if runs_all else (Level.REVIEW, REDUCED_IF_RUN, SKIPPED)
     elif frozen:
         level, message, advice = Level.INFO, FROZEN, ""
-    elif used.is_whole:
+    elif is_whole:
         level, message, advice = Level.INFO, USED, ""
     else:
         older = OLDER if is_named else OLDER_IN_EXPRESSION

@@ -1,4 +1,4 @@
-"""Which parts of a model a training step uses, as far as the class of the model shows it."""
+"""Which parts of a model a training step does not use, or not each time, as far as the class of the model shows it."""
 
 from __future__ import annotations
 
@@ -20,60 +20,49 @@ LISTS = frozenset({"ModuleDict", "ModuleList", "ParameterDict", "ParameterList"}
 DYNAMIC = frozenset(
     {"_modules", "children", "getattr", "modules", "named_children", "named_modules", "parameters", "vars"}
 )
-#: What gradients do not go through.
-CUT = frozenset({"detach", "detach_", "inference_mode", "no_grad", "set_grad_enabled"})
 #: Functions and methods that draw random numbers.
 DRAWS = frozenset({"bernoulli", "bernoulli_", "binomial", "rand", "randint", "random", "uniform", "uniform_"})
-BRANCHES = (cst.If, cst.IfExp, cst.Try, cst.While, cst.BooleanOperation, cst.FunctionDef, cst.Lambda, cst.Match)
 
 
 @dataclass(frozen=True)
 class Use:
-    """What the classes of a model show: ``is_whole``, each step uses all of it; ``unread``, parts that none uses.
+    """What the classes of a model show: ``unread`` are parts that no step uses.
 
     ``chosen`` are lists and dictionaries of parts of which each step uses the one that it is given the key of,
     ``skipped`` parts that a step skips where a random number says so.
     """
 
-    is_whole: bool = False
     unread: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
 
 
 def use_of(model: cst.BaseExpression, file: File) -> Use:
-    """Which of its parts a step of ``model`` uses, where the file makes it of its own classes and torch's."""
+    """Which of its parts a step of ``model`` leaves out, where the file makes it of its own classes and torch's."""
     owners: list[cst.ClassDef] = []
     made = [value for value in file.objects.origins(model) if model not in file.inside(value, cst.Name)]
-    is_whole = len(made) == 1 and _is_known(made[0], file, owners)
+    for value in made[:1] if len(made) == 1 else ():
+        _collect(value, file, owners)
     unread: list[str] = []
     chosen: list[str] = []
     skipped: list[str] = []
     for owner in owners:
         reads = _Reads(owner, file)
-        is_whole &= reads.is_plain and reads.gives_one and all(reads.always(name, value) for name, value in reads.parts)
         if reads.is_plain:
             unread += [name for name, value in reads.parts if _has_weights(value, file) and reads.never(name)]
             chosen += [name for name, value in reads.parts if _has_entries(value) and reads.by_key(name)]
             skipped += [name for name, value in reads.parts if _may_train(value, file) and reads.by_chance(name)]
-    return Use(is_whole, tuple(unread), tuple(chosen), tuple(skipped))
+    return Use(tuple(unread), tuple(chosen), tuple(skipped))
 
 
-def _is_known(value: cst.CSTNode, file: File, owners: list[cst.ClassDef]) -> bool:
-    """Whether ``value`` is made by calls of torch's and the file's classes alone, which ``owners`` collects."""
-    if isinstance(value, cst.Call) and file.resolved(value.func) == NN + "Parameter":
-        return True
-    known = True
+def _collect(value: cst.CSTNode, file: File, owners: list[cst.ClassDef]) -> None:
+    """Put the file's classes that ``value`` makes objects of, and those of their parts, into ``owners``."""
     for call in file.inside(value, cst.Call):
         owner = _class(call, file)
-        if owner is not None:
-            if owner not in owners:
-                owners.append(owner)
-                for _, made in _Reads(owner, file).parts:
-                    known &= _is_known(made, file, owners)
-        elif not (file.resolved(call.func) or "").startswith(NN) and last_name(call.func) not in ("range", "to"):
-            known = False
-    return known and isinstance(value, cst.Call)
+        if owner is not None and owner not in owners:
+            owners.append(owner)
+            for _, made in _Reads(owner, file).parts:
+                _collect(made, file, owners)
 
 
 def _class(call: cst.Call, file: File) -> cst.ClassDef | None:
@@ -118,21 +107,6 @@ class _Reads:
         self.reads = [node for node in file.nodes(cst.Attribute) if not isinstance(file.parent(node), cst.AssignTarget)]
         calls = {last_name(call.func) for call in file.inside(owner, cst.Call)}
         self.is_plain = self.forward is not None and not calls & DYNAMIC
-
-    @property
-    def gives_one(self) -> bool:
-        """Whether the forward has one result, which all that it computes is for: of several, a loss may use some."""
-        forward, file = self.forward, self.file
-        if forward is None or any(last_name(call.func) in CUT for call in file.inside(forward, cst.Call)):
-            return False
-        given = [leaf.value for leaf in file.inside(forward, cst.Return)]
-        several = (cst.Tuple, cst.List, cst.Dict, cst.DictComp, cst.ListComp)
-        if len(given) != 1 or given[0] is None or isinstance(given[0], several) or _makes_dict(given[0]):
-            return False
-        targets = [target.target for assign in file.inside(forward, cst.Assign) for target in assign.targets]
-        names = [target for target in targets if isinstance(target, cst.Name)]
-        read = {name.value for name in file.inside(forward.body, cst.Name) if name not in names}
-        return len(names) == len(targets) and all(name.value in read for name in names)
 
     def never(self, name: str) -> bool:
         """Whether nothing in the file reads ``name``, nor has it as a text."""
@@ -188,36 +162,6 @@ class _Reads:
         index = around.slice[0].slice
         return index.value.value if isinstance(index, cst.Index) and isinstance(index.value, cst.Name) else ""
 
-    def always(self, name: str, value: cst.CSTNode) -> bool:
-        """Whether each forward reads ``self.name``, and all entries of a list in turn."""
-        forward = self.forward
-        if forward is None or any(self._is_in_branch(node, forward) for node in self._leaves(forward)):
-            return False
-        is_list = isinstance(value, cst.Call) and last_name(value.func) in LISTS
-        return any(
-            forward in self.file.ancestors(node)
-            and not self._is_in_branch(node, forward)
-            and (not is_list or self._is_walked(node))
-            for node in self.reads
-            if node.attr.value == name and isinstance(node.value, cst.Name) and node.value.value == "self"
-        )
-
-    def _leaves(self, forward: cst.FunctionDef) -> Iterator[cst.CSTNode]:
-        for kind in (cst.Return, cst.Continue, cst.Break):
-            yield from self.file.inside(forward, kind)
-
-    def _is_in_branch(self, node: cst.CSTNode, forward: cst.FunctionDef) -> bool:
-        for around in self.file.ancestors(node):
-            if around is forward:
-                return False
-            if isinstance(around, BRANCHES):
-                return True
-        return True
-
-    def _is_walked(self, node: cst.CSTNode) -> bool:
-        parent = self.file.parent(node)
-        return isinstance(parent, cst.For) and not any(self.file.inside(parent.body, kind) for kind in BRANCHES)
-
 
 def _has_entries(value: cst.CSTNode) -> bool:
     return isinstance(value, cst.Call) and last_name(value.func) in LISTS
@@ -225,10 +169,6 @@ def _has_entries(value: cst.CSTNode) -> bool:
 
 def _named(target: cst.AssignTarget) -> list[cst.Name]:
     return [target.target] if isinstance(target.target, cst.Name) else []
-
-
-def _makes_dict(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.Call) and last_name(value.func) in ("dict", "tuple", "list")
 
 
 def _made(made: cst.FunctionDef, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:

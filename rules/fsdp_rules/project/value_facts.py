@@ -61,7 +61,8 @@ class ValueFacts:
     each argument may be where a model is wrapped: those of constants, FSDP1's names, :data:`NONE`
     where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
-    else reads after it. ``is_bounded``: the tree is so large that some of it was left out.
+    else reads after it. ``whole`` are those of models of which each forward uses all parameters. ``is_bounded``: the
+    tree is so large that some of it was left out.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class ValueFacts:
     raw: Mapping[str, Set[Position]] = field(default_factory=dict)
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     sharing: Set[tuple[str, int]] = frozenset()
+    whole: Set[tuple[str, int]] = frozenset()
     is_bounded: bool = False
 
     def at(self, path: str, position: Position) -> Fact:

@@ -43,6 +43,10 @@ class Attributes:
                 self._store.edge(known, to)
         return known
 
+    def names(self, owner: Obj) -> list[str]:
+        """The attributes of one object that something reads or writes."""
+        return self._named.get(owner, [])
+
     def every(self, owner: Obj, to: int) -> None:
         """``to`` is each attribute of ``owner``."""
         if owner.kind is Kind.MODULE:

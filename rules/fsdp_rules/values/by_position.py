@@ -22,6 +22,7 @@ from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.unit_methods import unit_methods
+from fsdp_rules.values.whole_models import whole_models
 
 #: The fields of a fact by what an object is.
 _FIELDS = {
@@ -127,6 +128,8 @@ def facts_of(
         wraps=machine.wraps.texts(),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         is_bounded=machine.is_bounded,
+        # The last of all, since it runs more.
+        whole=whole_models(machine),
     )
 
 

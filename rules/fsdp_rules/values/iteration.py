@@ -12,6 +12,8 @@ from fsdp_rules.values.machine import Machine
 #: How many places of rows are told apart.
 WIDTH = 3
 
+_MODULES = frozenset({Kind.INSTANCE, Kind.MODEL})
+
 
 class Iteration:
     """One method for each effect; ``to`` is the cell of what the call gives, ``key`` the place of the call."""
@@ -41,8 +43,13 @@ class Iteration:
             self._store.watch(cell, lambda one: self._iterate(one, made))
 
     def _modules(self, given: Arguments, to: int, key: Hashable) -> None:
-        self._machine.items.modules.add(self._made(key, to))
+        made = self._made(key, to)
+        self._machine.items.modules.add(made)
         self._same_elements(given, to, key)
+        elements = self._machine.items.cell(made, ANY)
+        for cell in given.positional:
+            # nn.Sequential(Block()) has a module itself where nn.ModuleList has a list of them.
+            self._store.watch(cell, lambda one: self._store.put(elements, one) if one.kind in _MODULES else None)
 
     def _module_dictionary(self, given: Arguments, to: int, key: Hashable) -> None:
         self._machine.items.modules.add(self._made(key, to))

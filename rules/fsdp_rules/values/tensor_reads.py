@@ -18,7 +18,7 @@ ASKED = frozenset(
     | {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "argmax", "argmin"}
 )
 #: Functions outside of the tree through which no gradient flows.
-_NO_GRADIENT = frozenset(
+NO_GRADIENT = frozenset(
     {"operator.Is", "operator.Compare", "operator.Not", "torch.is_tensor", "torch.zeros_like", "torch.ones_like"}
     | {"torch.empty_like", "torch.rand_like", "torch.randn_like", "torch.argmax", "builtins.len", "builtins.isinstance"}
     | {"builtins.type", "builtins.print", "builtins.bool", "builtins.hasattr", "builtins.callable"}
@@ -72,7 +72,7 @@ class TensorReads:
         return found
 
     def _has_no_gradient(self, body: Body, call: Call) -> bool:
-        return any(one.kind is Kind.EXTERN and one.data in _NO_GRADIENT for one in self.held(body, call.of))
+        return any(one.kind is Kind.EXTERN and one.data in NO_GRADIENT for one in self.held(body, call.of))
 
     def copies(self, body: Body, call: Call) -> bool:
         """Whether ``call`` gives a container with the elements of its argument."""
@@ -99,13 +99,18 @@ class TensorReads:
 
     def callees(self, body: Body, call: Call) -> set[Obj]:
         """What ``call`` runs, in a checkpoint or not."""
-        return self.held(body, call.args[0] if self._is_checkpoint(body, call) else call.of)
+        return self.held(body, self.called(body, call))
+
+    def called(self, body: Body, call: Call) -> int:
+        """The value that ``call`` runs, in a checkpoint or not."""
+        return call.args[0] if self._is_checkpoint(body, call) else call.of
 
     def runs(self, body: Body, call: Call) -> list[tuple[Body, int]]:
         """The bodies that ``call`` runs, and at which of their parameters the arguments begin."""
-        return [run for one in self.callees(body, call) for run in self._run_by(one)]
+        return [run for one in self.callees(body, call) for run in self.run_by(one)]
 
-    def _run_by(self, one: Obj) -> list[tuple[Body, int]]:
+    def run_by(self, one: Obj) -> list[tuple[Body, int]]:
+        """As :meth:`runs`, of one object."""
         if one.kind is Kind.FUNCTION:
             return [(one.data.body, 0)]
         if one.kind is Kind.BOUND and one.data[1].kind is Kind.FUNCTION:

@@ -57,6 +57,7 @@ def level(source: str, torch: tuple[int, int] = (2, 6)) -> str:
     [
         net(),
         net(more="self.scale = nn.Parameter(torch.ones(2))", step="block(x)", last="self.head(x) * self.scale"),
+        net(last="{'x': self.head(x)}"),
         HEAD + "def build():\n    return FSDP(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))\n",
         HEAD + "def build():\n    model = nn.Linear(2, 2).to('cpu')\n    model = FSDP(model)\n    return model\n",
         HEAD + "def build(model):\n    model.requires_grad_(False)\n    return FSDP(model)\n",
@@ -98,7 +99,6 @@ def test_zeros_of_a_unit_that_a_step_skips_are_an_assumption(source: str, expect
         HEAD + "def build(model):\n    model.requires_grad_(True)\n    return FSDP(model)\n",
         HEAD + "from net import Net\n\n" + BUILD,
         net(last="self.head(x), x"),
-        net(last="{'x': self.head(x)}"),
         net(last="dict(x=self.head(x))"),
         net(step="block(x.detach())"),
         net(more="self.other = nn.Linear(2, 2)", step="block(x)\n        unread = self.other(x)"),
