@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -19,7 +20,8 @@ class SeveralMeanings(Rule):
     """Name imported from FSDP1 and from elsewhere.
 
     Where the arms of an `if` import one name from torch and from another library, a use below both may be either. It is
-    listed and not rewritten. A use inside of one arm is read by the import of that arm.
+    listed, in one finding with all others in the file, and not rewritten. A use inside of one arm is read by the import
+    of that arm.
     """
 
     id = "FSDP906"
@@ -49,17 +51,35 @@ def wrap(model, old):
         """Each use below imports of different things, and FSDP1's imports among these, which are kept."""
         if type(node) is cst.ImportFrom:
             yield from _kept(node, file)
-        if type(node) is not cst.Name or len(found := file.references.meanings(node)) < 2:
             return
-        if not is_read(node, file.layout):
-            return
-        homes = " or from ".join(sorted({target.partition(".")[0] for target in found}))
-        yield Diagnosis(
-            node,
-            Level.MANUAL,
-            f"{node.value} comes from {homes} here, by what ran above",
-            "import the two under different names, then run this tool again",
-        )
+        for homes, reads in _reads(file.module, file).items():
+            if reads[0] is node:
+                yield _several(homes, reads, file)
+
+
+@once
+def _reads(module: cst.Module, file: File) -> dict[str, list[cst.Name]]:
+    """The names that may be of several packages, by those, in the order of the file."""
+    found: dict[str, list[cst.Name]] = {}
+    for node in file.nodes(cst.Name):
+        if len(targets := file.references.meanings(node)) > 1 and is_read(node, file.layout):
+            homes = " or from ".join(sorted({target.partition(".")[0] for target in targets}))
+            found.setdefault(homes, []).append(node)
+    return {homes: sorted(reads, key=lambda node: file.span(node)) for homes, reads in found.items()}
+
+
+def _several(homes: str, reads: list[cst.Name], file: File) -> Diagnosis:
+    """One finding for all ``reads``, which the same imports make: at the first, with the lines of the others."""
+    names = sorted({node.value for node in reads})
+    others = sorted({file.span(node).line for node in reads} - {file.span(reads[0]).line})
+    places = f" (line{'s' * (len(others) > 1)} {', '.join(map(str, others))} too)" if others else ""
+    return Diagnosis(
+        reads[0],
+        Level.MANUAL,
+        f"{', '.join(names)} {'come' if len(names) > 1 else 'comes'} from {homes} here, by what ran above{places}",
+        "import the two under different names, then run this tool again",
+        claims=tuple(reads[1:]),
+    )
 
 
 def _kept(node: cst.ImportFrom, file: File) -> Iterator[Diagnosis]:

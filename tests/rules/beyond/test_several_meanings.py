@@ -68,3 +68,18 @@ def test_two_modules_of_torch_say_the_same() -> None:
     source = f"def wrap(m, new):\n    if new:\n        {TORCH}\n    else:\n        {deep}\n    return FSDP(m)\n"
     assert "FSDP101" in rules(source)
     assert "FSDP906" not in rules(source)
+
+
+def test_one_cause_is_one_finding() -> None:
+    both = "FullyShardedDataParallel as FSDP, MixedPrecision"
+    source = (
+        f"import os\nif os.environ.get('OLD'):\n    from fairscale.nn import {both}\nelse:\n"
+        f"    from torch.distributed.fsdp import {both}\n\n"
+        "def wrap(m):\n    return FSDP(m, mixed_precision=MixedPrecision())\n\n"
+        "def is_wrapped(m):\n    return isinstance(m, FSDP)\n"
+    )
+    (found,) = (one for one in findings(source) if one.level.value == "manual")
+    assert (found.rule, found.line) == ("FSDP906", 8)
+    assert found.message.startswith("FSDP, MixedPrecision come from fairscale or from torch here")
+    assert found.message.endswith("(line 11 too)")
+    assert {one.rule for one in findings(source.replace("fairscale.nn", "torch.distributed.fsdp"))} >= {"FSDP101"}
