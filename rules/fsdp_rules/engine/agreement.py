@@ -14,7 +14,7 @@ from fsdp_rules.construction._plan.leaves import Leaf
 from fsdp_rules.construction._plan.member_writes import field_of
 from fsdp_rules.construction._plan.slot_uses import uses_of
 from fsdp_rules.engine.fed_wraps import is_fed, spelled
-from fsdp_rules.engine.hosting import hosting
+from fsdp_rules.engine.hosting import carrying, hosting
 from fsdp_rules.engine.kept_code import vendored
 from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.engine.rewrite import Prepared, Said, diagnosed
@@ -58,7 +58,7 @@ def agreed(
     ``files`` are the Python files that have facts, ``unread`` gives the path and the bytes of all others,
     whose uses this tool cannot see.
     """
-    project = hosting(project, files, settings_of)
+    project = carrying(hosting(project, files, settings_of), files, settings_of)
     marks = spelled(project)
     if not any(is_fed(source, project, path, marks) for path, source in project.sources.items() if path in files):
         return Agreed(project)

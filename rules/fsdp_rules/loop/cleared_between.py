@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.model.kept_clearing import kept_clearings
-from fsdp_rules.model.program_wraps import carried_in
+from fsdp_rules.model.kept_clearing import is_carried, kept_clearings
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -24,16 +23,17 @@ UNSURE = "if the strategy keeps units gathered, with use_orig_params=True: FSDP1
 class ClearedBetween(Rule):
     """zero_grad() between a forward and its backward.
 
-    With `use_orig_params=True`, and SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2, FSDP1 keeps units gathered from their forward
-    to their backward, and does not look at the gradients of the original parameters on the way. What an optimizer sets
-    to None is looked at by the root as its backward starts. A unit whose output is the output of the whole model
-    starts first, and adds the new gradient to the old one; so does a unit that has parameters of several optimizers,
-    where not all of them are cleared. FSDP2 clears all gradients wherever an optimizer does. `fsdp_compat.shard` keeps
-    what FSDP1 keeps, and is what the output calls where the same file wraps the model; code migrated with `--to shim`
-    does as FSDP1, too. Where another file wraps it, this is left to do. What is registered
-    in the model on the way is gathered under both: `model.zero_grad()`, and a loop over `model.parameters()`, clear
-    nothing, so that they are left as they are. Nothing differs under the other strategies, without
-    `use_orig_params=True`, with `set_to_none=False`, and above the forward.
+    With `use_orig_params=True`, and SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2, FSDP1 keeps units gathered from their
+    forward to their backward, and does not look at the gradients of the original parameters on the way. What an
+    optimizer sets to None is looked at by the root as its backward starts. A unit whose output is the output of the
+    whole model starts first, and adds the new gradient to the old one; so does a unit that has parameters of
+    several optimizers, where not all of them are cleared. FSDP2 clears all gradients wherever an optimizer does.
+    `fsdp_compat.shard` keeps what FSDP1 keeps, and is what the output calls where FSDP1's constructor wraps the
+    model, in this file or in another one of the tree; code migrated with `--to shim` does as FSDP1, too. Where
+    something else wraps it, this is left to do. What is registered in the model on the way is gathered under both:
+    `model.zero_grad()`, and a loop over `model.parameters()`, clear nothing, so that they are left as they are.
+    Nothing differs under the other strategies, without `use_orig_params=True`, with `set_to_none=False`, and above
+    the forward.
     """
 
     id = "FSDP238"
@@ -81,5 +81,5 @@ def train(net, batches):
         for found in kept_clearings(file.module, file):
             if not found.by_optimizer and found.kept is Certainty.YES:
                 yield Diagnosis(found.place, Level.INFO, NOTHING, ABOVE)
-            elif not carried_in(found.wraps, file):
+            elif not is_carried(found, file):
                 yield Diagnosis(found.place, Level.MANUAL, KEEPS if found.kept is Certainty.YES else UNSURE, MOVE)

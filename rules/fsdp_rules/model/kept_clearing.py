@@ -45,13 +45,25 @@ def kept_clearings(module: cst.Module, file: File) -> list[Clearing]:
 
 
 def has_kept_clearing(wrap: cst.Call, file: File) -> bool:
-    """Whether gradients of which FSDP1 keeps some are cleared in ``file``, and ``wrap`` is to carry that over."""
+    """Whether gradients of which FSDP1 keeps some are cleared in the program, and ``wrap`` is to carry that over."""
     line = file.span(wrap).line
-    return any(
+    return (file.path, line) in file.project.carried or any(
         line in {one.call.lineno for one in carried_in(found.wraps, file)}
         for found in kept_clearings(file.module, file)
-        if found.by_optimizer or found.kept is not Certainty.YES
+        if is_to_carry(found)
     )
+
+
+def is_to_carry(found: Clearing) -> bool:
+    """Whether FSDP1's constructor alone makes the models, and FSDP1 may keep what an optimizer clears there."""
+    known = bool(found.wraps) and all(one.is_constructor for one in found.wraps)
+    return known and (found.by_optimizer or found.kept is not Certainty.YES)
+
+
+def is_carried(found: Clearing, file: File) -> bool:
+    """Whether all wraps of the models at ``found`` keep what FSDP1 keeps, in ``file`` or in others."""
+    places = {(one.path, one.call.lineno) for one in found.wraps if one.path != file.path}
+    return is_to_carry(found) and places <= file.project.carried
 
 
 def kept_clearing(place: cst.CSTNode, part: cst.BaseExpression, file: File) -> Clearing | None:

@@ -57,10 +57,11 @@ class Project:
     shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a state under no
     setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what ran last where a
     function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes`` parameters of
-    functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``own`` keys of
-    arguments that go, ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too, ``released``
-    imports of FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values``
-    what expressions may be, ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the
+    functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``carried`` the
+    wraps, by file and line, that keep gradients which other files clear, ``own`` keys of arguments that go,
+    ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too, ``released`` imports of
+    FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values`` what
+    expressions may be, ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the
     flags of all programs, where ``flags`` are those of the files that are ``apart`` from none:
     :func:`~fsdp_rules.project.seen.seen_from` leaves the others out."""
 
@@ -95,6 +96,7 @@ class Project:
     takes: Mapping[Site, tuple[str, ...]] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     hosted: tuple[Hosted, ...] = ()
+    carried: frozenset[tuple[str, int]] = frozenset()
     returning: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     twins: Twins = field(default_factory=Twins)
     released: frozenset[str] = frozenset()
