@@ -55,6 +55,10 @@ class Items:
         """The cell of all elements."""
         return self.cell(owner, _ALL)
 
+    def keys(self, owner: Obj) -> list[Hashable]:
+        """The keys under which something is read or written."""
+        return self._keys.get(owner, [])
+
     def is_empty(self, owner: Obj) -> bool:
         """Whether nothing is written to ``owner`` or read of it under a key."""
         return not self._keys.get(owner)

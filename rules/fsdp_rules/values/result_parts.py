@@ -25,6 +25,7 @@ from fsdp_rules.ir.operations import (
 )
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.calling import SUPER
+from fsdp_rules.values.library import table
 from fsdp_rules.values.tensor_reads import ASKED, PUTS
 
 #: What a value is computed of: attributes of the object by their names, and parameters of the function by their places.
@@ -56,6 +57,7 @@ class Flow:
             if (to := getattr(one, "to", None)) is not None and not isinstance(one, Rebound):
                 self._made[to].append((place, one))
         self._known: dict[int, Tokens | None] = {}
+        self._sure: list[Span] = []
         self._sure = [loop for loop in body.loops if self._runs_all(loop)]
         for place, one in enumerate(body.operations):
             if isinstance(one, SetItem):
@@ -148,19 +150,31 @@ class Flow:
         return value == 0 or any(one.data == SUPER for one in called)
 
     def part(self, value: int) -> str | None:
-        """The attribute of the object that ``value`` is, or what a loop over that one gives in turn."""
+        """The attribute of the object that ``value`` is, or what a loop over that one gives in turn.
+
+        Behind a dot the entry of a dictionary of parts that the attribute is.
+        """
         if (got := self.made(value, GetAttribute)) is not None:
-            return got.name if got.of == 0 and self.body.parameters else None
+            return self._entry(got.of, got.name) if got.of else got.name if self.body.parameters else None
         element = self.made(value, Element)
         if element is not None:
             return self.part(element.of) if any(self._is_in(element, loop) for loop in self._sure) else None
         item = self.made(value, GetItem)
+        if item is not None and isinstance(name := self._constant(item.key), str):
+            return self._entry(item.of, name)
         pair = self.made(item.of, Element) if item is not None else None
         if item is None or pair is None or not any(self._is_in(pair, loop) for loop in self._sure):
             return None
         given = self._counted(pair.of)
         number = self._constant(item.key)
         return self.part(given[number]) if isinstance(number, int) and number in given else None
+
+    def _entry(self, several: int, name: str) -> str | None:
+        """The part called ``name`` of a dictionary of parts, which is what the object's attribute ``several`` is."""
+        part = self.part(several)
+        held = self._held(self.body, several) if part is not None else ()
+        is_several = any(one.kind is Kind.CONTAINER for one in held)
+        return f"{part}.{name}" if is_several and name not in table("container") else None
 
     def _counted(self, value: int) -> dict[int, int]:
         """What ``enumerate`` or ``zip`` is given, by the place in the tuples that a loop over it gives."""
@@ -180,7 +194,7 @@ class Flow:
             return False
         first = next((one for one in self.body.operations[loop.begin : loop.end] if isinstance(one, Element)), None)
         several = () if first is None else (first.of, *self._counted(first.of).values())
-        return any((got := self.made(one, GetAttribute)) is not None and got.of == 0 for one in several)
+        return any(self.part(one) is not None for one in several)
 
     def _skips(self, loop: Span) -> Iterator[int]:
         """The operations, by their places, that say what a name is behind ``loop`` where that does not run."""

@@ -19,6 +19,11 @@ from fsdp_rules.values.tensor_reads import NO_GRADIENT, TensorReads
 _MODULE = frozenset({"torch.nn.Module", "torch.nn.modules.module.Module"})
 #: Of these a step uses some parts by its data, or it is not known what they hold.
 _BY_DATA = ("torch.nn.AdaptiveLogSoftmaxWithLoss", "torch.nn.ParameterDict", "torch.nn.utils.", "torch.nn.parallel.")
+#: Those with no others than these.
+_LAYER = re.compile(r"torch\.nn\.(Linear|Conv\w*|LayerNorm|BatchNorm\w*|GroupNorm)")
+_WEIGHTS: Tokens = frozenset({"weight", "bias"})
+#: Base classes outside of the tree that are none of modules.
+_NO_MODULE = re.compile(r"(abc|builtins|collections|dataclasses|enum|pydantic|typing)\.")
 #: Those without parameters, and what is no module.
 _WEIGHTLESS = re.compile(
     r"(?!torch\.nn\.).*|torch\.nn\.(Leaky|R|[SC]?E|[GS][EiG]?)?(ReLU6?|LU)|torch\.nn\.(Hard|Log|Soft|Tanh)\w*|torch\.nn\."
@@ -137,12 +142,14 @@ class _Search:
 
     def _is_used(self, one: Obj, cls: Class) -> bool:
         family = (cls, *cls.above)
-        bases = {base for each in family for cell in each.bases for base in self._machine.store.of(cell)}
         forward = self._reads.forward_of(one)
         hidden = any(_HIDDEN & names_read(each.body) for each in family)
-        if hidden or forward is None or not all(each.kind is Kind.CLASS or each.data in _MODULE for each in bases):
+        outer = self._outer_bases(cls) - _MODULE
+        if hidden or not all(map(_LAYER.fullmatch, outer)) or (forward is None and not outer):
             return False
-        used = self.result(forward)
+        used = self.result(forward) if forward is not None else _WEIGHTS
+        if outer and not used >= _WEIGHTS:
+            return False
         owners = (one, *map(self._machine.attributes.any_of, family))
         held: dict[str, set[Obj]] = defaultdict(set)
         for owner in owners:
@@ -156,9 +163,27 @@ class _Search:
         for name, values in held.items():
             may_run = name in called or not (name in read or NO_MODEL.search(name))
             parts = [each for each in values if self._is_part(each, may_run)]
-            if parts and not (name in used and all(map(self.is_whole, parts))):
+            if not all(self._is_given(name, each, used) and self.is_whole(each) for each in parts):
                 return False
         return True
+
+    def _outer_bases(self, cls: Class) -> set[str]:
+        """The base classes that are not of the tree, "" for one that is not known."""
+        cells = [cell for each in (cls, *cls.above) for cell in each.bases]
+        bases = {base for cell in cells for base in self._machine.store.of(cell) if base.kind is not Kind.CLASS}
+        return {base.data if base.kind is Kind.EXTERN else "" for base in bases}
+
+    def _is_given(self, name: str, part: Obj, used: Tokens) -> bool:
+        """Whether the attribute ``name``, or each entry of the dictionary that it is, is among ``used``."""
+        items = self._machine.items
+        if name in used or part not in items.modules or part not in items.dictionaries:
+            return name in used
+        keys = [key for key in items.keys(part) if key != ANY or self._machine.store.of(items.cell(part, key))]
+        return bool(keys) and all(
+            f"{name}.{key}" in used
+            or any(self._is_given(f"{name}.{key}", one, used) for one in self._inside(items.cell(part, key)))
+            for key in keys
+        )
 
     def _wraps_one_of(self, one: Obj, held: Mapping[str, set[Obj]]) -> bool:
         """Whether ``one``, put into a module under a name that is not known, is what that has there, wrapped."""
@@ -181,7 +206,9 @@ class _Search:
         if one.kind is Kind.MODEL or one in self._machine.items.modules:
             return True
         if one.kind is Kind.INSTANCE:
-            return self._reads.forward_of(one) is not None
+            cls = one.data[0]
+            bases = self._outer_bases(cls) if isinstance(cls, Class) else set()
+            return self._reads.forward_of(one) is not None or not all(map(_NO_MODULE.match, bases))
         if one.kind is Kind.CONTAINER:
             return any(self._is_part(each, is_called) for each in self._machine.store.of(self._machine.items.all(one)))
         if one.kind is not Kind.OPEN:

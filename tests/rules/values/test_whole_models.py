@@ -32,6 +32,20 @@ class Left(Block):
     def forward(self, x):
         return x
 
+class Pair(nn.Sequential):
+    pass
+
+class Plain:
+    pass
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return F.linear(x, self.weight / self.weight.norm(), self.bias)
+
+class Bare(nn.Linear):
+    def forward(self, x):
+        return x @ self.weight.t()
+
 class Net(nn.Module):
     def __init__(self, config, width=4):
         super().__init__()
@@ -99,6 +113,31 @@ def test_all_parts_are_used(name: str) -> None:
     assert level(USED[name]) == "info"
 
 
+GPT = """self.transformer = nn.ModuleDict(dict(
+            wte=nn.Linear(2, width),
+            h=nn.ModuleList([Block(width) for _ in range(config.layers)]),
+            {more}
+        ))"""
+STEPS = PLAIN.replace("self.begin(x)", "self.transformer.wte(self.begin(x).mean(-1, True))").replace(
+    LOOP, LOOP + "\n        for block in self.transformer.h:\n            x = block(x)"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "body", "expected"),
+    [
+        ("", STEPS, "info"),
+        ("", STEPS.replace("transformer.wte", "transformer['wte']"), "info"),
+        ("ln=nn.LayerNorm(width)", STEPS, "review"),
+        ("ln=nn.LayerNorm(width)", STEPS.replace("self.head(x)", "self.head(self.transformer.ln(x))"), "info"),
+        ("", STEPS.replace("self.transformer.h:", "self.transformer.h[1:]:"), "review"),
+        ("", STEPS.replace("transformer.wte", "transformer[labels]"), "review"),
+    ],
+)
+def test_entries_of_a_dictionary(more: str, body: str, expected: str) -> None:
+    assert level(body, GPT.replace("{more}", more)) == expected
+
+
 LEFT_OUT = {
     "an arm": PLAIN.replace(
         "return self.head(x)", "if labels is None:\n            return x\n        return self.head(x)"
@@ -139,6 +178,10 @@ def test_a_part_may_be_left_out(name: str) -> None:
         ("self.steps = 0", "info"),
         ("self.up = nn.Sequential(nn.Sequential(self.up, nn.ReLU()), Block(width))", "info"),
         ("self.head = nn.Sequential(Left(width))", "review"),
+        ("self.head = Scaled(width, 2)", "info"),
+        ("self.head = Bare(width, 2)", "review"),
+        ("self.other = Pair(nn.Linear(2, 2))", "review"),
+        ("self.plain = Plain()", "info"),
     ],
 )
 def test_what_nothing_reads(more: str, expected: str) -> None:
