@@ -53,6 +53,11 @@ def runs_modules(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.entering, node, file)
 
 
+def is_read_again(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the call of ``node`` loads an optimizer's state that may be loaded or saved again after more steps."""
+    return _is_in(file.project.values.counted, node, file)
+
+
 def _is_in(places: Mapping[str, Set[Position]], node: cst.BaseExpression, file: File) -> bool:
     found = places.get(file.path)
     return found is not None and file.layout.has(node) and file.span(node) in found

@@ -57,7 +57,8 @@ class ValueFacts:
     of a model's parameters by a function of the tree. ``thawed`` are the wraps, by file and line, whose parameters may
     get gradients again after they were frozen; None where it may be any. ``gathering`` are the positions of what
     ``with`` statements enter that gathers full parameters in a function of the tree. ``entering`` are those of methods
-    of models that are called from outside of them and run modules in them. ``wraps`` are the texts of what
+    of models that are called from outside of them and run modules in them, ``counted`` those of loads of an optimizer's
+    state that was taken in the same run and may be read again after more steps. ``wraps`` are the texts of what
     each argument may be where a model is wrapped: those of constants, FSDP1's names, :data:`NONE`
     where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
@@ -78,6 +79,7 @@ class ValueFacts:
     writing: Mapping[str, Set[Position]] = field(default_factory=dict)
     gathering: Mapping[str, Set[Position]] = field(default_factory=dict)
     entering: Mapping[str, Set[Position]] = field(default_factory=dict)
+    counted: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     raw: Mapping[str, Set[Position]] = field(default_factory=dict)
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)

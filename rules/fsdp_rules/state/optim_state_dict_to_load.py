@@ -8,10 +8,18 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import is_read_again
+from fsdp_rules.model.wrap_given import wrap_given
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.state._governing.calls import state_call
 from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
+from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
+
+COUNTS = "FSDP1 counts on the steps in this state, which may be loaded or saved again; FSDP2's copy leaves it as it is"
+ADVICE = "keep the rewrite if the state is to stay as it was taken, and expect other losses after a second load"
 
 
 class OptimStateDictToLoad(Rule):
@@ -24,6 +32,8 @@ class OptimStateDictToLoad(Rule):
 
     With `use_orig_params=False`, its default, FSDP1 saves one `step` tensor for all parameters of a unit. FSDP2 loads
     it as it is, and each parameter would count every step of the others: the loop gives each its own copy.
+    With `use_orig_params=True` FSDP1 counts on in the state that was loaded. One that stays in memory and is loaded or
+    saved again has later steps there than it was taken with, and is `manual`; fsdp_compat does as FSDP1.
     """
 
     id = "FSDP305"
@@ -57,3 +67,9 @@ def load(model, optimizer, saved):
         """One verdict for each call."""
         if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.optim_state_dict_to_load":
             yield from verdicts(node, file)
+            given = state_call(node, file)
+            if given is None or not is_read_again(node.func, file):
+                return
+            if wrap_given(given.model, file).keeps_originals() is not Certainty.NO:
+                # The call itself is rewritten.
+                yield Diagnosis(file.function(node) or node, Level.MANUAL, COUNTS, ADVICE)

@@ -14,6 +14,7 @@ from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alternatives import Alternatives
 from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
+from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.gathering import gathering
@@ -109,9 +110,15 @@ def facts_of(
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
-    kept_in, writing, gathered_in, entering = (
+    kept_in, writing, gathered_in, entering, counted = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
-        for found in (kept_parts(machine), writing_calls(machine), gathering(machine), unit_methods(machine))
+        for found in (
+            kept_parts(machine),
+            writing_calls(machine),
+            gathering(machine),
+            unit_methods(machine),
+            counted_states(machine),
+        )
     )
     touched = _touched(machine)
     return ValueFacts(
@@ -125,6 +132,7 @@ def facts_of(
         kept=kept_in,
         gathering=gathered_in,
         entering=entering,
+        counted=counted,
         read=_read(machine, gives),
         writing=writing,
         thawed=thawed(machine),

@@ -22,7 +22,7 @@ def writing_calls(machine: Interpreter) -> dict[str, set[At]]:
     whole = {(frame.body, value) for frame, _ in calls for value in _whole(frame.body)}
     plain = [(frame, one) for frame, one in calls if whole.isdisjoint((frame.body, it) for it in (one.to, *one.args))]
     writers = {frame.body for frame, one in plain if _changes(frame, one, machine)}
-    runs = [(frame, one, set(_run(frame, one, machine))) for frame, one in calls]
+    runs = [(frame, one, set(run_by(frame, one, machine))) for frame, one in calls]
     runs = [(frame, one, bodies) for frame, one, bodies in runs if bodies]
     known = 0
     while known < len(writers):
@@ -63,7 +63,7 @@ def _is_parameter(one: Obj, machine: Interpreter, depth: int = 2) -> bool:
     return one.kind is Kind.PARAMETER and one.data != COPY
 
 
-def _run(frame: Frame, call: Call, machine: Interpreter) -> Iterator[Body]:
+def run_by(frame: Frame, call: Call, machine: Interpreter) -> Iterator[Body]:
     """The functions of the tree that ``call`` runs."""
     for callee in machine.store.of(frame.base + call.of):
         while callee.kind is Kind.BOUND:

@@ -16,6 +16,7 @@ from fsdp_compat.optimizers.groups import KEYED_BY_NUMBER, exported_groups, load
 from fsdp_compat.optimizers.held import Held, OptimInput, held_parameters
 from fsdp_compat.planning.records import record_of
 from fsdp_compat.states.agreement import check_agreement
+from fsdp_compat.states.counters import Counters
 from fsdp_compat.states.rank0 import FromFirstRank, is_first_rank, map_tensors, meshes_of
 from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
 from fsdp_compat.torch_.param_groups import managed_parameters
@@ -94,9 +95,10 @@ def optim_state_dict_to_load(
 
     The tensors in ``optim_state_dict`` are whole (on every rank), DTensors, or ShardedTensors as FSDP1's are. Values
     of the groups are matched by the names of their parameters; parameters that FSDP does not manage may be missing in
-    them, and then are so in the result. The result shares no memory with ``optim_state_dict``, has no groups if that
-    has none, and is keyed by number, or with ``is_named_optimizer`` by name. No collective for whole tensors, unless
-    ``rank0_only``: then the first rank of ``group`` sends what it has to the others, a tensor at a time.
+    them, and then are so in the result. The result shares no memory with ``optim_state_dict`` but for counters of
+    steps, where FSDP1 counts on in what it was given. It has no groups if ``optim_state_dict`` has none, and is keyed
+    by number, or with ``is_named_optimizer`` by name. No collective for whole tensors, unless ``rank0_only``: then the
+    first rank of ``group`` sends what it has to the others, a tensor at a time.
 
     Raises ValueError, naming what does not fit, for state of parameters that ``optim`` does not hold, groups made
     up differently, tensors of another shape, a state that lacks a part of a unit, or one that is empty on this rank;
@@ -123,11 +125,14 @@ def optim_state_dict_to_load(
         raise ValueError(f"optim_state_dict has state for {shortened(strangers)}, which the optimizer does not hold")
     _check_units_whole(model, held, saved)
     keys: Mapping[str, Any] = held.raw_names if is_named_optimizer else held.numbers()
+    counters = Counters(model, is_sent=rank0_only)
     # In the order of what was saved, which is the same on all ranks where one of them sends it.
     state: dict[Any, Any] = {}
     for name, values in saved.items():
         if name in params:
-            state[keys[name]] = {key: _imported(values[key], params[name], fetch, f"{key} of {name}") for key in values}
+            state[keys[name]] = {
+                key: _imported(values[key], params[name], fetch, f"{key} of {name}", counters) for key in values
+            }
         else:
             state[name] = map_tensors(values, fetch)
     # In that of the model on all ranks, as in FSDP1, for those who gather what is loaded entry by entry.
@@ -199,14 +204,16 @@ def _exported(value: Any, full: bool, offload_to_cpu: bool, keep: bool) -> Any:
     return whole.cpu() if offload_to_cpu else whole
 
 
-def _imported(value: Any, param: torch.Tensor, fetch: _Fetch, what: str) -> Any:
+def _imported(value: Any, param: torch.Tensor, fetch: _Fetch, what: str, counters: Counters) -> Any:
     if is_sharded_tensor(value):
         value = whole_of(value)
     elif not isinstance(value, torch.Tensor):
         return map_tensors(value, lambda tensor: fetch(tensor).clone())
+    elif value.dim() == 0:
+        return counters.loaded(value, fetch(value), param)
     else:
         value = fetch(value)
-    if value.dim() == 0 or value.shape != param.shape:
+    if value.shape != param.shape:
         if value.dim() > 0 and value.numel() > 1 and value.numel() == param.numel():
             raise ValueError(f"{what} has shape {tuple(value.shape)}, the parameter {tuple(param.shape)}")
         return value.clone()

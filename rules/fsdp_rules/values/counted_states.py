@@ -1,0 +1,119 @@
+"""Loads of states that were taken of an optimizer in the same run, and may be read again after more steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Set
+
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.ir.operations import At, Body, Call, SetAttribute
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Frame
+from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.library import table
+from fsdp_rules.values.parameter_writers import run_by
+
+_TAKES = frozenset({f"{FSDP}.optim_state_dict", f"{FSDP}.full_optim_state_dict"})
+_LOADS = f"{FSDP}.optim_state_dict_to_load"
+#: Optimizers that count no steps.
+_COUNTLESS = frozenset({"torch.optim.SGD"})
+
+
+def counted_states(machine: Interpreter) -> dict[str, set[At]]:
+    """By files, the places of what is called that loads such a state."""
+    calls = [(frame, one) for frame in machine.frames for one in frame.body.operations if isinstance(one, Call)]
+    names = {(frame, one.of): set(_names(frame, one, machine)) for frame, one in calls}
+    taken = {
+        state
+        for frame, one in calls
+        if not _TAKES.isdisjoint(names[frame, one.of])
+        for state in machine.store.of(frame.base + one.to)
+        if state.kind is Kind.CONTAINER
+    }
+    loads = [(frame, one) for frame, one in calls if taken and _LOADS in names[frame, one.of]]
+    if not loads:
+        return {}
+    holders = _holders(taken, machine)
+    again = {one for frame in machine.frames for one in _kept(frame, machine)} & holders.keys()
+    loading = _callers({frame.body for frame, _ in loads}, calls, machine)
+    for frame in machine.frames:
+        again |= _read_again(frame, loading, holders.keys(), names, machine)
+    states = {state for one in again for state in holders[one]}
+    made = {(frame.body.path, one.at): names[frame, one.of] for frame, one in calls}
+    found: dict[str, set[At]] = defaultdict(set)
+    for frame, one in loads:
+        given = {held for value in _given(one) for held in machine.store.of(frame.base + value)}
+        optimizers = [made.get(held.data[:2], set()) for held in given if held.kind is Kind.OPTIMIZER]
+        if given & states and not (optimizers and all(each and each <= _COUNTLESS for each in optimizers)):
+            found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+    return found
+
+
+def _names(frame: Frame, call: Call, machine: Interpreter) -> Iterator[str]:
+    for one in machine.store.of(frame.base + call.of):
+        if one.kind is Kind.EXTERN:
+            yield canonical(one.data) or one.data
+
+
+def _given(call: Call) -> tuple[int, ...]:
+    return (*call.args, *(value for _, value in call.keywords))
+
+
+def _holders(taken: set[Obj], machine: Interpreter) -> dict[Obj, set[Obj]]:
+    """The states, and the containers that have some, with those that each has."""
+    containers = {one for _, held in machine.store.filled() for one in held if one.kind is Kind.CONTAINER}
+    found = {one: {one} for one in taken}
+    known = 0
+    while known < len(found):
+        known = len(found)
+        for one in containers - found.keys():
+            inner = [found[held] for held in machine.store.of(machine.items.all(one)) if held in found]
+            if inner:
+                found[one] = set().union(*inner)
+    return found
+
+
+def _kept(frame: Frame, machine: Interpreter) -> Iterator[Obj]:
+    """What becomes an attribute of an object."""
+    for one in frame.body.operations:
+        if isinstance(one, SetAttribute):
+            yield from machine.store.of(frame.base + one.value)
+
+
+def _callers(bodies: set[Body], calls: list[tuple[Frame, Call]], machine: Interpreter) -> set[Body]:
+    """``bodies``, and those that run them."""
+    runs = [(frame.body, set(run_by(frame, one, machine))) for frame, one in calls]
+    found, known = set(bodies), 0
+    while known < len(found):
+        known = len(found)
+        found |= {body for body, called in runs if not called.isdisjoint(found)}
+    return found
+
+
+def _read_again(
+    frame: Frame,
+    loading: set[Body],
+    states: Set[Obj],
+    names: dict[tuple[Frame, int], set[str]],
+    machine: Interpreter,
+) -> set[Obj]:
+    """What ``frame`` gives to a call that loads it, and to one after that, or a round later."""
+    found: set[Obj] = set()
+    loaded: set[Obj] = set()
+    for place, one in enumerate(frame.body.operations):
+        if not isinstance(one, Call) or any(table("functions").get(name) == "nothing" for name in names[frame, one.of]):
+            continue
+        held = {each for value in _given(one) for each in machine.store.of(frame.base + value) if each in states}
+        found |= held & loaded
+        if not loading.isdisjoint(run_by(frame, one, machine)) or _LOADS in names[frame, one.of]:
+            loaded |= held
+            values = {value for value in _given(one) if held.intersection(machine.store.of(frame.base + value))}
+            if any(
+                place in loop and not values & _made_in(frame.body, loop.begin, loop.end) for loop in frame.body.loops
+            ):
+                found |= held
+    return found
+
+
+def _made_in(body: Body, begin: int, end: int) -> set[int]:
+    return {getattr(one, "to", -1) for one in body.operations[begin:end]}
