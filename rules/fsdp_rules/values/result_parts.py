@@ -44,11 +44,16 @@ class Flow:
         body: Body,
         held: Callable[[Body, int], set[Obj]],
         given: Callable[[Flow, Call], Tokens | None],
+        is_first: Callable[[Body, Call], bool],
     ) -> None:
-        """``held`` is what a value of a body may be, ``given`` what the result of a call is computed of."""
+        """``held`` is what a value of a body may be, ``given`` what the result of a call is computed of.
+
+        ``is_first``: whether the first of the results of a call alone is computed of all that the callee has.
+        """
         self.body = body
         self._held = held
         self._given = given
+        self._is_first = is_first
         self._made: dict[int, list[tuple[int, Operation]]] = defaultdict(list)
         #: What is put into each container, with the key.
         self._elements: dict[int, list[tuple[int | None, int]]] = defaultdict(list)
@@ -107,9 +112,11 @@ class Flow:
             case Element(of=of):
                 return self.of(of)
             case GetItem(of=of, key=key):
+                known = self._constant(key)
+                if (call := self.made(of, Call)) is not None and known != 0 and self._is_first(self.body, call):
+                    return NOTHING
                 if self.made(of, Display) is None:
                     return self.of(of)
-                known = self._constant(key)
                 own = [each for each in self._elements[of] if self._constant(each[0]) == known is not None]
                 return met([self.of(each) for _, each in own or self._elements[of]]) or NOTHING
             case Display(to=to):

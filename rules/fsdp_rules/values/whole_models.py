@@ -22,6 +22,7 @@ _BY_DATA = ("torch.nn.AdaptiveLogSoftmaxWithLoss", "torch.nn.ParameterDict", "to
 #: Those with no others than these.
 _LAYER = re.compile(r"torch\.nn\.(Linear|Conv\w*|LayerNorm|BatchNorm\w*|GroupNorm)")
 _WEIGHTS: Tokens = frozenset({"weight", "bias"})
+_ATTENTION = "torch.nn.MultiheadAttention"
 #: Base classes outside of the tree that are none of modules.
 _NO_MODULE = re.compile(r"(abc|builtins|collections|dataclasses|enum|pydantic|typing)\.")
 #: Those without parameters, and what is no module.
@@ -98,7 +99,7 @@ class _Search:
                 else:
                     self._makers[body.path, one.at] |= self._reads.held(body, one.of)
         self._known: dict[Obj, bool] = {}
-        self._flows = cache(lambda body: Flow(body, self._reads.held, self.given))
+        self._flows = cache(lambda body: Flow(body, self._reads.held, self.given, self.is_first))
         self._running: set[Body] = set()
 
     def entered(self) -> set[Site | None]:
@@ -241,6 +242,10 @@ class _Search:
             called = flow.of(target) if method is None else NOTHING
         ways = [self._given_by(one, flow, call, own, every, other) for one in self._reads.callees(flow.body, call)]
         return joined((met(ways or [other]), called))
+
+    def is_first(self, body: Body, call: Call) -> bool:
+        """Whether ``call`` is one of an attention, whose weights no gradient of its output layer flows to."""
+        return any(_ATTENTION in self.made_by(one) for one in self._reads.callees(body, call))
 
     def _given_by(
         self, one: Obj, flow: Flow, call: Call, own: bool, every: Tokens | None, other: Tokens | None

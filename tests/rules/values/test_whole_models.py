@@ -138,6 +138,21 @@ def test_entries_of_a_dictionary(more: str, body: str, expected: str) -> None:
     assert level(body, GPT.replace("{more}", more)) == expected
 
 
+ATTENDS = PLAIN.replace("self.head(x)", "self.head({of})")
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        ("self.attend(x, x, x)[0]", "info"),
+        ("self.attend(x, x, x, need_weights=False)[0] + x", "info"),
+        ("self.attend(x, x, x)[1] @ x", "review"),
+    ],
+)
+def test_the_weights_of_an_attention_are_no_result_of_its_output_layer(of: str, expected: str) -> None:
+    assert level(ATTENDS.format(of=of), "self.attend = nn.MultiheadAttention(width, 1)") == expected
+
+
 LEFT_OUT = {
     "an arm": PLAIN.replace(
         "return self.head(x)", "if labels is None:\n            return x\n        return self.head(x)"
