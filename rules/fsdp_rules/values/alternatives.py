@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cache
 
+from fsdp_rules.ir.operations import At
 from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.frames import Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
@@ -52,3 +54,22 @@ def _are_apart(one: Obj, other: Obj) -> bool:
         return False
     both = isinstance(one.data[0], Class) and isinstance(other.data[0], Class)
     return both and one.data[0] is not other.data[0] and one.data[1] == other.data[1]
+
+
+def held_by_place(machine: Interpreter) -> tuple[dict[str, dict[At, set[Obj]]], dict[str, set[At]]]:
+    """All that each expression may be, by files and places, of all frames that run it.
+
+    And the places where that leaves something out, which only a run with another object has there.
+    """
+    found: dict[str, dict[At, set[Obj]]] = defaultdict(lambda: defaultdict(set))
+    left_out: dict[str, set[At]] = defaultdict(set)
+    alternatives = Alternatives(machine)
+    for frame in machine.frames:
+        by_place = found[frame.body.path]
+        for at, value in frame.body.uses:
+            held = machine.store.of(frame.base + value)
+            here = [one for one in held if not alternatives.excludes(frame, one)]
+            by_place[at].update(here)
+            if len(here) < len(held):
+                left_out[frame.body.path].add(at)
+    return found, left_out

@@ -11,7 +11,7 @@ from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
-from fsdp_rules.values.alternatives import Alternatives
+from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.counted_states import counted_states
@@ -84,7 +84,7 @@ def facts_of(
     excluded: dict[str, set[Position]] = defaultdict(set)
     exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
     gives = Gives(machine)
-    values, left_out = _held(machine)
+    values, left_out = held_by_place(machine)
     for path, by_place in values.items():
         for at, held in by_place.items():
             if at in early.get(path, ()) or exclusions.all_of(path, at, held):
@@ -182,25 +182,6 @@ def _outer_name(one: Obj, machine: Interpreter) -> str:
             return ""
         one = next(iter(held))
     return one.data if one.kind is Kind.EXTERN and one.data.startswith("torch.") else ""
-
-
-def _held(machine: Interpreter) -> tuple[dict[str, dict[At, set[Obj]]], dict[str, set[At]]]:
-    """All that each expression may be, by files and places, of all frames that run it.
-
-    And the places where that leaves something out, which only a run with another object has there.
-    """
-    found: dict[str, dict[At, set[Obj]]] = defaultdict(lambda: defaultdict(set))
-    left_out: dict[str, set[At]] = defaultdict(set)
-    alternatives = Alternatives(machine)
-    for frame in machine.frames:
-        by_place = found[frame.body.path]
-        for at, value in frame.body.uses:
-            held = machine.store.of(frame.base + value)
-            here = [one for one in held if not alternatives.excludes(frame, one)]
-            by_place[at].update(here)
-            if len(here) < len(held):
-                left_out[frame.body.path].add(at)
-    return found, left_out
 
 
 def _touched(machine: Interpreter) -> frozenset[str]:
