@@ -1,4 +1,4 @@
-"""Rule for inputs that several units share."""
+"""Rule for inputs that several units share, and weights that one unit reads again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-SHARED = "a unit reads an input more than once that is read again after it, whose gradients FSDP1 adds up as they come"
-ADDED_UP = "fsdp_compat.shard adds up the gradients of inputs that units share as they come, as FSDP1 does"
+SHARED = "FSDP1 adds up the gradients of an input, or of a weight, that is read more than once in another order"
+ADDED_UP = "fsdp_compat.shard adds up the gradients of what is read more than once in FSDP1's order"
 
 
 class SharedInputs(Rule):
@@ -28,8 +28,10 @@ class SharedInputs(Rule):
 
     `fsdp_compat.shard` adds up in FSDP1's order, and no form of `fully_shard` alone does. It is written where the
     program shows such a forward: a unit of a class of the tree that reads an input more than once, which other code, or
-    the unit's next call, reads after it. Where a model is wrapped natively in a tree with the words of cross-attention,
-    whose classes may come from a library, this is reported. `fsdp-migrate verify` names it and measures
+    the unit's next call, reads after it. It is written, too, where a unit runs several times before one backward and
+    reads a weight more than once each time (`nn.GRU` on the CPU, tied weights): FSDP1 adds up each run first.
+    Where a model is wrapped natively in a tree with the words of cross-attention, whose classes may come from a
+    library, this is reported. `fsdp-migrate verify` names it and measures
     how far it carries.
     """
 

@@ -62,8 +62,8 @@ class ValueFacts:
     each argument may be where a model is wrapped: those of constants, FSDP1's names, :data:`NONE`
     where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
-    else reads after it. ``whole`` are those of models of which each forward uses all parameters. ``is_bounded``: the
-    tree is so large that some of it was left out.
+    else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
+    models of which each forward uses all parameters. ``is_bounded``: the tree is so large that some of it was left out.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)

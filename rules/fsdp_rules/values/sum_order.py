@@ -1,4 +1,4 @@
-"""Models of which a unit reads an input more than once that something else reads after it.
+"""Models of which a unit reads an input more than once that something else reads after it, or a weight in several runs.
 
 FSDP2 adds up what a unit's reads of an input give by itself, FSDP1 one by one to what later reads have given.
 """
@@ -25,6 +25,7 @@ from fsdp_rules.ir.operations import (
 from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.repeated_units import RepeatedUnits
 from fsdp_rules.values.tensor_reads import ASKED, PUTS, TensorReads, are_apart
 
 _UNKNOWN_MODULES = frozenset({Kind.METHOD, Kind.MODEL, Kind.PART})
@@ -43,7 +44,9 @@ def sharing_inputs(machine: Interpreter) -> frozenset[tuple[str, int]]:
         if model.since and (not inner or sharing & search.reached(inner)):
             found.add(model.since)
     direct = (one.since for body in sharing for one in search.called_models(body))
-    return frozenset((one.path, one.line) for one in found.union(direct) if one is not None)
+    repeated = RepeatedUnits(search.reads, search.is_unit)
+    again = {one.since for one in models if repeated.reads_twice(one)} if repeated.are_there() else set()
+    return frozenset((one.path, one.line) for one in found.union(direct, again) if one is not None)
 
 
 class _Search:
@@ -99,7 +102,7 @@ class _Search:
         )
 
     def _is_shared(self, body: Body, place: int, call: Call) -> bool:
-        if any(place in each for each in body.detached) or not any(map(self._is_unit, self.reads.callees(body, call))):
+        if any(place in each for each in body.detached) or not any(map(self.is_unit, self.reads.callees(body, call))):
             return False
         given = self.reads.given(body, call)
         times: dict[int, list[int]] = defaultdict(list)
@@ -117,7 +120,8 @@ class _Search:
             for source, each in times.items()
         )
 
-    def _is_unit(self, one: Obj) -> bool:
+    def is_unit(self, one: Obj) -> bool:
+        """Whether ``one`` is a model, or of a class that a policy may name."""
         cls = one.data[0] if one.kind is Kind.INSTANCE else None
         return one.kind is Kind.MODEL or (isinstance(cls, Class) and cls.body in self._units)
 

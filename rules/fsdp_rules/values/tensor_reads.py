@@ -128,7 +128,7 @@ class TensorReads:
         """The ``forward`` of an object of a class of the tree."""
         cls = one.data[0]
         family = (cls, *cls.above) if isinstance(cls, Class) else ()
-        methods = (body for each in family for body in self._forwards if _is_in(body, each.body))
+        methods = (body for each in family for body in self._forwards if is_in(body, each.body))
         return next(methods, None)
 
     def _times(self, body: Body, value: int) -> int:
@@ -156,7 +156,8 @@ def _names(body: Body, value: int) -> set[int]:
     return same
 
 
-def _is_in(body: Body, cls: Body) -> bool:
+def is_in(body: Body, cls: Body) -> bool:
+    """Whether ``body`` is a method of the class ``cls``, or inside of one."""
     return body.path == cls.path and cls.at.line <= body.at.line and body.at.end_line <= cls.at.end_line
 
 
