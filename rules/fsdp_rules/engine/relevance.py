@@ -41,9 +41,7 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
         return True
     if project.touches(path) or project.wraps_what_comes_from(path):
         return True
-    names = [f".{name}" for name in project.held_attributes]
-    names += [name.rpartition(".")[2] for name in project.askers]
-    return any(name in text for name in names) or _is_open(text)
+    return any(name.rpartition(".")[2] in text for name in project.askers) or _is_open(text)
 
 
 def _is_open(text: str) -> bool:

@@ -63,7 +63,7 @@ def main(net, rank):
             return
         taken = _taken_whole(node, file)
         if (taken is None and not is_raw_state(node, file)) or not (
-            _uses_wrapped(file) or any(map(canonical, file.aliases.values()))
+            file.project.touches(file.path) or any(map(canonical, file.aliases.values()))
         ):
             return
         if is_under_ddp(node, file) or _is_of_ddp(file):
@@ -93,12 +93,6 @@ def _taken_whole(call: cst.Call, file: File) -> cst.BaseExpression | None:
     values = [entry.value for entry in state.elements] if isinstance(state, cst.Dict) else []
     named = (one for one in values if isinstance(one, cst.Name | cst.Attribute))
     return next((one for one in named if is_an_optimizer(one, file)), None)
-
-
-def _uses_wrapped(file: File) -> bool:
-    """Whether some name of the file, or an attribute that it reads, may hold a wrapped model."""
-    held = file.project.held_attributes
-    return file.project.touches(file.path) or any(node.attr.value in held for node in file.nodes(cst.Attribute))
 
 
 def _is_of_ddp(file: File) -> bool:

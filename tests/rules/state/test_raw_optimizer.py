@@ -58,10 +58,11 @@ class Sharded:
     ("source", "said"),
     [
         (f"{DDP}class Plain:\n    def setup(self):\n        self.net = DDP(self.net)\n", []),
-        ("class Plain:\n    def setup(self):\n        self.net.train()\n", ["review"]),
+        ("class Plain:\n    def setup(self):\n        self.net.train()\n", []),
+        ("from sharded import Sharded\n\nclass Plain(Sharded):\n    def run(self):\n        pass\n", ["review"]),
     ],
 )
-def test_the_optimizer_of_a_file_that_has_ddp_alone(source: str, said: list[str]) -> None:
+def test_the_optimizer_of_a_file_that_no_sharded_model_reaches(source: str, said: list[str]) -> None:
     source += "    def save(self):\n        return self.net.name, self.optimizer.state_dict()\n"
     assert [one.level.value for one in findings(source, sharded=HELD) if one.rule == "FSDP311"] == said
 
