@@ -169,7 +169,7 @@ class RulesEngine:
     def values(
         self, project: Project, sources: Mapping[str, bytes], neighbours: Neighbours, indexed: Iterable[str]
     ) -> ValueFacts:
-        if "fsdp1" not in project.flags:
+        if "fsdp1" not in project.flags and not project.gives_names:
             return project.values
         from fsdp_rules.values.by_position import facts_of
 

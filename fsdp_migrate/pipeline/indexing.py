@@ -19,9 +19,6 @@ from fsdp_rules.verdict.result import Failed, Skipped
 if TYPE_CHECKING:
     from fsdp_rules.project.project import FileFacts, Project
 
-#: How many files names alone may lead to at once. Where there are more, as in a library of models that all have the
-#: same methods, only those are indexed that the values of the tree lead to.
-MOST_REACHED = 300
 _STAR = re.compile(rb"\bimport[ \t]*\*")
 #: Gives the facts of each file, in order, or why there are none.
 Indexing = Callable[[Sequence[Candidate]], "list[FileFacts | Skipped | Failed]"]
@@ -41,7 +38,6 @@ class Index:
         self._facts: list[FileFacts] = []
         self._flags: Mapping[str, frozenset[str]] = {}
         self._batchnorm: frozenset[str] = frozenset()
-        self._is_bounded = False
         self.results: dict[str, Skipped | Failed | None] = {}
         self.found: list[Source] = []
         self.candidates: dict[str, Candidate] = {}
@@ -81,29 +77,28 @@ class Index:
         telling = {"ddp_wraps", "wraps_by_name"} if has_both else {"ddp_wraps"}
         others = [path for path in sorted(texts) if flags[path] & telling]
         others += [path for path in with_options(self.candidates.values(), texts) if path not in others]
+        # A file that passes on all names of another one holds none of them in its text.
+        others += [path for path, data in texts.items() if path not in others and _STAR.search(data)]
         self._add_found(others, texts, sources)
+        # What a star import gives decides which names the output may take.
+        facts = 0
+        while facts < len(self._facts):
+            modules, facts = {one for fact in self._facts[facts:] for one in fact.starred}, len(self._facts)
+            starred = {path for one in modules for path in neighbours.of(one) if path in texts}
+            self._add_found(sorted(starred), texts, sources)
         own = [path for path, found in flags.items() if "own_batchnorm" in found]
         self._batchnorm = frozenset(neighbours.importing(own))
         if project is None or self._batchnorm or len(self._facts) > 1 or not raised <= project.flags:
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
-        asked: frozenset[object] = frozenset()
-        # A file that passes on all names of another one holds none of them in its text.
-        passing = {path for path, data in texts.items() if _STAR.search(data)}
-        while texts and (exits := project.exits - asked):
-            asked |= exits
-            reached = sorted(neighbours.reached(exits, texts) | (passing & texts.keys()))
-            if len(reached) > MOST_REACHED:
-                self._is_bounded = True
-                break
-            if self._add_found(reached, texts, sources):
-                project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
         known = {path: one.data for path, one in self.candidates.items() if not one.is_notebook}
         known.update((path, data) for path, data in texts.items() if not sources[path].is_notebook)
         values = self._engine.values(project, known, neighbours, self.candidates)
-        if self._add_found(sorted(path for path in values.touched if path in texts), texts, sources):
+        if self._add_found(sorted(path for path in values.reached if path in texts), texts, sources):
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
-        bounded = frozenset({"bounded"} if self._is_bounded or values.is_bounded else ())
-        return replace(project, values=values, flags=project.flags | bounded, tree_flags=project.tree_flags | bounded)
+        raised = frozenset({"bounded"} if values.is_bounded else ())
+        # A wrap under a name that only the values of the tree say to be FSDP1's class.
+        raised |= {"fsdp1"} if values.wraps and "gated" not in project.flags else frozenset()
+        return replace(project, values=values, flags=project.flags | raised, tree_flags=project.tree_flags | raised)
 
     def _add_found(self, paths: Sequence[str], texts: dict[str, bytes], sources: Mapping[str, Source]) -> bool:
         """Index the files at ``paths``, which are taken out of ``texts``; whether one of them has facts."""

@@ -19,22 +19,6 @@ use(model)
 HELPER = "def use(thing):\n    return thing.rank\n"
 
 
-def test_values_lead_on_where_names_lead_to_too_many_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "train.py").write_text(WRAPS)
-    (tmp_path / "helper.py").write_text(HELPER)
-    assert main(["check", "--no-cache", str(tmp_path)]) == 1
-    all_read = capsys.readouterr().out
-    monkeypatch.setattr("fsdp_migrate.pipeline.indexing.MOST_REACHED", 0)
-    assert main(["check", "--no-cache", str(tmp_path)]) == 1
-    bounded = capsys.readouterr().out
-    assert "FSDP223" not in all_read
-    assert "FSDP223" in bounded
-    assert "helper.py:2" in all_read
-    assert "helper.py:2" in bounded
-
-
 @pytest.mark.parametrize(("bound", "most"), [("modules.MOST", 10), ("interpreter.MOST_FRAMES", 2)])
 def test_the_report_says_where_values_are_followed_up_to_a_bound(
     bound: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,8 @@ from fsdp_rules.construction._plan.four_bit import keeps_fsdp1
 from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import value_of
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Role, Rule
@@ -123,7 +125,7 @@ def _kept(diagnosis: Diagnosis, file: File) -> str | None:
         return FOUR_BIT
     if kept.alone and diagnosis.edits:
         return "all wraps of this project are of a subclass of FSDP1's class, or silenced by a comment"
-    text = _first(diagnosis, kept.keeps, file)
+    text = _first(diagnosis, _keeps, file)
     if text is not None:
         return f"{text} keeps FSDP1: its wrap has a comment, an FSDP2 alternative or a subclass of FSDP's class"
     return None
@@ -131,18 +133,26 @@ def _kept(diagnosis: Diagnosis, file: File) -> str | None:
 
 def _either(diagnosis: Diagnosis, file: File) -> str | None:
     """What ``diagnosis`` is about that may be a model of either kind, None where there is nothing of it."""
-    return None if isinstance(diagnosis.node, cst.ClassDef) else _first(diagnosis, file.project.kept.is_either, file)
+    return None if isinstance(diagnosis.node, cst.ClassDef) else _first(diagnosis, _is_either, file)
 
 
-def _first(diagnosis: Diagnosis, holds: Callable[[str, str, str], bool], file: File) -> str | None:
-    """The first name that ``diagnosis`` is about of which ``holds`` is true, given its file and its scope."""
-    if file.path not in file.project.kept.models.paths:
+def _first(diagnosis: Diagnosis, holds: Callable[[cst.BaseExpression, str, File], bool], file: File) -> str | None:
+    """The first name that ``diagnosis`` is about of which ``holds`` is true."""
+    if not file.project.kept.models.held:
         return None
-    for node in _named(diagnosis.node, file):
-        text = dotted(node)
-        if text is not None and holds(file.path, file.scope(node), text):
-            return text
-    return None
+    named = ((node, dotted(node)) for node in _named(diagnosis.node, file))
+    return next((text for node, text in named if text is not None and holds(node, text, file)), None)
+
+
+def _keeps(node: cst.BaseExpression, text: str, file: File) -> bool:
+    followed = value_of(node, file).kept is not Certainty.NO
+    return followed or file.project.kept.keeps(file.path, file.scope(node), text)
+
+
+def _is_either(node: cst.BaseExpression, text: str, file: File) -> bool:
+    fact = value_of(node, file)
+    followed = Certainty.NO not in (fact.kept, fact.model)
+    return followed or file.project.kept.is_either(file.path, file.scope(node), text)
 
 
 def _named(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from fsdp_rules.project.exits import Exit, Way
 from fsdp_rules.project.exports import by_suffix
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.programs import closure
@@ -119,34 +118,3 @@ class Neighbours:
             for other in others:
                 found[other].add(path)
         return found
-
-    def reached(self, exits: Iterable[Exit], rest: Mapping[str, bytes]) -> set[str]:
-        """The files among ``rest`` (their bytes by path) that one of ``exits`` leads to."""
-        names: dict[Way, list[str]] = defaultdict(list)
-        found: set[str] = set()
-        for exit_ in exits:
-            if exit_.way is Way.IMPORTED:
-                found.update(path for path in self.of(exit_.name) if path in rest)
-            else:
-                names[exit_.way].append(exit_.name)
-        patterns = [
-            re.compile(pattern.replace(b"%s", b"|".join(sorted(_escaped(names[way])))))
-            for way, pattern in _SOUGHT.items()
-            if names[way]
-        ]
-        found.update(path for path, data in rest.items() if any(pattern.search(data) for pattern in patterns))
-        return found
-
-
-def _escaped(names: Iterable[str]) -> set[bytes]:
-    return {re.escape(name.encode()) for name in names}
-
-
-_SOUGHT = {
-    Way.DEFINED: rb"\b(?:def|class)[ \t]+(?:%s)\b",
-    Way.CALLED: rb"\b(?:%s)[ \t]*\(",
-    Way.READ: rb"(?:\.|\bgetattr\([^\"'\n]*[\"'])(?:%s)\b",
-    Way.EXTENDED: rb"\bclass[ \t]+\w+[ \t]*\([^)]*\b(?:%s)\b",
-    Way.NAMED: rb"\b(?:%s)\b",
-    Way.LOOKED_UP: rb"\b(?:getattr|vars|dir|getmembers)\([ \t]*(?:\w+\.)*(?:%s)\b|\b(?:%s)\.__dict__",
-}

@@ -158,7 +158,7 @@ def _contradicted(file: File) -> str | None:
     """Why torch's scaler does not do in this project what FSDP1's does, as far as the project says."""
     if "offload" in file.project.flags and lacks_cpu_backend(file):
         return "torch's reduces offloaded gradients, which this NCCL group cannot"
-    if "subgroup" in file.project.flags:
+    if file.project.values.has_subgroup:
         return "torch's asks the model's group alone, which may be a subgroup"
     return None
 

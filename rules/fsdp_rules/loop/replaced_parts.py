@@ -14,12 +14,12 @@ from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
 from fsdp_rules.loop._not_sharded_yet import is_in_construction
 from fsdp_rules.model.flowing import is_kept_part
 from fsdp_rules.model.given_by_call import is_made_by_table
-from fsdp_rules.model.just_made import is_followed
 from fsdp_rules.model.settings_objects import is_of_settings
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.unit_parts import unit_by_class
 from fsdp_rules.project.parts import Part
+from fsdp_rules.project.places import Place, scopes
 from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -102,7 +102,9 @@ def build(model, classes):
         elif own and new.pattern:
             yield from _named_by_text(new, place, held, condition, file)
         elif own and new.name and new.name not in OTHERS and _read_like(re.escape(new.name), file):
-            made = is_followed(file.code(new.owner), node, file) or is_made_by_table(new.owner, file)
+            names = (Place("var", file.path, one, file.code(new.owner)) for one in scopes(file.scope(node)))
+            known = (file.project.held.get(name) for name in names)
+            made = any(one and not one.by_name for one in known) or is_made_by_table(new.owner, file)
             level = Level.MANUAL if made or held is Certainty.YES else Level.REVIEW
             yield Diagnosis(place, level, f"{condition}{READ.format(name=new.name)}", BEFORE)
         elif own and _may_be_read(new, node, file):

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.expressions import brief, elements
-from fsdp_rules.file.file import File, dotted
-from fsdp_rules.file.printing import line_of
-from fsdp_rules.fsdp1.names import FSDP, expand
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import is_unseen
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import Certainty
@@ -65,10 +65,7 @@ def train(model, step, batches):
                 "registries and factories of this project may give it to almost any function: "
                 f"read those that get it. {DIFFERS}",
             )
-        unseen = file.project.unseen.get(file.path)
-        if not unseen:
-            return
-        if (file.path, file.scope(node), _name(node.func, file)) not in unseen:
+        if not is_unseen(node.func, file):
             return
         given = [one for argument in node.args for one in elements(argument.value) or [argument.value]]
         if any(sharded(one, file).certainty is not Certainty.NO for one in given):
@@ -106,13 +103,3 @@ def _is_put(node: cst.Attribute, file: File) -> bool:
         for kind in (cst.Name, cst.Attribute, cst.Call)
         for one in file.inside(assign.value, kind)
     )
-
-
-def _name(func: cst.BaseExpression, file: File) -> str:
-    """What ``func`` is called in the facts of the project: its dotted name, or its place."""
-    text = dotted(func)
-    if text is not None:
-        return expand(text, file.aliases)
-    span = file.span(func)
-    line = line_of(span.line, file)
-    return f"@{span.line}:{len(line[: span.column].encode())}"

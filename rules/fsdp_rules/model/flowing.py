@@ -58,6 +58,11 @@ def is_read_again(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.counted, node, file)
 
 
+def is_unseen(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node``, which is called with a sharded model, is a function that nothing of the tree names."""
+    return _is_in(file.project.values.unseen, node, file)
+
+
 def _is_in(places: Mapping[str, Set[Position]], node: cst.BaseExpression, file: File) -> bool:
     found = places.get(file.path)
     return found is not None and file.layout.has(node) and file.span(node) in found

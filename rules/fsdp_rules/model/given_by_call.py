@@ -8,6 +8,8 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.model.flowing import value_of
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.places import INNER
 
 #: Objects of other libraries that have methods of FSDP1's names, by what people call them.
@@ -17,6 +19,7 @@ FOREIGN = re.compile(r"accelerat|fabric|engine|strategy|trainer|optim|scaler|plu
 def is_given_by_call(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is what a function of the project gives, or an attribute of that, and may be a sharded model."""
     names: list[str] = []
+    whole = node
     while isinstance(node, cst.Attribute | cst.Subscript):
         names[:0] = [node.attr.value] if isinstance(node, cst.Attribute) else []
         node = node.value
@@ -24,6 +27,8 @@ def is_given_by_call(node: cst.BaseExpression, file: File) -> bool:
         return False
     if isinstance(node.func, cst.Attribute) and FOREIGN.search(last_name(node.func.value)):
         return False
+    if value_of(whole, file).model is not Certainty.NO:
+        return True
     attribute = ".".join(name for name in names if f".{name}" not in INNER)
     called = _called(node, file)
     if called is None:

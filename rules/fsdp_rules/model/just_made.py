@@ -9,8 +9,9 @@ import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.wrapping import assignments_of, may_wrap
-from fsdp_rules.project.places import ANY, Place, module_name, scopes
+from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Certainty
 
 #: Methods that give back the module that they are called on.
@@ -32,7 +33,7 @@ def is_just_made(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> bo
         return False
     parts = text.split(".")
     for length in range(len(parts), 1 if parts[0] in ("self", "cls") else 0, -1):
-        if length < len(parts) and is_followed(text, node, file):
+        if length < len(parts) and is_followed(node, file):
             return False
         owner = ".".join(parts[:length])
         above = [made for made in assignments_of(owner, file) if file.scope(made) == file.scope(node)]
@@ -83,50 +84,34 @@ def _of_arms(choice: cst.If, made: set[cst.Assign], file: File) -> list[cst.Assi
     return found
 
 
-def is_followed(text: str, node: cst.CSTNode, file: File) -> bool:
-    """Whether a wrapped model is followed to what is called ``text`` at ``node``, and not just to such an attribute."""
-    owner, _, name = text.rpartition(".")
-    names = [text, *([f"{owner}.{ANY}"] if owner and name not in file.project.owners.attributes else [])]
-    around = scopes(file.scope(node))
-    found = (file.project.held.get(Place("var", file.path, scope, one)) for scope in around for one in names)
-    return any(held is not None and not held.by_name for held in found)
+def is_followed(node: cst.BaseExpression, file: File) -> bool:
+    """Whether a wrapped model is followed to ``node``."""
+    return value_of(node, file).model is not Certainty.NO
 
 
 def makes_plain(value: cst.BaseExpression, file: File) -> bool:
     """Whether ``value`` is a call that makes a new object, which is not wrapped."""
     while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
         value = value.func.value
-    if not isinstance(value, cst.Call) or may_wrap(value, file):
+    if not isinstance(value, cst.Call) or may_wrap(value, file) or is_followed(value, file):
         return False
     called = value.func.func if isinstance(value.func, cst.Call) else value.func
     name = dotted(called)
-    if name is None or _gives_wrapped(name, value, file):
+    if name is None or _may_give_wrapped(name, file):
         return False
-    parts = (dotted(part) for kind in (cst.Name, cst.Attribute) for part in file.inside(value, kind))
-    scope, holds = file.scope(value), file.project.holds
-    return all(part is None or part == name or holds(file.path, scope, part) is Certainty.NO for part in parts)
+    parts = (part for kind in (cst.Name, cst.Attribute) for part in file.inside(value, kind))
+    return not any(dotted(part) != name and is_followed(part, file) for part in parts)
 
 
-def _gives_wrapped(name: str, call: cst.Call, file: File) -> bool:
-    """Whether ``call``, of the function ``name``, may give a wrapped model: also where nobody knows what it runs."""
+def _may_give_wrapped(name: str, file: File) -> bool:
+    """Whether a call of the function ``name`` may give a wrapped model since nobody knows what it runs."""
     head, _, rest = name.partition(".")
     last = (rest or file.aliases.get(head, head)).rpartition(".")[2]
-    if file.project.may_return_wrapped(file.path, last) or (
-        isinstance(call.func, cst.Call) and last in _makers(file.module, file)
-    ):
-        return True
     if {last, file.aliases.get(head, head).rpartition(".")[2]} & _defined(file.module, file):
         return False
     # What a table or an object of the project gives may be anything.
     home = file.aliases.get(head, "").rpartition(".")[0].rpartition(".")[2]
     return head not in file.aliases or home in _modules(file.module, file) or MAY_WRAP.search(name) is not None
-
-
-@once
-def _makers(module: cst.Module, file: File) -> frozenset[str]:
-    """The names of the functions that have one inside which returns a wrapped model."""
-    returns = (place.scope for place in file.project.held if place.kind == "ret")
-    return frozenset(name for scope in returns for name in scope.split(".")[:-1])
 
 
 @once

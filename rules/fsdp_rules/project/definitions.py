@@ -101,13 +101,3 @@ def _settings(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "enter_context":
         return node.args
     return []
-
-
-def given_by_name(call: ast.Call, callee: str | None) -> tuple[ast.expr, ast.expr, ast.expr] | None:
-    """The object, the name and the value of a call that gives an object an attribute."""
-    given = [*call.args, *(one.value for one in call.keywords)]
-    if callee in ("setattr", "object.__setattr__") and len(given) == 3:
-        return given[0], given[1], given[2]
-    if isinstance(call.func, ast.Attribute) and call.func.attr in _NAMING and len(given) == 2:
-        return call.func.value, given[0], given[1]
-    return None

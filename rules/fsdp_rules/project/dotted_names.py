@@ -47,9 +47,3 @@ def nearest(path: str, full: str, found: list[Found]) -> list[Found]:
         starts[file.path, qualified] = len(parts) if parts == folder[: len(parts)] else -1
     best = max(starts.values())
     return [(file, qualified) for file, qualified in found if starts[file.path, qualified] == best]
-
-
-def starting(file: FileFacts, owner: str, prefix: str) -> list[Found]:
-    """The functions directly in ``owner`` (a class and a dot; "" is the module) whose names start with ``prefix``."""
-    start = f"{owner}{prefix}"
-    return [(file, one) for one in file.functions if one.startswith(start) and "." not in one[len(owner) :]]

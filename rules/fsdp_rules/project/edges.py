@@ -6,11 +6,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 
 from fsdp_rules.fsdp1.names import expand
-from fsdp_rules.project.any_names import given_any_name
-from fsdp_rules.project.dotted_names import Found
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.handed_back import HandedBack
 from fsdp_rules.project.places import SEED, Flow, Place, Sure, field_of, joint, scopes
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.texts import NO_MODEL
@@ -23,23 +20,17 @@ Owner = tuple[str, str]
 Inner = dict[tuple[str, str], list[tuple[str, str]]]
 #: Where comes from what no file of the tree gives.
 _UNKNOWN = Place("unknown")
-#: What is called somewhere: the file, the scope, and the name, as in the places of its arguments.
-Call = tuple[str, str, str]
 
 
-def joined(files: list[FileFacts], functions: Functions, programs: Programs) -> Edges:
+def joined(files: list[FileFacts], functions: Functions) -> Edges:
     """The flows of all files, from source to targets, with each call joined to the functions that it may mean."""
     edges: Edges = defaultdict(list)
-    handed = HandedBack(files)
     returned = (flow.target for file in files for flow in file.flows if flow.target.kind == "ret")
     tuples = {(place.path, place.scope) for place in returned if place.part}
     for file in files:
         for flow in file.flows:
-            if flow.target.kind == "arg" and flow.target.part == "**" and flow.source.kind == "var":
-                for source, target in _by_keyword(flow, functions):
-                    edges[source].append((target, False))
             reached = targets_of(flow, functions)
-            sources = [*_sources(flow, functions, handed, tuples)]
+            sources = [*_sources(flow, functions, tuples)]
             for source, sure in sources:
                 edges[source] += reached if sure else [(target, joint(sure, given)) for target, given in reached]
             if not sources and flow.target.kind == "var":
@@ -49,8 +40,6 @@ def joined(files: list[FileFacts], functions: Functions, programs: Programs) -> 
     for place in {place for found in edges.values() for place, _ in found if place.kind == "attr" and place.path}:
         edges[place].append((place._replace(path=""), True))
     _imported_values(files, functions, edges)
-    _inherited(functions, edges)
-    given_any_name(files, functions, edges, programs)
     return edges
 
 
@@ -101,30 +90,7 @@ def reading(place: Place, inner: Inner) -> Iterator[str]:
             yield scope
 
 
-def waiting_calls(files: list[FileFacts], functions: Functions) -> dict[Call, list[Flow]]:
-    """The flows from and to calls that no dotted path says the function of, by what is called."""
-    found: dict[Call, list[Flow]] = defaultdict(list)
-    for file in files:
-        for flow in file.flows:
-            for place, kind in ((flow.source, "call"), (flow.target, "arg")):
-                if place.kind == kind and not functions.exact(place):
-                    found[called(place)].append(flow)
-    return found
-
-
-def called(place: Place) -> Call:
-    """What the call is known by that ``place`` belongs to."""
-    return place.path, place.scope, place.name
-
-
-def _by_keyword(flow: Flow, functions: Functions) -> Iterator[tuple[Place, Place]]:
-    """What a call is given by ``**kwargs``, key by key."""
-    for file, qualified, _ in functions.of(flow.target):
-        for name in file.functions[qualified]:
-            yield flow.source._replace(kind="item", part=name), Place("param", file.path, qualified, name)
-
-
-def _sources(flow: Flow, functions: Functions, handed: HandedBack, tuples: set[Owner]) -> Iterator[tuple[Place, Sure]]:
+def _sources(flow: Flow, functions: Functions, tuples: set[Owner]) -> Iterator[tuple[Place, Sure]]:
     source = flow.source
     if source.kind == "call":
         if not source.part and functions.wraps(source):
@@ -137,10 +103,8 @@ def _sources(flow: Flow, functions: Functions, handed: HandedBack, tuples: set[O
             if source.part and (file.path, qualified) not in tuples and not NO_MODEL.search(flow.target.name):
                 # A list that is unpacked: which of its elements goes to which name is not known.
                 results.append((result._replace(part=""), joint(flow.sure, False)))
-            for one, known in results:
-                own = handed.arguments(source, file, one)
-                for place, sure in ((one, True),) if own is None else own:
-                    yield place, joint(joint(guess, sure), known)
+            for place, known in results:
+                yield place, joint(guess, known)
     elif source.kind.startswith("call."):
         field = source.kind.partition(".")[2]
         made = source._replace(kind="call")
@@ -158,9 +122,6 @@ def _sources(flow: Flow, functions: Functions, handed: HandedBack, tuples: set[O
 
 def targets_of(flow: Flow, functions: Functions) -> list[tuple[Place, Sure]]:
     """Where ``flow`` leads, parameters included, each with how sure that is."""
-    if flow.target.kind == "put":
-        module, _, name = functions.exports.resolve(flow.target.name).rpartition(".")
-        return [(Place("var", path, "", name), False) for path in functions.paths(module)]
     kind, _, field = flow.target.kind.partition(".")
     if kind != "arg":
         return [(flow.target, flow.sure)]
@@ -194,53 +155,3 @@ def _imported_values(files: list[FileFacts], functions: Functions, edges: Edges)
         for module in exports.starred(file.module):
             for name in sorted(bound[paths[module]] & file.reads):
                 edges[Place("var", paths[module], "", name)].append((Place("var", file.path, "", name), True))
-
-
-def _inherited(functions: Functions, edges: Edges) -> None:
-    """Let what one class gives to its objects reach what their other classes read of them: bases, and those below."""
-    bound: dict[Owner, set[str]] = defaultdict(set)
-    for place in [one for given in edges.values() for one, _ in given]:
-        if _is_own(place):
-            bound[place.path, place.scope].add(_attribute(place))
-    read: dict[Owner, list[Flow]] = defaultdict(list)
-    for file in functions.files.values():
-        for flow in file.flows:
-            if _is_own(flow.source):
-                read[file.path, flow.source.scope].append(flow)
-    reached: dict[tuple[Place, Place], bool] = {}
-    for file in functions.files.values():
-        for qualified in file.classes:
-            own, family = (file.path, qualified), functions.bases([(file, qualified)])
-            others = [(base.path, one) for base, one in family if bound.get((base.path, one))]
-            for taken in [(base.path, one) for base, one in family] if others else ():
-                for source, flow in ((one, flow) for one in others if one != taken for flow in read.get(taken, ())):
-                    if _attribute(flow.source) not in bound[source]:
-                        continue
-                    given = flow.source._replace(path=source[0], scope=source[1])
-                    if taken == own:
-                        if _attribute(flow.source) not in bound[own]:
-                            reached[given, flow.source] = True
-                    elif _runs(family, taken, flow.target.scope, functions):
-                        # Which class an object is of that runs a method of one of its bases is not known.
-                        for target, _ in targets_of(flow, functions):
-                            reached.setdefault((given, target), False)
-    for (given, target), is_sure in sorted(reached.items()):
-        edges[given].append((target, is_sure))
-
-
-def _is_own(place: Place) -> bool:
-    return place.kind == "var" and place.name.startswith("self.")
-
-
-def _attribute(place: Place) -> str:
-    """``self.x``, of an attribute or an attribute of one."""
-    return ".".join(place.name.split(".")[:2])
-
-
-def _runs(family: list[Found], owner: Owner, scope: str, functions: Functions) -> bool:
-    """Whether an object of the first class in ``family`` runs the method of ``owner`` that ``scope`` is in."""
-    if not scope.startswith(f"{owner[1]}."):
-        return False
-    name = scope[len(owner[1]) + 1 :].partition(".")[0]
-    runs = [(file.path, one) for file, one in functions.method(family[0], name)]
-    return (owner[0], f"{owner[1]}.{name}") in runs or any(name in file.supers.get(one, ()) for file, one in family)

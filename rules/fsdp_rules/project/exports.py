@@ -72,14 +72,6 @@ class Exports:
             pending += new
         return frozenset(found)
 
-    def is_outside(self, dotted: str) -> bool:
-        """Whether no module of the tree is named by ``dotted`` or by what it starts with."""
-        while dotted:
-            if dotted in self.modules:
-                return False
-            dotted = dotted.rpartition(".")[0]
-        return True
-
     def starred(self, module: str) -> Iterator[str]:
         """Every module whose names ``module`` has by a star import, through others too."""
         seen: set[str] = set()

@@ -19,7 +19,6 @@ from fsdp_rules.project.places import Flow, module_name
 from fsdp_rules.project.public_names import Public, public
 from fsdp_rules.project.rank_texts import given_rank
 from fsdp_rules.project.steps import Steps, steps_in
-from fsdp_rules.project.subgroups import MAKES, subgroup_values
 from fsdp_rules.project.taking import takes_state
 from fsdp_rules.project.twins import CHOOSES
 from fsdp_rules.project.walking import walk
@@ -45,8 +44,6 @@ class FileFacts:
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: The methods of its bases that each class calls, through ``super()`` or by their class, by its qualified name.
     supers: dict[str, frozenset[str]] = field(default_factory=dict)
-    #: The name of the rest of the keywords of each function that takes one, by the function's qualified name.
-    keywords: dict[str, str] = field(default_factory=dict)
     #: The parameters of each function that are texts, numbers or paths, by the function's qualified name.
     plain: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The names that the module itself assigns.
@@ -142,7 +139,7 @@ def _index(
     wraps = Wraps(tree, aliases)
     kept = kept_wraps(tree, data.decode("utf-8", "replace")) if b"ignor" in data.lower() else frozenset()
     indexer = Indexer(path, aliases, wraps, gated, kept)
-    indexer.run(tree, subgroup_values(tree) if MAKES.search(data) else frozenset())
+    indexer.run(tree)
     nodes = [*walk(tree)]
     return FileFacts(
         path=path,
@@ -156,7 +153,6 @@ def _index(
         reads=reads(tree) if aliases.starred else frozenset(),
         classes=indexer.classes,
         supers=indexer.supers,
-        keywords=indexer.keywords,
         plain=indexer.plain,
         assigned=frozenset(name for scope, name in indexer.assigned if not scope),
         attributes=frozenset(

@@ -8,14 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fsdp_rules.project.edges import Edges, Graph, reading
-from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.places import Place, Sure, field_of
-
-#: How many objects, one in another or one behind another, a model is followed through.
-OBJECTS = 2
-
 
 #: How many places a value is followed to. Projects that are followed whole have some thousands; where registries make
 #: classes of whatever they are given, everything reaches everything, and no answer says anything.
@@ -34,20 +28,19 @@ class Held(NamedTuple):
     """That a place may hold a wrapped model: how sure that is, and the wrap (a ``seed``) that it comes from.
 
     ``by_name``: nothing but the name of an attribute, of some object, led here. Such a guess is not built on: of it
-    only what is sure follows. ``objects``: as an attribute of how many objects, of classes of the tree, it came.
+    only what is sure follows.
     ``by_method``: a call of an unknown object led here, by the name of its method.
     """
 
     certainty: Certainty
     origin: Place
     by_name: bool = False
-    objects: int = 0
     by_method: bool = False
 
     @property
-    def order(self) -> tuple[int, bool, int, bool]:
+    def order(self) -> tuple[int, bool, bool]:
         """The better reason first."""
-        return -self.certainty, self.by_name, self.objects, self.by_method
+        return -self.certainty, self.by_name, self.by_method
 
 
 def seeds(edges: Edges, kind: str, keeps: Callable[[Place], bool] = lambda place: False) -> dict[Place, Held]:
@@ -59,10 +52,10 @@ def seeds(edges: Edges, kind: str, keeps: Callable[[Place], bool] = lambda place
     return {place: Held(Certainty.YES, place) for place, own in kinds if own == kind}
 
 
-def spread(graph: Graph, instances: Instances, start: Mapping[Place, Held]) -> dict[Place, Held]:
+def spread(graph: Graph, start: Mapping[Place, Held]) -> dict[Place, Held]:
     """Follow what is held at ``start`` along the edges of ``graph``, what is surest first, until nothing changes.
 
-    What an object of a class of the tree has is followed to its ``instances``. Ends at :data:`PLACES` places.
+    Ends at :data:`PLACES` places.
     """
     if not start:
         return {}
@@ -72,10 +65,10 @@ def spread(graph: Graph, instances: Instances, start: Mapping[Place, Held]) -> d
     heapq.heapify(queue)
     while queue and len(held) < PLACES:
         _, steps, place, found = heapq.heappop(queue)
-        if place.kind == "shift" or place in held:
+        if place in held:
             continue
         held[place] = found
-        for target, given in _next(place, found, graph, instances):
+        for target, given in _next(place, found, graph):
             if target not in held:
                 heapq.heappush(queue, (given.order, steps + 1, target, given))
     return held
@@ -91,26 +84,17 @@ def trusted(held: dict[Place, Held]) -> dict[Place, Held]:
     return {place: found for place, found in held.items() if found.certainty is Certainty.YES} if is_cut(held) else held
 
 
-def _next(place: Place, found: Held, graph: Graph, instances: Instances) -> Iterator[tuple[Place, Held]]:
+def _next(place: Place, found: Held, graph: Graph) -> Iterator[tuple[Place, Held]]:
     """Where ``found`` is one step on from ``place``, and how sure it is there."""
     maybe = found._replace(certainty=min(found.certainty, Certainty.MAYBE))
     if place.kind == "attr":
         yield from _read(place, found, graph)
         return
     for target, sure in graph.edges.get(place, ()):
-        if sure or not (found.by_name or (found.objects and sure is None)):
+        if sure or not found.by_name:
             yield target, found if sure else maybe._replace(by_method=found.by_method or sure is None)
     for target, sure in _of_field(place, graph.edges):
-        # Objects are too many to be followed to whatever has a method of some name.
-        if sure is not None or not found.objects:
-            yield target, found if sure else maybe._replace(by_method=found.by_method or sure is None)
-    # Which of a class's objects has the model is not known.
-    if not found.by_name and found.objects < min(place.name.count("."), OBJECTS):
-        given = maybe._replace(objects=found.objects + 1)
-        yield from ((target, given) for target in instances.fields(place))
-    if not found.by_name and found.objects < OBJECTS:
-        given = maybe._replace(objects=found.objects + 1)
-        yield from ((target, given) for target in instances.containers(place))
+        yield target, found if sure else maybe._replace(by_method=found.by_method or sure is None)
     if place.kind == "var" and not found.by_name:
         yield from ((place._replace(scope=scope), maybe) for scope in reading(place, graph.inner))
 
@@ -154,12 +138,6 @@ def wrapped_later(graph: Graph, functions: Functions) -> frozenset[Place]:
     """The places whose value reaches the model of an ``FSDP(...)`` call, whole or in part."""
     start = [place for place in graph.back if place.part in ("0", "module")]
     return _sources(graph, (place for place in sorted(start) if place.kind == "arg" and functions.wraps(place)))
-
-
-def given_groups(files: Iterable[FileFacts], graph: Graph, functions: Functions) -> frozenset[Place]:
-    """The places whose value reaches the process group of an ``FSDP(...)`` call."""
-    given = (flow.target for file in files for flow in file.flows if flow.target.part in ("process_group", "1"))
-    return _sources(graph, (place for place in given if place.kind == "arg" and functions.wraps(place)))
 
 
 def _sources(graph: Graph, targets: Iterable[Place]) -> frozenset[Place]:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
-from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest, starting
+from fsdp_rules.project.dotted_names import Found, end_of, is_at, named, nearest
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.places import Place, Sure, module_name, scopes
-from fsdp_rules.project.texts import NO_MODEL, SOME
+from fsdp_rules.project.texts import NO_MODEL
 
 #: How many methods of one name a call may mean by that name alone: where more have it, the name says nothing.
 METHODS = 100
@@ -100,10 +100,6 @@ class Functions:
             self._guessed[name, place.part] = _parameters(found, place.part)
         return self._guessed[name, place.part]
 
-    def is_exact(self, place: Place) -> bool:
-        """Whether the function that the call at ``place`` runs is known by its dotted path."""
-        return bool(self.exact(place))
-
     def exact(self, place: Place) -> list[Found]:
         """The functions, more than one where several files are meant alike, with the dotted name of ``place``."""
         # A dotted name means the same in every function of a file, but for the object itself.
@@ -112,10 +108,6 @@ class Functions:
         if key not in self._known:
             self._known[key] = self._exact(*key)
         return self._known[key]
-
-    def has_name(self, name: str) -> bool:
-        """Whether a function or class of the tree is called ``name``."""
-        return name in self._by_name or name in self._classes
 
     def anywhere(self, name: str) -> list[Found]:
         """The functions and classes that some module has under the ``name``."""
@@ -127,23 +119,6 @@ class Functions:
     def paths(self, module: str) -> list[str]:
         """The files of the module that an import path may mean."""
         return [self._by_module[one].path for one in self.exports.modules.get(module, ())]
-
-    def members(self, place: Place) -> list[Found]:
-        """The functions that the module or object ``name`` has, whose names start with ``part``."""
-        file = self.files[place.path]
-        if place.name == "globals()":
-            return starting(file, "", place.part)
-        if place.name in ("self", "cls"):
-            owner = next((one for one in scopes(place.scope) if one in file.classes), "")
-            return starting(file, f"{owner}.", place.part) if owner else []
-        full = self.exports.resolve(expand(place.name, file.aliases)) if place.name else ""
-        found: list[Found] = []
-        for module in self.exports.modules.get(full, ()) if full else ():
-            found += starting(self._by_module[module], "", place.part)
-            for name in self.exports.names[module]:
-                if name.startswith(place.part):
-                    found += self._at(place.path, self.exports.resolve(f"{module}.{name}"))
-        return found
 
     def method(self, owner: Found, name: str) -> list[Found]:
         """The method ``name`` of the class ``owner``, its own or that of the nearest base."""
@@ -164,9 +139,7 @@ class Functions:
         head, _, name = place.name.rpartition(".")
         if head.endswith("import_module"):
             return [(file, qualified, False) for file, qualified in self.anywhere(name)]
-        maker, some, _ = place.name.rpartition(SOME)
-        is_outside = self.is_imported(place) and (not some or self.exports.is_outside(maker.removesuffix("()")))
-        if not head or is_outside:
+        if not head or self.is_imported(place):
             return []
         if name not in self._guesses:
             methods = [entry for entry in self._by_name.get(name, ()) if "." in entry[1]]
@@ -289,10 +262,7 @@ def parameters_of(file: FileFacts, qualified: str, part: str, bound: int = 0) ->
         found = (part,) if part == "**" else ("*", *(name for name in names if NO_MODEL.search(name) is None))
     else:
         found = (part,) if part in names else ("**",)
-    places = [Place("param", file.path, qualified, name) for name in found]
-    if found == ("**",) and part != "**" and qualified in file.keywords:
-        places.append(Place("item", file.path, qualified, file.keywords[qualified], part))
-    return places
+    return [Place("param", file.path, qualified, name) for name in found]
 
 
 def _results(found: list[tuple[FileFacts, str, Sure]], part: str) -> list[tuple[Place, Sure]]:

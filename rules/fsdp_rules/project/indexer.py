@@ -8,31 +8,27 @@ from collections.abc import Iterable, Mapping, Set
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.askers import asks_for_fsdp1
-from fsdp_rules.project.call_arguments import Calls
 from fsdp_rules.project.definitions import (
     base_calls,
     fields,
-    given_by_name,
     is_property,
-    is_super,
     is_tuple,
     makes_switch,
     named_fields,
     switches,
 )
-from fsdp_rules.project.places import ANY, Place, any_name
+from fsdp_rules.project.places import Place
 from fsdp_rules.project.plain_parameters import plain_parameters
-from fsdp_rules.project.texts import NO_MODEL, OTHER_WRAPPERS, lambda_name
+from fsdp_rules.project.texts import NO_MODEL, OTHER_WRAPPERS
+from fsdp_rules.project.values import Values
 from fsdp_rules.project.walking import children, walk
 from fsdp_rules.project.wraps import Wraps
 
 #: Methods that put what they are given into what they are called on.
-PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update"})
-#: Calls whose keywords become attributes of what they give.
-NAMESPACES = frozenset({"Namespace", "SimpleNamespace", "_replace", "evolve", "replace"})
+PUTTING = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "setdefault"})
 
 
-class Indexer(Calls):
+class Indexer(Values):
     """Collects what :class:`fsdp_rules.project.facts.FileFacts` holds about one file."""
 
     def __init__(
@@ -40,8 +36,6 @@ class Indexer(Calls):
     ) -> None:
         super().__init__(path, aliases, wraps, gated, kept)
         self.functions: dict[str, tuple[str, ...]] = {}
-        #: The name of the rest of the keywords of each function that takes one.
-        self.keywords: dict[str, str] = {}
         #: The parameters of each function that are no objects.
         self.plain: dict[str, frozenset[str]] = {}
         #: The last names of the bases of each class, and the methods of them that it calls.
@@ -54,11 +48,9 @@ class Indexer(Calls):
         #: The functions that ask for FSDP1's class, and whether for it alone.
         self.askers: dict[str, bool] = {}
 
-    def run(self, tree: ast.Module, subgroups: frozenset[tuple[int, int]]) -> None:
-        """Index the whole file; ``subgroups`` are the places of the process groups that are not of all ranks."""
-        self.subgroups = subgroups
+    def run(self, tree: ast.Module) -> None:
+        """Index the whole file."""
         self._body(tree.body, "")
-        self.flows = [self.settled(flow) for flow in self.flows]
 
     def _body(self, body: Iterable[ast.stmt], scope: str) -> None:
         for statement in body:
@@ -82,7 +74,7 @@ class Indexer(Calls):
             case ast.Return(value=ast.expr() as value):
                 self._return(value, scope)
             case ast.For() | ast.AsyncFor():
-                self._looped(node.target, node.iter, scope)
+                self._assign(node.target, node.iter, scope, sure=False)
             case ast.Global() | ast.Nonlocal():
                 outer = "" if isinstance(node, ast.Global) else scope.rpartition(".")[0]
                 for name in node.names:
@@ -121,21 +113,19 @@ class Indexer(Calls):
             self.flow(Place("param", self.path, inner, "*"), self.var(inner, arguments.vararg.arg), False)
         if arguments.kwarg is not None:
             self.flow(Place("param", self.path, inner, "**"), self.var(inner, arguments.kwarg.arg), False)
-            self.keywords[inner] = arguments.kwarg.arg
         if is_property(node) and scope in self.wraps.classes:
             self.flow(Place("ret", self.path, inner), Place("var", self.path, scope, f"self.{node.name}"))
             self.flow(Place("ret", self.path, inner), Place("attr", self.path, name=node.name))
-        self._decorators(node, inner, scope)
+        self._decorators(node, scope)
         self._body(node.body, inner)
 
     def _asker(self, inner: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         if (alone := asks_for_fsdp1(node, self.aliases)) is not None:
             self.askers[inner] = alone
 
-    def _decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inner: str, scope: str) -> None:
+    def _decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: str) -> None:
         for decorator in node.decorator_list:
             self._expression(decorator, scope)
-            self.decorated(decorator, inner, scope)
 
     def _class(self, node: ast.ClassDef, scope: str) -> None:
         inner = f"{scope}.{node.name}" if scope else node.name
@@ -146,7 +136,7 @@ class Indexer(Calls):
             if self.aliases.known(base) == FSDP:
                 self.found(base)
                 self.wrappers.add(inner)
-        self._decorators(node, inner, scope)
+        self._decorators(node, scope)
         if names := fields(node):
             self._fields(inner, names, is_tuple(node))
         self._body(node.body, inner)
@@ -176,17 +166,6 @@ class Indexer(Calls):
         else:
             self.value(value, Place("ret", self.path, scope), scope, sure)
 
-    def _looped(self, target: ast.expr, each: ast.expr, scope: str) -> None:
-        """What a loop over ``each`` gives to its ``target``: of pairs that a call gives one may be a model."""
-        self._assign(target, each, scope, sure=False)
-        called = self.aliases.dotted(each.func) if isinstance(each, ast.Call) else None
-        if called is None or not isinstance(target, ast.Tuple | ast.List) or not isinstance(each, ast.Call):
-            return
-        for callee in self.callees(called, each.func, scope):
-            for element in (one for one in target.elts[1:] if not _names_another(one)):
-                for place in self.targets(_last(element), scope):
-                    self.flow(Place("call", self.path, scope, callee), place, False)
-
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, sure: bool = True) -> None:
         if isinstance(target, ast.Name):
             named, asked = f"{scope}.{target.id}" if scope else target.id, text_of(value)
@@ -209,7 +188,8 @@ class Indexer(Calls):
                     for place in self.targets(_last(element), scope):
                         for name in self.callees(callee, value.func, scope) if callee is not None else ():
                             self.flow(Place("call", self.path, scope, name, str(position)), place, sure)
-                        self._passed_on(value, position, place, scope)
+                        if position == 0 and callee in OTHER_WRAPPERS:
+                            self.flow(Place("other", self.path), place)
                 elif parts is None and not _names_another(element):
                     for place in self.targets(_last(element), scope):
                         self.value(value, place, scope, sure=False)
@@ -217,65 +197,32 @@ class Indexer(Calls):
         for place in self.targets(target, scope):
             self.value(value, place, scope, sure)
 
-    def _passed_on(self, call: ast.Call, position: int, place: Place, scope: str) -> None:
-        """What the ``position``-th name of a loop over ``enumerate``, ``zip`` or named parameters runs over."""
-        callee = call.func.attr if isinstance(call.func, ast.Attribute) else text_of(call.func)
-        if (call.lineno, call.col_offset) in self.subgroups:
-            self.flow(Place("subgroup", self.path), place)
-        elif position == 0 and self.aliases.dotted(call.func) in OTHER_WRAPPERS:
-            self.flow(Place("other", self.path), place)
-        elif callee == "zip" and position < len(call.args):
-            self.value(call.args[position], place, scope, sure=False)
-        elif callee == "enumerate" and position == 1 and call.args:
-            self.value(call.args[0], place, scope, sure=False)
-        elif callee == "items" and position == 1 and isinstance(call.func, ast.Attribute):
-            self.value(call.func.value, place, scope, sure=False)
-
     def _expression(self, node: ast.AST, scope: str) -> None:
         for child in walk(node):
             if isinstance(child, ast.Call):
                 self._call(child, scope)
-            elif isinstance(child, ast.Lambda):
-                self.functions[lambda_name(child, scope)] = self.anonymous(child, scope)
             elif isinstance(child, ast.NamedExpr):
                 self._assign(child.target, child.value, scope)
             elif isinstance(child, ast.comprehension):
-                self._looped(child.target, child.iter, scope)
+                self._assign(child.target, child.iter, scope, sure=False)
             elif isinstance(child, ast.Yield | ast.YieldFrom) and child.value is not None:
                 self._given(child.value, scope, sure=False)
 
     def _call(self, node: ast.Call, scope: str) -> None:
-        if isinstance(node.func, ast.Attribute) and is_super(node.func.value):
-            for base in self.bases.get(self.wraps.owner(scope), ()):
-                self.arguments(f"{base}.{node.func.attr}", node, scope)
-            return
         callee = self.aliases.dotted(node.func)
-        is_namespace = str(callee or getattr(node.func, "attr", "")).rpartition(".")[2] in NAMESPACES
-        for keyword in (one for one in node.keywords if is_namespace and one.arg is not None):
-            self.value(keyword.value, Place("attr", self.path, name=keyword.arg or ""), scope)
         if callee is None:
-            self.unnamed_call(node, scope)
+            if isinstance(node.func, ast.Attribute):
+                made = self.aliases.dotted(node.func.value.func) if isinstance(node.func.value, ast.Call) else None
+                self.arguments(f"{made or '?'}.{node.func.attr}", node, scope)
             return
         if canonical(callee) == FSDP:
             self.found(node)
         into = node.func if isinstance(node.func, ast.Attribute) and node.func.attr in PUTTING else None
         if into is not None and (held := text_of(into.value)) is not None:
-            # A dictionary is updated by one; an average is updated by a model, which it does not keep.
-            given = [one for one in node.args if into.attr != "update" or isinstance(one, ast.Dict)]
-            for argument in [*given, *(keyword.value for keyword in node.keywords)]:
-                self.value(argument, self.put(scope, any_name(held)), scope, sure=False)
-        if (named := given_by_name(node, callee)) is not None:
-            self._set(node, *named, scope)
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self.value(argument, self.var(scope, held), scope, sure=False)
         for name in self.callees(callee, node.func, scope):
             self.arguments(name, node, scope)
-        self.handed_functions(node, scope)
-
-    def _set(self, node: ast.Call, owner: ast.expr, name: ast.expr, value: ast.expr, scope: str) -> None:
-        if isinstance(name, ast.Constant) and isinstance(name.value, str):
-            target = ast.copy_location(ast.Attribute(owner, name.value, ast.Store()), node)
-            self._assign(target, value, scope)
-        elif (text := text_of(owner)) is not None:
-            self.value(value, self.var(scope, f"{text}.{ANY}"), scope, False)
 
 
 def _last(target: ast.expr) -> ast.expr:

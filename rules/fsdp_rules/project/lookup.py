@@ -9,7 +9,7 @@ from functools import cached_property
 
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.flow import Certainty, Held
-from fsdp_rules.project.places import ANY, INNER, Place, scopes
+from fsdp_rules.project.places import INNER, Place, scopes
 from fsdp_rules.project.programs import Programs
 
 
@@ -36,8 +36,6 @@ class Lookup:
             best = max([best, *family], key=_certainty)
         if best.certainty is Certainty.NO and "." in text and not self._is_own(path, scope, text):
             best = self._of_any_object(path, text.rpartition(".")[2])
-        if best.certainty is Certainty.NO and "." in text:
-            best = self._of_any_name(path, scope, text)
         if best.certainty is Certainty.NO and text.endswith(INNER):
             return self.find(path, scope, text.rpartition(".")[0])
         return best
@@ -60,15 +58,6 @@ class Lookup:
             if place.kind == "attr" and place.path:
                 found[place.name].append(place)
         return found
-
-    def _of_any_name(self, path: str, scope: str, text: str) -> Held:
-        """What ``text`` holds, if it is an attribute that nothing assigns under its name."""
-        owner, _, name = text.rpartition(".")
-        if self.owners.assigns(name, path) or f".{name}" in INNER:
-            return NOWHERE
-        places = [Place("var", path, one, f"{owner}.{ANY}") for one in scopes(scope)]
-        places += self.owners.places(path, scope, f"{owner}.{ANY}") if owner == "self" else ()
-        return max((self.at(place) for place in places), key=_certainty)
 
     @cached_property
     def paths(self) -> frozenset[str]:

@@ -23,10 +23,7 @@ class Place(NamedTuple):
       of that call gives when it is called in turn; ``arg``: what the call is given as its argument ``part``, a
       position, a keyword, ``*`` or ``**``. :mod:`fsdp_rules.project.flow` joins these three to functions of the tree;
     - ``put``: the container ``name`` in ``scope``, or the element ``part`` of it, which may be one of a scope around;
-    - ``fn``: the function or class of the dotted name ``name``; ``members``: those of the module or object ``name``
-      whose names start with ``part``; ``named``: those called ``name`` of any module; ``callee``: what is called at
-      ``name`` where that has no dotted name; ``shift``: a partial of it that ``part`` arguments are bound in;
-    - ``subgroup``: a process group of some of the ranks; ``other``: a model in another wrapper;
+    - ``other``: a model in another wrapper;
     - ``seed``: an ``FSDP(...)`` call; ``kept``: one that stays, of a subclass of FSDP1's class or under a comment;
       ``unknown``: where comes from what no file of the tree gives.
     """
@@ -93,8 +90,3 @@ def scopes(scope: str) -> list[str]:
     while found[-1]:
         found.append(found[-1].rpartition(".")[0])
     return found
-
-
-def any_name(text: str) -> str:
-    """``text``, with the attributes of an object in place of the dictionary that holds them."""
-    return text.replace(".__dict__", f".{ANY}")

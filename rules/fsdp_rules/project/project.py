@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.project.callbacks import Callbacks
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.configured import Contract, Slot
-from fsdp_rules.project.edges import Call, Graph, joined, waiting_calls
+from fsdp_rules.project.edges import Graph, joined
 from fsdp_rules.project.entered import Entered, functions_by_name
-from fsdp_rules.project.exits import Exit
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, given_groups, is_cut, seeds, spread, trusted, wrapped_later
+from fsdp_rules.project.flow import Certainty, Held, is_cut, seeds, spread, trusted, wrapped_later
 from fsdp_rules.project.functions import Functions
 from fsdp_rules.project.given_words import Words
 from fsdp_rules.project.handed_back import returning
 from fsdp_rules.project.hosted import Hosted
-from fsdp_rules.project.instances import Instances
 from fsdp_rules.project.kept import Kept
-from fsdp_rules.project.leaving import exits
 from fsdp_rules.project.lookup import Lookup
 from fsdp_rules.project.observed import Observed
 from fsdp_rules.project.optimizer_origins import Optimizers
@@ -35,8 +31,7 @@ from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.starred_names import with_starred
 from fsdp_rules.project.told import Told, by_name, called_values, words
 from fsdp_rules.project.twins import Source, Twins, twins
-from fsdp_rules.project.unseen_calls import Unseen
-from fsdp_rules.project.value_facts import ValueFacts
+from fsdp_rules.project.value_facts import Position, ValueFacts
 
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
@@ -45,17 +40,16 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 class Project:
     """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is,
     ``others`` those that may hold a model in another wrapper, such as DistributedDataParallel (None: any may).
-    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names`` what
-    an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does it, and the
-    names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set the kind of
-    state, by their whole dotted names. ``origins`` are the functions that the models of each function that wraps come
-    through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device is named,
-    ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the files that
-    speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``exits`` the ways on which a model
-    may reach files that are not indexed, ``unseen`` the calls that are given a wrapped model and whose function no file
-    names, ``optimizers`` the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the functions that
-    shard with ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a state under no
-    setting of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what ran last where a
+    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names``
+    what an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does
+    it, and the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set
+    the kind of state, by their whole dotted names. ``origins`` are the functions that the models of each function
+    that wraps come through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device
+    is named, ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the
+    files that speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``optimizers`` the
+    optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the functions that shard with
+    ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a state under no setting
+    of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what ran last where a
     function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes`` parameters of
     functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``carried`` the
     wraps, by file and line, that keep gradients which other files clear, ``own`` keys of arguments that go,
@@ -84,9 +78,7 @@ class Project:
     own: dict[str, tuple[OwnKey, ...]] = field(default_factory=dict)
     unwrapped: frozenset[Place] = field(default=frozenset())
     others: Lookup | None = None
-    exits: frozenset[Exit] = field(default=frozenset())
     optimizers: Optimizers = field(default_factory=Optimizers)
-    unseen: dict[str, frozenset[Call]] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     fsdp2: frozenset[str] = field(default=frozenset())
     taking: frozenset[str] = field(default=frozenset())
@@ -120,24 +112,17 @@ class Project:
         files, names = with_starred(files)
         functions = Functions(files, names)
         programs = programs or Programs()
-        edges, waiting = joined(files, functions, programs), waiting_calls(files, functions)
-        callbacks = Callbacks(functions, edges, waiting, programs)
-        callbacks.join(flow for file in files for flow in file.flows if flow.source.kind == "call")
-        instances = Instances(files, functions)
+        edges = joined(files, functions)
         graph = Graph(edges, programs)
         told = [*map(Told.of, files), *(Told(path, raised) for path, raised in (flags or {}).items())]
         raised = words(told)
         chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), raised, names.resolve)
         starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "other"))
-        found, kept, others = (spread(graph, instances, start) for start in starts)
+        found, kept, others = (spread(graph, start) for start in starts)
         held = trusted(found)
         ways = [*ways_to_wraps(graph)]
         unwrapped = wrapped_later(graph, functions)
-        reached = [*held, *kept]
-        owners, unseen = Owners.build(files, programs), Unseen(callbacks, held, graph, kept)
-        groups = given_groups(files, graph, functions) if "own_group" in raised else frozenset()
-        parted = groups.intersection(spread(graph, instances, seeds(edges, "subgroup")))
-        told += [Told(path, frozenset({"subgroup"})) for path in sorted({place.path for place in parted})]
+        owners = Owners.build(files, programs)
         raised = words(told) | ({"bounded"} if is_cut(found) or functions.is_bounded else frozenset())
         # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
         raised = chosen.flags(raised, any(one.kind == "seed" and one.path and not one.part for one in held))
@@ -150,8 +135,6 @@ class Project:
             names=names,
             held=held,
             others=None if is_cut(others) else Lookup(others, owners, programs),
-            exits=exits(files, reached, unwrapped, groups, functions).union(unseen.exits()),
-            unseen=unseen.unknown(),
             imported=frozenset().union(*(file.imported for file in files)),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=owners,
@@ -181,6 +164,11 @@ class Project:
     def views(self) -> dict[frozenset[str], Project]:
         """What :func:`~fsdp_rules.project.seen.seen_from` has worked out, by the files that are left out."""
         return {}
+
+    @property
+    def unseen(self) -> Mapping[str, Set[Position]]:
+        """The places of what is called with a wrapped model though nothing says what it is, by path."""
+        return self.values.unseen
 
     @property
     def is_left_alone(self) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 
-from fsdp_rules.project.aliases import Aliases, text_of
-
 #: What wraps a model otherwise than FSDP1, and gives the wrapped model, or it and more.
 OTHER_WRAPPERS = frozenset(
     {
@@ -27,8 +25,6 @@ PASSING = frozenset(
     {"list", "tuple", "set", "dict", "reversed", "sorted", "iter", "next", "filter", "OrderedDict"}
     | {"enumerate", "zip", "chain", "cycle", "islice"}
 )
-#: The same, with the modules and the tuples that have what they are given as their elements.
-HOLDING = PASSING | {"ModuleDict", "ModuleList", "Sequential", "_replace"}
 #: Methods of containers that give what is in them.
 TAKING = frozenset({"values", "items", "get", "pop", "popleft", "copy", "__getitem__"})
 #: What stands beside models in tuples, by what people call it.
@@ -36,57 +32,6 @@ NO_MODEL = re.compile(
     r"^opts?$|optim|sched|loss|data|loader|batch|args|conf|cfg|scaler|tokenizer|processor|step|epoch|lr$|rank|device|seed",
     re.IGNORECASE,
 )
-#: What the name of a callee that has no dotted name starts with.
-UNNAMED = "@"
-#: What stands before the name of a method of an object that nothing is known of, but for what makes it.
-SOME = "?."
-
-
-def unnamed(node: ast.expr, aliases: Aliases) -> str:
-    """What the callee ``node`` goes by that has no dotted name: its place, behind what makes it where that is said.
-
-    ``Trainer(model).fit`` is ``Trainer().fit``.
-    """
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
-        maker = aliases.dotted(node.value.func)
-        if maker is not None and not maker.endswith("import_module"):
-            return f"{maker}().{node.attr}"
-    return f"{UNNAMED}{node.lineno}:{node.col_offset}"
-
-
-def method_of_some(node: ast.expr, aliases: Aliases) -> str | None:
-    """What the method ``node`` of an element, or of what a function gives, goes by: ``KINDS[kind]().wrap``."""
-    if not isinstance(node, ast.Attribute) or isinstance(node.value, ast.Constant | ast.JoinedStr):
-        return None
-    maker = aliases.dotted(node.value.func) if isinstance(node.value, ast.Call) else None
-    if maker is None:
-        return f"{SOME}{node.attr}"
-    # A class says what its methods are.
-    return None if maker.rpartition(".")[2][:1].isupper() else f"{maker}(){SOME}{node.attr}"
-
-
-def lambda_name(node: ast.Lambda, scope: str) -> str:
-    """The qualified name that a lambda goes by."""
-    return f"{scope}.<lambda {node.lineno}:{node.col_offset}>".lstrip(".")
-
-
-def owner_of(node: ast.Call) -> str:
-    """Whose names ``getattr`` or ``globals`` gives: the text of a module or an object, "" where it has none."""
-    if not node.args or ast.unparse(node.args[0]) == "sys.modules[__name__]":
-        return "globals()"
-    return text_of(node.args[0]) or ""
-
-
-def prefix_of(node: ast.Call) -> str:
-    """What the name that ``getattr`` is asked for starts with."""
-    name = node.args[1] if len(node.args) > 1 else None
-    first = name.values[0] if isinstance(name, ast.JoinedStr) and name.values else None
-    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-
-
-def key_of(node: ast.Subscript) -> str | None:
-    index = node.slice
-    return index.value if isinstance(index, ast.Constant) and isinstance(index.value, str) else None
 
 
 def element_text(node: ast.AST | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from fsdp_rules.project.endings import Ending
@@ -29,6 +30,8 @@ class Fact(NamedTuple):
     #: A tensor that is computed of gradients.
     number: Certainty = Certainty.NO
     optimizer: Certainty = Certainty.NO
+    #: A model whose wrap stays FSDP1's.
+    kept: Certainty = Certainty.NO
     #: What ``torch.load`` gives, or an entry of it.
     loaded: Certainty = Certainty.NO
     #: Where the model, or that of the part, is wrapped.
@@ -38,13 +41,16 @@ class Fact(NamedTuple):
 NOTHING = Fact()
 #: Texts of an argument that is not given, or None, and of one that only the running program knows.
 NONE, UNKNOWN = "None", "?"
+#: That of a process group of some of the ranks.
+SUBGROUP = "subgroup"
 
 
 @dataclass(frozen=True)
 class ValueFacts:
     """The facts of each file, by the positions of its expressions.
 
-    ``touched`` are the files in which something may be a model, or something of one. ``others`` are the positions that
+    ``touched`` are the files in which something may be a model, or something of one, ``reached`` these and those to
+    which FSDP1's class, models that stay in it or models in another wrapper come. ``others`` are the positions that
     nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
     ``raw`` are those of what is wrapped somewhere and is not yet.
     ``excluded`` are the positions that a sharded model reaches in no run, by the settings that are tested around them.
@@ -58,7 +64,8 @@ class ValueFacts:
     get gradients again after they were frozen; None where it may be any. ``gathering`` are the positions of what
     ``with`` statements enter that gathers full parameters in a function of the tree. ``entering`` are those of methods
     of models that are called from outside of them and run modules in them, ``counted`` those of loads of an optimizer's
-    state that was taken in the same run and may be read again after more steps. ``wraps`` are the texts of what
+    state that was taken in the same run and may be read again after more steps, ``unseen`` those of what is called with
+    a model though nothing says what it is. ``wraps`` are the texts of what
     each argument may be where a model is wrapped: those of constants, FSDP1's names, :data:`NONE`
     where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
@@ -81,11 +88,18 @@ class ValueFacts:
     entering: Mapping[str, Set[Position]] = field(default_factory=dict)
     counted: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
+    reached: frozenset[str] = frozenset()
+    unseen: Mapping[str, Set[Position]] = field(default_factory=dict)
     raw: Mapping[str, Set[Position]] = field(default_factory=dict)
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()
     is_bounded: bool = False
+
+    @cached_property
+    def has_subgroup(self) -> bool:
+        """Whether a wrap may be given a process group of some of the ranks."""
+        return any(SUBGROUP in given.get("process_group", ()) for given in self.wraps.values())
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

@@ -8,21 +8,14 @@ from collections.abc import Iterator, Mapping, Set
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.passing_on import passed_on
-from fsdp_rules.project.places import ANY, INNER, Flow, Place, any_name, scopes
+from fsdp_rules.project.places import INNER, Flow, Place
 from fsdp_rules.project.texts import (
-    HOLDING,
     OTHER_WRAPPERS,
-    TAKING,
-    element_text,
-    key_of,
-    lambda_name,
-    method_of_some,
-    owner_of,
-    prefix_of,
-    unnamed,
 )
 from fsdp_rules.project.wraps import Wraps
 
+#: FSDP1's class by its full name.
+CLASS = "torch.distributed.fsdp.FullyShardedDataParallel"
 #: Methods of a model that give the model.
 SAME_MODEL = frozenset({"compile", "eval", "train", "to", "cuda", "cpu", "float", "half", "bfloat16", "requires_grad_"})
 
@@ -48,11 +41,6 @@ class Values:
         self.wrapped: set[int] = set()
         #: Every (scope, name) that is assigned.
         self.assigned: set[tuple[str, str]] = set()
-        self.subgroups: frozenset[tuple[int, int]] = frozenset()
-
-    def unnamed(self, node: ast.expr) -> str:
-        """What the callee ``node`` goes by that has no dotted name."""
-        return unnamed(node, self.aliases)
 
     def flow(self, source: Place, target: Place, sure: bool = True) -> None:
         """Note one flow."""
@@ -64,23 +52,6 @@ class Values:
         home = self.wraps.owner(scope) if text.startswith("self.") else scope
         return Place("early" if early else "var", self.path, home, text)
 
-    def put(self, scope: str, text: str) -> Place:
-        """The place of what is put into a container: no name is bound by it, so that an outer one may be meant."""
-        return self.var(scope, text) if text.startswith("self.") else Place("put", self.path, scope, text)
-
-    def settled(self, flow: Flow) -> Flow:
-        """``flow`` into its container: of a scope around it, else an imported one, else the module's (star imports)."""
-        place = flow.target
-        if place.kind != "put":
-            return flow
-        root, _, rest = place.name.partition(".")
-        home = next((one for one in scopes(place.scope) if (one, root) in self.assigned), None)
-        if home is None and root in self.aliases.names:
-            full = f"{self.aliases.names[root]}.{rest}".rstrip(".")
-            return flow._replace(target=Place("put", self.path, "", full))
-        target = Place("var", self.path, home or "", place.name)
-        return flow._replace(target=target._replace(kind="item", part=place.part) if place.part else target)
-
     def found(self, node: ast.expr) -> None:
         """Note that the file wraps a model at ``node``."""
         is_gated = self.gated.get(node.lineno)
@@ -89,23 +60,18 @@ class Values:
         for keyword in node.keywords if isinstance(node, ast.Call) else ():
             if keyword.arg == "process_group" and not isinstance(keyword.value, ast.Constant | ast.Tuple):
                 self.flags.add("own_group")
-                if (keyword.value.lineno, keyword.value.col_offset) in self.subgroups:
-                    self.flags.add("subgroup")
 
     def targets(self, target: ast.expr, scope: str) -> Iterator[Place]:
         """The places that an assignment to ``target`` puts its value in."""
-        key, whole = None, True
+        whole = True
         while isinstance(target, ast.Subscript | ast.Starred) and text_of(target) is None:
-            if isinstance(target, ast.Subscript):
-                key, whole = key_of(target), False
+            whole = whole and isinstance(target, ast.Starred)
             target = target.value
         text = text_of(target)
         if text is not None:
             if whole:
                 self.assigned.add((scope, text))
-            yield self.var(scope, text) if whole else self.put(scope, any_name(text))
-            if key is not None:
-                yield self.put(scope, text)._replace(part=key)
+            yield self.var(scope, text)
             if self._is_early(scope, text, target.lineno):
                 yield self.var(scope, text, early=True)
             if scope in self.wraps.classes and "." not in text:
@@ -143,28 +109,23 @@ class Values:
                 for element in node.elts:
                     self.value(element, place, scope, sure and len(node.elts) == 1)
             case ast.Dict():
-                self._dict(node, place, scope)
+                for element in node.values:
+                    self.value(element, place, scope, False)
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
                 self.value(node.elt, place, scope, sure)
             case ast.DictComp():
                 self.value(node.value, place, scope, False)
             case ast.Call() if text_of(node) is None:
                 self._call_value(node, place, scope, sure)
-            case ast.Lambda():
-                self.flow(Place("fn", self.path, "", lambda_name(node, scope)), place, sure)
             case ast.Subscript() if text_of(node) is None:
-                self._element(node, place, scope, sure)
+                self.value(node.value, place, scope, False)
             case _:
                 self._name(node, place, scope, sure)
 
     def _name(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
         if (text := text_of(node)) is None:
-            self._member(node, place, scope, sure)
             return
-        owner, _, method = text.rpartition(".")
-        for made in self.wraps.made_by(scope, owner) if owner and owner != "self" else ():
-            if made.rpartition(".")[2][:1].isupper():
-                self.flow(Place("fn", self.path, scope, f"{made}.{method}"), place, sure)
+        owner = text.rpartition(".")[0]
         self.flow(self.var(scope, text, self._is_early(scope, text, node.lineno)), place, sure)
         # What a class gives itself is followed as its own, also where that is an attribute of what it has.
         if owner and not text.startswith("self."):
@@ -172,46 +133,11 @@ class Values:
         if text.endswith(INNER):
             self.flow(self.var(scope, text.rpartition(".")[0]), place, False)
 
-    def _member(self, node: ast.expr, place: Place, scope: str, sure: bool) -> None:
-        """What an attribute of a call's result is: a method of what a class makes, or a name of a module."""
-        if not isinstance(node, ast.Attribute):
-            return
-        if (element := element_text(node)) is not None:
-            self.flow(self.var(scope, element), place, False)
-            self.flow(Place("attr", name=node.attr), place, False)
-        if not isinstance(node.value, ast.Call):
-            return
-        maker = self.aliases.dotted(node.value.func) or ""
-        module = node.value.args[0] if node.value.args else None
-        if not maker.endswith("import_module"):
-            self.flow(Place("fn", self.path, scope, f"{maker}.{node.attr}"), place, sure)
-            if maker:
-                self.flow(Place(f"call.{node.attr}", self.path, scope, maker), place, False)
-        elif isinstance(module, ast.Constant) and isinstance(module.value, str):
-            self.flow(Place("fn", self.path, scope, f"{module.value}.{node.attr}"), place, sure)
-        else:
-            self.flow(Place("named", self.path, name=node.attr), place, False)
-
-    def _dict(self, node: ast.Dict, place: Place, scope: str) -> None:
-        for key, element in zip(node.keys, node.values, strict=True):
-            self.value(element, place, scope, False)
-            if place.kind == "var" and isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self.value(element, place._replace(kind="item", part=key.value), scope, False)
-
-    def _element(self, node: ast.Subscript, place: Place, scope: str, sure: bool) -> None:
-        text, key = text_of(node.value), key_of(node)
-        if text is not None and key is not None:
-            self.flow(self.var(scope, text)._replace(kind="item", part=key), place, sure)
-        # Of a list that surely holds wrapped models each element is one; a dictionary often holds other things too.
-        self.value(node.value, place, scope, sure and key is None)
-
     def _call_value(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
         if self.aliases.is_factory(node.func):
             self.found(node)
             self.flow(self.seed(node), place, sure)
             return
-        if (node.lineno, node.col_offset) in self.subgroups:
-            self.flow(Place("subgroup", self.path), place, sure)
         callee = self.aliases.dotted(node.func)
         if callee is None:
             self._made(node, place, scope, sure)
@@ -234,27 +160,11 @@ class Values:
         elif name == "partial" and node.args:
             if self.aliases.is_factory(node):
                 self.found(node)
-            bound = Place("shift", self.path, scope, self.unnamed(node), str(len(node.args) - 1))
-            self.value(node.args[0], bound, scope, sure)
-            self.flow(bound, place, sure)
-        elif callee in ("getattr", "globals"):
-            self.flow(Place("members", self.path, scope, owner_of(node), prefix_of(node)), place, False)
-            self.flow(self.var(scope, f"{owner_of(node)}.{ANY}"), place, False)
-        elif name in TAKING and isinstance(node.func, ast.Attribute):
-            self.value(node.func.value, place, scope, False)
-            for one in self.callees(callee, node.func, scope):
-                self.flow(Place("call", self.path, scope, one), place, False)
-        elif name in HOLDING:
-            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-                self.value(argument, place, scope, False)
         else:
             for one in self.callees(callee, node.func, scope):
                 self.flow(Place("call", self.path, scope, one), place, sure)
 
     def _made(self, node: ast.Call, place: Place, scope: str, sure: bool) -> None:
-        self.flow(Place("call", self.path, scope, self.unnamed(node.func)), place, sure)
-        if (method := method_of_some(node.func, self.aliases)) is not None:
-            self.flow(Place("call", self.path, scope, method), place, False)
         if isinstance(node.func, ast.Call):
             if (maker := self.aliases.dotted(node.func.func)) is not None:
                 self.flow(Place("made", self.path, scope, maker), place, sure)
@@ -265,6 +175,19 @@ class Values:
             maker = self.aliases.dotted(node.func.value.func)
             if maker is not None:
                 self.flow(Place("call", self.path, scope, f"{maker}.{node.func.attr}"), place, sure)
+
+    def arguments(self, callee: str, node: ast.Call, scope: str) -> None:
+        """What the call ``node`` gives to ``callee``."""
+        starred = False
+        # What a partial of FSDP1's class is given, that class is given.
+        callee = CLASS if callee in self.aliases.factories else callee
+        for position, argument in enumerate(node.args):
+            starred = starred or isinstance(argument, ast.Starred)
+            part = "*" if starred else str(position)
+            self.value(argument, Place("arg", self.path, scope, callee, part), scope, sure=not starred)
+        for keyword in node.keywords:
+            place = Place("arg", self.path, scope, callee, keyword.arg or "**")
+            self.value(keyword.value, place, scope, sure=keyword.arg is not None)
 
     def seed(self, node: ast.expr) -> Place:
         """The place of the wrap at ``node``."""

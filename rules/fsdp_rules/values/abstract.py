@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fsdp_rules.ir.operations import Text
+from fsdp_rules.ir.operations import Body, Text
 
 
 class Kind(enum.Enum):
@@ -24,6 +24,7 @@ class Kind(enum.Enum):
     CLASS = "a class of the tree"
     INSTANCE = "an object of a class of the tree"
     CONTAINER = "a list, tuple, dictionary, or what a generator gives"
+    GROUP = "a process group"
     LOADED = "what torch.load gives, or an entry of it"
     CONSTANT = "a text or a number"
     NONE = "None"
@@ -49,6 +50,8 @@ LASTING = ASKED | {Kind.OPTIMIZER, Kind.OTHER_WRAPPER}
 
 #: The data of a tensor that has the values of a parameter.
 COPY = "copy"
+#: Models that stay in FSDP1's class.
+KEPT = "kept"
 
 
 class Site(NamedTuple):
@@ -79,6 +82,22 @@ class Obj:
     def is_itself(self) -> bool:
         """Whether nothing is known of the object but that it is the same one."""
         return self.kind is Kind.OPEN and self.data is not None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the object is a model that stays in FSDP1's class, of which no more is known."""
+        return self.is_itself and self.data[0] is KEPT
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether the object is an argument of a function that nothing calls."""
+        return self.is_itself and isinstance(self.data[0], Body) and isinstance(self.data[1], int)
+
+    @property
+    def body(self) -> Body | None:
+        """What the object runs where it is a function of the tree, with its first argument or without."""
+        inner = self.data[1] if self.kind is Kind.BOUND else self
+        return inner.data.body if inner.kind is Kind.FUNCTION else None
 
 
 class Objects:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
+from fsdp_rules.ir.operations import Body, GetAttribute
 from fsdp_rules.values.abstract import LASTING, Kind, Obj
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.machine import Machine
@@ -45,6 +46,15 @@ class ByName:
             for writer, cell in self._written[name].items():
                 self._join(writer, cell, path, read[path])
         self._store.edge(read[path], to)
+
+    def reads_model(self, path: str, body: Body) -> bool:
+        """Whether ``body``, in the file at ``path``, reads an attribute as which some object has a model."""
+        names = {one.name for one in body.operations if isinstance(one, GetAttribute)}.intersection(self._written)
+        written = (pair for name in names for pair in self._written[name].items())
+        return any(
+            self._may_share(writer, path) and any(one.kind is Kind.MODEL for one in self._store.of(cell))
+            for writer, cell in written
+        )
 
     def write_unknown(self, path: str, name: str, value: int) -> None:
         """An object of which nothing is known, and which may be of any class, gets ``value`` as its ``name``."""

@@ -13,30 +13,24 @@ from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
+from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.gathering import gathering
+from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
+from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.unit_methods import unit_methods
 from fsdp_rules.values.whole_models import whole_models
 
-#: The fields of a fact by what an object is.
-_FIELDS = {
-    Kind.MODEL: "model",
-    Kind.PART: "part",
-    Kind.PARAMETER: "parameter",
-    Kind.GRADIENT: "gradient",
-    Kind.NUMBER: "number",
-}
-#: Those of the containers that give some.
+#: The fields of facts of the containers that give some.
 _SEVERAL = {Kind.MODEL: "models", Kind.PARAMETER: "parameters", Kind.GRADIENT: "gradients"}
-_HELD = frozenset({Kind.MODEL, Kind.PARAMETER})
 _MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OPEN})
 #: Those of objects that say nothing of a model.
 _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
@@ -65,13 +59,17 @@ def facts_of(
     machine = Interpreter(sources, kept, programs)
     every = dict.fromkeys(alone)
     more: Collection[str] = list(start)
+    before = -1
     try:
-        while more and not machine.modules.is_full:
+        while (more or before < len(every)) and not machine.modules.is_full:
+            before = len(every)
             machine.run(more, every)
-            reached = importing(_touched(machine))
+            importers = importing(touched(machine))
             ran = machine.modules.frames
-            more = [path for path in reached if path in sources and path not in ran]
-            every.update(dict.fromkeys(reached))
+            more = dict.fromkeys([*importers, *importing(Callees(machine).tables())])
+            more = [path for path in more if path in sources and path not in ran]
+            every.update(dict.fromkeys(importers))
+            every.update(dict.fromkeys(reading_by_name(machine)))
         machine.is_bounded |= bool(more)
         machine.finish()
     except RecursionError:
@@ -110,7 +108,7 @@ def facts_of(
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
-    kept_in, writing, gathered_in, entering, counted = (
+    kept_in, writing, gathered_in, entering, counted, unseen = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (
             kept_parts(machine),
@@ -118,12 +116,12 @@ def facts_of(
             gathering(machine),
             unit_methods(machine),
             counted_states(machine),
+            Callees(machine).unknown(),
         )
     )
-    touched = _touched(machine)
     return ValueFacts(
         known,
-        touched,
+        touched(machine),
         others,
         called,
         excluded,
@@ -133,6 +131,8 @@ def facts_of(
         gathering=gathered_in,
         entering=entering,
         counted=counted,
+        unseen=unseen,
+        reached=reached(machine),
         read=_read(machine, gives),
         writing=writing,
         thawed=thawed(machine),
@@ -184,18 +184,6 @@ def _outer_name(one: Obj, machine: Interpreter) -> str:
     return one.data if one.kind is Kind.EXTERN and one.data.startswith("torch.") else ""
 
 
-def _touched(machine: Interpreter) -> frozenset[str]:
-    """The files with an expression that may be something of a model."""
-    gives = Gives(machine)
-    asked = {
-        cell
-        for cell, held in machine.store.filled()
-        if any(one.kind in _FIELDS or (one.kind is Kind.CONTAINER and gives.some(_HELD, one)) for one in held)
-    }
-    frames = (frame for frame in machine.frames if any(frame.base + value in asked for _, value in frame.body.uses))
-    return frozenset(frame.body.path for frame in frames)
-
-
 def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
     """Whether ``one`` is surely no module."""
     if one.kind is Kind.INSTANCE:
@@ -207,7 +195,7 @@ def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
         return one not in machine.items.modules and not gives.some(_MODULES, one)
     if one.kind is Kind.METHOD:
         return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine, gives)
-    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.TEXT, Kind.LOADED)
+    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.TEXT, Kind.LOADED, Kind.GROUP)
 
 
 def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
@@ -222,27 +210,11 @@ def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
     return {path: frozenset(names) for path, names in found.items()}
 
 
-class Gives:
-    """Which containers give what, once nothing changes any more."""
-
-    def __init__(self, machine: Interpreter) -> None:
-        self._machine = machine
-        self._known: dict[tuple[frozenset[Kind], Obj, int], bool] = {}
-
-    def some(self, kinds: frozenset[Kind], container: Obj, depth: int = 2) -> bool:
-        """Whether an element of ``container``, or of one in it, is of one of ``kinds``."""
-        key = (kinds, container, depth)
-        if key not in self._known:
-            held = self._machine.store.of(self._machine.items.all(container))
-            inner = [one for one in held if one.kind is Kind.CONTAINER and one is not container] if depth else []
-            is_own = any(one.kind in kinds for one in held)
-            self._known[key] = is_own or any(self.some(kinds, one, depth - 1) for one in inner)
-        return self._known[key]
-
-
 def _fact(every: Collection[Obj], machine: Interpreter, gives: Gives) -> Fact:
-    fields = {**_FIELDS, **_BESIDE}
+    fields = {**FIELDS, **_BESIDE}
     found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
+    if any(one.is_kept for one in every):
+        found["kept"] = Certainty.MAYBE
     for kind, name in _SEVERAL.items():
         if any(one.kind is Kind.CONTAINER and gives.some(frozenset({kind}), one) for one in every):
             found[name] = Certainty.MAYBE

@@ -225,6 +225,13 @@ class Effects(Iteration):
             self._store.edge(cell, self._machine.attributes.field(made, "(inner)"))
         self._store.put(to, made)
 
+    def _other_wrapper_first(self, given: Arguments, to: int, key: Hashable) -> None:
+        """Such a model, with an optimizer, a loader and a scheduler behind it."""
+        made, model = self._made(key, to), given.at(1, "model")
+        wrapped = Arguments(() if model is None else (model,))
+        self._other_wrapper(wrapped, self._machine.items.cell(made, 0), key)
+        self._store.put(self._machine.items.cell(made, ANY), self._objects.open)
+
     def _nothing(self, given: Arguments, to: int, key: Hashable) -> None:
         """A plain value."""
 
@@ -249,11 +256,6 @@ class Effects(Iteration):
 
     def _state_settings(self, given: Arguments, to: int, key: Hashable) -> None:
         self._store.put(to, self._objects.extern("torch.distributed.fsdp.StateDictSettings"))
-
-    def _units(self, given: Arguments, to: int, key: Hashable) -> None:
-        held = self._machine.items.cell(self._made(key, to), ANY)
-        for cell in given.positional[:1]:
-            self._store.watch(cell, lambda one: self._store.put(held, one) if one.kind is Kind.MODEL else None)
 
     def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional:

@@ -167,7 +167,7 @@ class Items:
                 given = self._store.cells()
                 self._store.put(given, key)
                 self._machine.calls.method(owner, "__getitem__", (given,), to)
-        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART, Kind.LOADED):
+        elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART, Kind.LOADED, Kind.GROUP):
             self._store.put(to, owner)
         elif kind is Kind.EXTERN and owner.data == "sys.modules" and isinstance(known, str):
             self._store.put(to, self._machine.modules.named("", known))

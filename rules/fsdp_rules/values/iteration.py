@@ -33,6 +33,25 @@ class Iteration:
         self._machine.items.elements(cell, to)
         return to
 
+    def _range(self, given: Arguments, to: int, key: Hashable) -> None:
+        elements = self._machine.items.cell(self._made(key, to), ANY)
+        self._store.put(elements, self._objects.open)
+        for cell in given.positional[:1] if len(given.positional) > 1 else ():
+            self._store.edge(cell, elements)
+
+    def _group(self, given: Arguments, to: int, key: Hashable) -> None:
+        ranks = given.at(0, "ranks")
+        self._store.put(to, self._objects.get(Kind.GROUP, key, () if ranks is None else (ranks,)))
+
+    def _subgroups(self, given: Arguments, to: int, key: Hashable) -> None:
+        """This rank's group and a list of all."""
+        self._store.put(self._machine.items.cell(self._made(key, to), ANY), self._objects.get(Kind.GROUP, key, True))
+
+    def _units(self, given: Arguments, to: int, key: Hashable) -> None:
+        held = self._machine.items.cell(self._made(key, to), ANY)
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._store.put(held, one) if one.kind is Kind.MODEL else None)
+
     def _same_elements(self, given: Arguments, to: int, key: Hashable) -> None:
         made = self._made(key, to)
         for cell in given.positional:

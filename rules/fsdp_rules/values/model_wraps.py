@@ -8,9 +8,10 @@ from collections.abc import Hashable, Iterator, Mapping
 from fsdp_rules.fsdp1.constructor import FIELDS, PARAMETERS
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.ir.operations import At, Call
-from fsdp_rules.project.value_facts import NONE, UNKNOWN, Place
-from fsdp_rules.values.abstract import Kind, Obj, Site
+from fsdp_rules.project.value_facts import NONE, SUBGROUP, UNKNOWN, Place
+from fsdp_rules.values.abstract import KEPT, Kind, Obj, Site
 from fsdp_rules.values.frames import Arguments, Class, Frame
+from fsdp_rules.values.groups import is_part
 from fsdp_rules.values.machine import Machine
 
 #: FSDP1's function that wraps a module where ``enable_wrap`` is on.
@@ -37,7 +38,7 @@ class Wraps:
             case (str() as path, At() as at, *frames):
                 site = Site(path, at.line, next((one.base for one in frames if isinstance(one, Frame)), 0))
         if site.place in self._machine.kept:
-            self._store.put(to, self._machine.objects.open)
+            self._store.put(to, self._machine.objects.unknown((KEPT, site)))
             return
         self._note(site, given, may_be_left)
         model = self._machine.objects.of_model(Kind.MODEL, site)
@@ -145,6 +146,8 @@ class Wraps:
             return canonical(one.data) or (one.data if one.data.startswith("torch.") else UNKNOWN)
         if one.kind is Kind.CONSTANT:
             return repr(one.data)
+        if one.kind is Kind.GROUP:
+            return SUBGROUP if is_part(one, self._machine) else UNKNOWN
         if one.kind is Kind.CONTAINER:
             is_display = isinstance(one.data[0], Frame) and isinstance(one.data[1], int)
             return "[]" if is_display and self._machine.items.is_empty(one) else "[...]"

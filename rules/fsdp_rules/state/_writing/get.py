@@ -64,7 +64,7 @@ class Taking(Writer):
         if gathered.note:
             self.notes.append(gathered.note)
         if self.state.action is Action.GET_MODEL and not self.site.rank_zero_reads and self._has_own_group(gathered):
-            if "subgroup" in self.file.project.flags:
+            if self.file.project.values.has_subgroup:
                 return refuse(self.state, "only rank 0 of all ranks would get the state, and the model has a subgroup")
             self.notes.append(OF_ALL)
         if self.full is False and is_pickled(self.state.call, self.file):

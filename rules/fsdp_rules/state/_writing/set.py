@@ -51,7 +51,7 @@ class Putting(Writer):
             if self.block is None and self.site.is_under_rank_zero:
                 return refuse(self.state, "rank 0 alone reaches it, and a sharded model is loaded on every rank")
             grouped = not own and "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
-            if grouped and "subgroup" in self.file.project.flags:
+            if grouped and self.file.project.values.has_subgroup:
                 # Rank 0 has no part in another group: each rank cuts its own state, as under FSDP1.
                 self.notes.append("assumes the state has all names, since no name is missed without a broadcast")
             elif not own:
