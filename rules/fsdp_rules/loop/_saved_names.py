@@ -8,12 +8,12 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._name_tables import NAMED, model_of_name
+from fsdp_rules.loop._name_tables import FILLS, NAMED, model_of_name
 from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.program_wraps import has_units, sources_of, wraps_of
 from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import is_own_name
+from fsdp_rules.model.wrapping import PASSING, is_own_name
 from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -53,13 +53,11 @@ def _names(node: cst.BaseExpression, file: File, depth: int) -> Iterator[tuple[c
             # Names that were made elsewhere are judged there.
             yield from _names(given.func.value, file, depth - 1) if isinstance(name, cst.Name) else ()
             return
-        model = model_of_name(name, file) if isinstance(name, cst.Name) else None
-        if model is not None:
-            yield name, model
+        yield from _of_loop(name, file)
     elif isinstance(node, cst.Dict | cst.List | cst.Set | cst.Tuple):
         for element in node.elements:
             yield from _names(element.value, file, depth - 1)
-    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in ("dict", "list"):
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in PASSING:
         for argument in node.args[:1]:
             given = argument.value
             if isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute) and last_name(given.func) in NAMED:
@@ -67,7 +65,14 @@ def _names(node: cst.BaseExpression, file: File, depth: int) -> Iterator[tuple[c
             else:
                 yield from _names(given, file, depth - 1)
     elif isinstance(node, cst.Name):
+        yield from _of_loop(node, file)
         yield from _of_variable(node, file, depth)
+
+
+def _of_loop(name: cst.BaseExpression, file: File) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    model = model_of_name(name, file) if isinstance(name, cst.Name) else None
+    if model is not None:
+        yield name, model
 
 
 def _of_variable(node: cst.Name, file: File, depth: int) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
@@ -79,10 +84,14 @@ def _of_variable(node: cst.Name, file: File, depth: int) -> Iterator[tuple[cst.B
         if not isinstance(target, cst.Subscript) or file.code(target.value) != node.value:
             continue
         key = target.slice[0].slice
-        if file.scope(entry) == file.scope(node) and isinstance(key, cst.Index) and isinstance(key.value, cst.Name):
-            model = model_of_name(key.value, file)
-            if model is not None:
-                yield key.value, model
+        if file.scope(entry) == file.scope(node) and isinstance(key, cst.Index):
+            yield from _of_loop(key.value, file)
+    for call in file.nodes(cst.Call):
+        func = call.func
+        is_filled = isinstance(func, cst.Attribute) and func.attr.value in FILLS and file.code(func.value) == node.value
+        if is_filled and file.scope(call) == file.scope(node):
+            for argument in call.args:
+                yield from _names(argument.value, file, depth - 1)
 
 
 def _had_prefix(name: cst.BaseExpression, model: cst.BaseExpression, file: File) -> Certainty:

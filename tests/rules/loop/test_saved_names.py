@@ -41,6 +41,9 @@ FORMS = [
     "torch.save(dict(model.module.named_parameters()), path)",
     "json.dump([n for n, _ in inner.named_parameters()], open(path, 'w'))",
     FILLED.format(of="model.module", save="torch.save({'model': state}, path)"),
+    FILLED.format(of="model.module", save="json.dump([sorted(state)], open(path, 'w'))"),
+    "rows = []\n        for name, p in inner.named_parameters():\n            rows.append([name, p.numel()])\n"
+    "        json.dump(rows, open(path, 'w'))",
 ]
 
 
