@@ -19,7 +19,7 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
 COUNTS = "FSDP1 counts on the steps in this state, which may be loaded or saved again; FSDP2's copy leaves it as it is"
-ADVICE = "keep the rewrite if the state is to stay as it was taken, and expect other losses after a second load"
+ADVICE = "keep the rewrite if the state is meant to be as it was taken, and expect other losses after a second load"
 
 
 class OptimStateDictToLoad(Rule):
@@ -32,7 +32,7 @@ class OptimStateDictToLoad(Rule):
 
     With `use_orig_params=False`, its default, FSDP1 saves one `step` tensor for all parameters of a unit. FSDP2 loads
     it as it is, and each parameter would count every step of the others: the loop gives each its own copy.
-    With `use_orig_params=True` FSDP1 counts on in the state that was loaded. One that stays in memory and is loaded or
+    With `use_orig_params=True` FSDP1 counts on in the state that was loaded. One held in memory and loaded or
     saved again has later steps there than it was taken with, and is `manual`; fsdp_compat does as FSDP1.
     """
 

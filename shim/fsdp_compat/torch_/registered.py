@@ -66,7 +66,7 @@ def still_gathered(module: nn.Module) -> dict[int, torch.Tensor]:
 
 
 def _is_read(group: Any) -> bool:
-    """Whether what is gathered is what FSDP1 reads; in another dtype it gathers anew, and frees both."""
+    """Whether what is gathered is what FSDP1 reads; in another dtype it gathers again, and frees both."""
     return bool(group.is_unsharded) and all(
         param._unsharded_param.dtype == param.sharded_param.dtype for param in group.fsdp_params
     )
