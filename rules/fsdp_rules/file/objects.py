@@ -14,7 +14,6 @@ from fsdp_rules.file.tree import Layout
 from fsdp_rules.fsdp1.names import CONFIG_NAMES, POLICY_NAMES, canonical, expand
 from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.object_writes import Writes
-from fsdp_rules.project.places import module_name
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.variables import Position, Variables, variables_of
 from fsdp_rules.project.write_facts import Write
@@ -155,10 +154,7 @@ class Files:
 
     def home(self, dotted: str) -> tuple[str, str] | None:
         """The file that defines ``dotted``, and its name there."""
-        module, _, name = self._project.resolve(dotted).rpartition(".")
-        modules = self._project.names.modules.get(module, ())
-        paths = [path for path in self._project.sources if modules and module_name(path) == modules[0]]
-        return (paths[0], name) if len(modules) == 1 and paths else None
+        return self._project.home(dotted)
 
     def variables(self, path: str) -> Variables | None:
         """The variables of a file."""

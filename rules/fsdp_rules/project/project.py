@@ -188,6 +188,13 @@ class Project:
         """``dotted`` with re-exports of this project followed to where they come from."""
         return self.names.resolve(dotted)
 
+    def home(self, dotted: str) -> tuple[str, str] | None:
+        """The file that defines ``dotted``, and its name there; None where several may."""
+        module, _, name = self.resolve(dotted).rpartition(".")
+        modules = self.names.modules.get(module, ())
+        paths = [path for path in self.sources if modules and module_name(path) == modules[0]]
+        return (paths[0], name) if len(modules) == 1 and paths else None
+
     def may_be_on_meta(self, path: str, scope: str) -> bool:
         """Whether the model that ``scope`` wraps comes from a function in which the meta device is named."""
         return not self.meta.isdisjoint(self.origins.get((path, scope), ()))

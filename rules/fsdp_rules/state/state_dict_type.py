@@ -15,16 +15,17 @@ from fsdp_rules.state._governing.context import is_context_call, read_context
 from fsdp_rules.state._governing.entering import context_items, entered, read_entered
 from fsdp_rules.state._governing.returned import Returned, returned_by
 from fsdp_rules.state._governing.switching import switching
-from fsdp_rules.state._writing.context_functions import assumption_of, is_removable
+from fsdp_rules.state._writing.context_functions import assumption_of, is_removable, naming
 from fsdp_rules.state._writing.shared_options import shared_name, shared_options
 from fsdp_rules.state._writing.verdict import problem_of
 from fsdp_rules.state.local_state_dict import LocalStateDict
-from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, remove
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Rebuild, Replace, remove
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 from fsdp_rules.verdict.what_to_test import RESUME
 
+UNUSED = "remove it together with its imports"
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -41,11 +42,11 @@ class StateDictTypeContext(Rule):
     | with `offload_to_cpu=True` | the full state on every rank, each tensor moved by `.cpu()` |
     | `SHARDED_STATE_DICT` | none: the tensors are DTensors |
 
-    A function or method that only returns the context of one certain type, and those that enter it in the same file,
-    are rewritten alike, and the function is removed.
+    A function or method that only returns the context of one certain type, or enters it around its `yield`, and those
+    that enter it are rewritten alike. The function is removed; one that other files import is left without the context.
 
     A block is `manual` if it passes the model to code this tool cannot see, if its type is only known at run time, or
-    if a context manager of another file sets the type.
+    if a context manager of another file sets the type in another way.
     """
 
     id = "FSDP301"
@@ -84,7 +85,7 @@ def save(model, path):
         """One verdict for a ``with``, and one for a call that is no context manager of a ``with`` itself."""
         function = file.function(node)
         found = returned_by(function, file) if function is not None else None
-        if found is not None and is_removable(found, self.id, file):
+        if found is not None and is_removable(found, self.id):
             if node is found.call:
                 yield _removed(found, file)
             return
@@ -132,14 +133,30 @@ def _removed(found: Returned, file: File) -> Diagnosis:
     """The verdict about a function that only gives the context, once no block needs it."""
     context, assumption = read_context(found.call, file), assumption_of(found)
     assert context is not None
+    name = found.function.name.value
+    edits: tuple[Edit, ...] = (remove(found.function),)
+    message, advice = f"{name} is removed, since its callers pass their own options", ""
+    if naming(found):
+        message, advice = f"{name} sets nothing any more, since its callers pass their own options", UNUSED
+        edits = (_emptied(found, file),)
     return Diagnosis(
         found.call,
         Level.REVIEW if assumption else Level.SAFE,
-        sentence(f"{found.function.name.value} is removed, since its callers pass their own options", assumption),
-        edits=(remove(found.function),),
+        sentence(message, assumption),
+        advice,
+        edits=edits,
         claims=tuple(_references(found.function, file)),
         consumes=context.consumes,
     )
+
+
+def _emptied(found: Returned, file: File) -> Edit:
+    """The function without the context, for the files that import it."""
+    block = next((one for one in file.ancestors(found.call) if isinstance(one, cst.With)), None)
+    if block is not None:
+        return Rebuild(block, _unwrapped(block, file))
+    empty = f"{file.ref('contextlib.nullcontext')}()"
+    return Replace(found.call, lambda code: empty)
 
 
 def _switched(block: cst.With, file: File) -> Iterator[Diagnosis]:

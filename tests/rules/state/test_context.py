@@ -364,7 +364,7 @@ def save(net):
 """
     assert levels(manager, "FSDP301") == ["manual"]
     assert levels(manager + user, "FSDP309") == ["safe"]
-    assert levels("from contexts import full\n" + user, "FSDP309", contexts=source(manager)) == ["manual"]
+    assert levels("from contexts import full\n" + user, "FSDP309", contexts=source(manager)) == ["safe"]
     unseen = findings(source("from contexts import full\n" + user))
     assert [found.message for found in unseen if found.level.value == "review" and found.rule == "FSDP309"] == [
         "get_model_state_dict returns the state, assumes full sets no state dict type"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.helpers import check_rewrites, findings
+from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.result import Changed, Unchanged
+from tests.rules.helpers import check_rewrites, findings, rewrite_tree
 
 IMPORTS = """\
 from contextlib import contextmanager
@@ -14,6 +16,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 CONTEXT = "FSDP.state_dict_type({}, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True))"
 RETURNED = f"def full_state(model):\n    return {CONTEXT.format('model')}\n"
 MANAGER = f"@contextmanager\ndef full_state(model):\n    with {CONTEXT.format('model')}:\n        yield\n"
+CONFIGURED = """@contextmanager
+def full_state(model):
+    kind = StateDictType.FULL_STATE_DICT
+    policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    with FSDP.state_dict_type(model, kind, policy):
+        yield model
+"""
 LOCAL = (
     'def full_state(model):\n    """The whole state, on rank 0."""\n'
     "    from torch.distributed.fsdp import FullyShardedDataParallel\n\n"
@@ -44,9 +53,11 @@ def manual(source: str, **others: str) -> set[tuple[str, int]]:
     return {(one.rule, one.line) for one in findings(source, None, **others) if one.level.value == "manual"}
 
 
-@pytest.mark.parametrize("function", [RETURNED, MANAGER, LOCAL], ids=["returned", "entered", "imported inside"])
+@pytest.mark.parametrize(
+    "function", [RETURNED, MANAGER, CONFIGURED, LOCAL], ids=["returned", "entered", "configured", "imported inside"]
+)
 def test_its_caller_passes_the_options_and_the_function_goes(function: str) -> None:
-    imported = "from contextlib import contextmanager\n" if function is MANAGER else ""
+    imported = "from contextlib import contextmanager\n" if function in (MANAGER, CONFIGURED) else ""
     check_rewrites(
         f"{imported}{IMPORTS.partition(chr(10))[2]}\n{function}{USER}",
         """\
@@ -81,6 +92,70 @@ class Trainer:
         )
 """,
     )
+
+
+WRITTEN = """\
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+{}
+def save(net):
+    sharded = fully_shard(net)
+    return get_model_state_dict(
+        sharded,
+        options=StateDictOptions(full_state_dict=True, cpu_offload=True),
+    )
+"""
+
+
+def outcome(files: dict[str, str]) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """The tree after a rewrite, and the files and rules of what is left to do by hand."""
+    after, left = dict(files), set[tuple[str, str]]()
+    for path, result in rewrite_tree({path: text.encode() for path, text in files.items()}).items():
+        assert isinstance(result, Changed | Unchanged), result
+        left |= {(path, one.rule) for one in result.findings if one.level is Level.MANUAL}
+        if isinstance(result, Changed):
+            after[path] = result.source.decode()
+    return after, left
+
+
+@pytest.mark.parametrize("function", [RETURNED, MANAGER, CONFIGURED], ids=["returned", "entered", "configured"])
+@pytest.mark.parametrize(("imported", "called"), [("from tools import full_state", ""), ("import tools", "tools.")])
+def test_callers_in_another_file_pass_the_options_and_the_function_sets_nothing(
+    function: str, imported: str, called: str
+) -> None:
+    user = f"from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n{imported}\n"
+    user += USER.replace("full_state", f"{called}full_state")
+    after, left = outcome({"train.py": user, "tools.py": f"{IMPORTS}\n{function}\nKEPT = 1\n"})
+    assert left == set()
+    assert after["train.py"] == WRITTEN.format(f"{imported}\n")
+    emptied = "(model):\n    return contextlib.nullcontext()\n" if function is RETURNED else "(model):\n    yield"
+    assert emptied in after["tools.py"] and "FSDP" not in after["tools.py"]
+
+
+ELSEWHERE = {
+    "imported for others": "from tools import full_state\n",
+    "under another name": "from tools import full_state as whole\n\ndef load(m, s):\n    with whole(m):\n"
+    "        m.load_state_dict(s)\n",
+    "pushed on a stack": "import tools\n\ndef push(stack, net):\n    stack.enter_context(tools.full_state(net))\n"
+    "    return net.state_dict()\n",
+    "handed on": "import tools\nuse(tools.full_state)\n",
+}
+
+
+@pytest.mark.parametrize("other", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_it_stays_while_another_file_needs_it(other: str) -> None:
+    user = f"from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom tools import full_state\n{USER}"
+    own = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    after, left = outcome({"train.py": user, "tools.py": f"{IMPORTS}\n{MANAGER}", "other.py": own + other})
+    assert ("tools.py", "FSDP301") in left
+    assert "def full_state" in after["tools.py"]
+
+
+def test_a_function_of_another_file_that_has_several_kinds_is_not_followed() -> None:
+    chosen = MANAGER.replace("(model)", "(model, kind)").replace("StateDictType.FULL_STATE_DICT", "kind")
+    user = f"from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom tools import full_state\n{USER}"
+    _, left = outcome({"train.py": user.replace("(sharded):", "(sharded, KIND):"), "tools.py": f"{IMPORTS}\n{chosen}"})
+    assert ("train.py", "FSDP309") in left
 
 
 LOADS = """

@@ -1,4 +1,4 @@
-"""Functions of a file that do nothing but give FSDP1's context for one kind of state, which their callers enter."""
+"""Functions that do nothing but give FSDP1's context for one kind of state, which their callers enter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.file.other_files import other_file
 from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.context import is_context_call, read_context
 from fsdp_rules.state._governing.state_settings import Config, Context, Kind
@@ -18,8 +19,9 @@ MANAGER = "contextlib.contextmanager"
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """``function`` returns the context that ``call`` makes, or enters it around its only ``yield``."""
+    """``function`` of ``file`` returns the context that ``call`` makes, or enters it around its only ``yield``."""
 
+    file: File
     function: cst.FunctionDef
     call: cst.Call
 
@@ -29,7 +31,7 @@ def returned_by(function: cst.FunctionDef, file: File) -> Returned | None:
     """What ``function`` gives, where that is the context of one certain kind of state and nothing else."""
     if function.asynchronous is not None or _others_of_its_name(function, file):
         return None
-    last = _only_statement(function)
+    last = _only_statement(function, file)
     call: cst.BaseExpression | None = None
     if isinstance(last, cst.Return) and not function.decorators:
         call = last.value
@@ -38,28 +40,41 @@ def returned_by(function: cst.FunctionDef, file: File) -> Returned | None:
     if not isinstance(call, cst.Call) or not is_context_call(call, file):
         return None
     context = read_context(call, file)
-    return Returned(function, call) if context is not None and _is_certain(context) else None
+    return Returned(file, function, call) if context is not None and _is_certain(context) else None
 
 
 @once
 def entered_function(call: cst.Call, file: File) -> Returned | None:
-    """The function of this file, or method of the class around, that ``call`` gets such a context from."""
-    if "state_dict_type" not in file.text:
+    """The function of the program, or method of the class around, that ``call`` gets such a context from."""
+    function = called(call, file) if "state_dict_type" in file.text else None
+    if function is None:
+        found = _of_another_file(call, file)
+    elif (dotted(call.func) != function.name.value) == _is_method(function, file):
+        found = returned_by(function, file)
+    else:
         return None
-    function = called(call, file)
-    found = returned_by(function, file) if function is not None else None
-    if found is None or function is None or (dotted(call.func) != function.name.value) != _is_method(function, file):
+    return found if found is not None and returned_context(call, found, file) is not None else None
+
+
+def _of_another_file(call: cst.Call, file: File) -> Returned | None:
+    full = file.resolved(call.func)
+    home = file.project.home(full) if full is not None and not full.startswith("torch.") else None
+    if home is None or home[0] == file.path or b"state_dict_type" not in file.project.sources[home[0]]:
         return None
-    return found if returned_context(call, found, file) is not None else None
+    other = other_file(home[0], file)
+    functions = [] if other is None else [one for one in other.nodes(cst.FunctionDef) if one.name.value == home[1]]
+    if other is None or len(functions) != 1 or other.scope(functions[0]):
+        return None
+    return returned_by(functions[0], other)
 
 
 def returned_context(call: cst.Call, found: Returned, file: File) -> Context | None:
     """The settings of ``found`` as they are for ``call``; None where its model has no name there."""
-    context = read_context(found.call, file)
+    context = read_context(found.call, found.file)
     if context is None or context.subject is None:
         return None
     names = [parameter.name.value for parameter in found.function.params.params]
-    own = names[:1] if _is_method(found.function, file) else []
+    own = names[:1] if _is_method(found.function, found.file) else []
     given = bind(call, tuple(names[len(own) :]))
     root, _, rest = (dotted(context.subject) or "").partition(".")
     if given is None or not root:
@@ -72,7 +87,7 @@ def returned_context(call: cst.Call, found: Returned, file: File) -> Context | N
 
 
 def uses(found: Returned, file: File) -> list[cst.CSTNode]:
-    """Every place of this file that names ``found``, text that may be a name for ``getattr`` among them."""
+    """Every place of ``file`` that names ``found``, text that may be a name for ``getattr`` among them."""
     name = found.function.name.value
     attributes = [one for one in file.nodes(cst.Attribute) if one.attr.value == name]
     texts = [one for one in file.nodes(cst.SimpleString) if one.raw_value == name]
@@ -97,14 +112,23 @@ def _is_manager(function: cst.FunctionDef, file: File) -> bool:
     return [file.resolved(one.decorator) for one in function.decorators] == [MANAGER]
 
 
-def _only_statement(function: cst.FunctionDef) -> cst.CSTNode | None:
-    """The one statement of ``function`` beside imports and its docstring."""
+def _only_statement(function: cst.FunctionDef, file: File) -> cst.CSTNode | None:
+    """The one statement of ``function`` beside imports, its docstring and settings that it gives a name."""
     body = function.body.body
     statements = [one for line in body for one in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])]
     if function.get_docstring() is not None:
         statements = statements[1:]
     kept = [one for one in statements if not isinstance(one, cst.Import | cst.ImportFrom)]
+    while len(kept) > 1 and isinstance(kept[0], cst.Assign) and _makes_setting(kept[0], file):
+        kept = kept[1:]
     return kept[0] if len(kept) == 1 else None
+
+
+def _makes_setting(one: cst.Assign, file: File) -> bool:
+    """Whether ``one`` names a kind of state or a configuration of FSDP1, which is there for the context alone."""
+    made = one.value.func if isinstance(one.value, cst.Call) else one.value
+    named = (file.fsdp1(made) or "").partition(".")[0]
+    return named == "StateDictType" or named.endswith("DictConfig")
 
 
 def _only_yields(block: cst.With) -> bool:
@@ -114,7 +138,7 @@ def _only_yields(block: cst.With) -> bool:
     one = only.value if isinstance(only, cst.Expr) else None
     return (
         isinstance(one, cst.Yield)
-        and one.value is None
+        and (one.value is None or isinstance(one.value, cst.Name))
         and len(block.items) == 1
         and block.items[0].asname is None
         and block.asynchronous is None
