@@ -116,6 +116,7 @@ def build(model):
             before = gather(bound.arguments, parameters(FSDP), file)
             gathered.arguments = {**before.arguments, **gathered.arguments}
             gathered.reasons += before.reasons
+            gathered.assumptions += before.assumptions
             gathered.consumed += before.consumed
             gathered.consumed += [(bound.statement, bound.name)] if bound.statement is not None else []
         spread = spread_of(call, file)
@@ -128,6 +129,7 @@ def build(model):
             return
         plan = ShardPlan(call=call, arguments=gathered.arguments)
         plan.helper.extend(gathered.reasons)
+        plan.assumptions.extend(gathered.assumptions)
         plan.consumed.extend(gathered.consumed)
         module = gathered.arguments.get("module")
         if module is not None and (said := [*unusable(call, module, file)]):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.value_facts import NOTHING, Fact, Position
 
 
@@ -20,6 +21,11 @@ def value_of(node: cst.BaseExpression, file: File) -> Fact:
 def is_other(node: cst.BaseExpression, file: File) -> bool:
     """Whether all that reaches ``node`` is known, and no module: an optimizer, a configuration, a text."""
     return _is_in(file.project.values.others, node, file)
+
+
+def is_no_optimizer(node: cst.BaseExpression, file: File) -> bool:
+    """Whether all that reaches ``node`` is known, and no optimizer."""
+    return is_other(node, file) and value_of(node, file).optimizer is Certainty.NO
 
 
 def is_raw(node: cst.BaseExpression, file: File) -> bool:

@@ -177,7 +177,7 @@ def _index(
         fitted=fitted_in(nodes, aliases),
         words=words_in(tree, path) if MAY_GIVE.search(data) else (),
         # Names that a star import gives are those of a file that need not say FSDP.
-        source=data if aliases.starred or b"fsdp" in data.lower() else b"",
+        source=data if aliases.starred or b"fsdp" in data.lower() or b"state_dict" in data else b"",
     )
 
 

@@ -46,8 +46,8 @@ class Project:
     the kind of state, by their whole dotted names. ``origins`` are the functions that the models of each function
     that wraps come through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device
     is named, ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the
-    files that speak of FSDP. ``unwrapped`` are the places of models that some wrap is given, ``optimizers`` the
-    optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the functions that shard with
+    files that speak of FSDP or states. ``unwrapped`` are the places of models that some wrap is given, ``optimizers``
+    the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the functions that shard with
     ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a state under no setting
     of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what ran last where a
     function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes`` parameters of

@@ -6,7 +6,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.flowing import is_no_optimizer, value_of
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.optimizers import holds_optimizer, is_optimizer
 
@@ -19,4 +19,4 @@ def is_an_optimizer(node: cst.BaseExpression, file: File) -> bool:
     made = file.value(node)
     if isinstance(made, cst.Call) and is_optimizer(file.resolved(made.func) or last_name(made.func)):
         return True
-    return holds_optimizer(last_name(node).lower())
+    return holds_optimizer(last_name(node).lower()) and not is_no_optimizer(node, file)

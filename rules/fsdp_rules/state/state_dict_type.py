@@ -12,7 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.state._governing.blocks import block_assumption
 from fsdp_rules.state._governing.context import is_context_call, read_context
-from fsdp_rules.state._governing.entering import context_items, entered, read_entered
+from fsdp_rules.state._governing.entering import context_items, entered, given_model, name_of_model, read_entered
 from fsdp_rules.state._governing.returned import Returned, returned_by
 from fsdp_rules.state._governing.switching import switching
 from fsdp_rules.state._writing.context_functions import assumption_of, is_removable, naming
@@ -178,14 +178,19 @@ def _references(block: cst.BaseCompoundStatement, file: File) -> Iterator[cst.CS
 
 def _unwrapped(block: cst.With, file: File) -> Callable[[cst.BaseCompoundStatement, Code], Sequence[Statement]]:
     gone = {item for item, _ in context_items(block, file)}
+    named = [
+        (name.value, file.code(model))
+        for _, call in context_items(block, file)
+        if (name := name_of_model(call, file)) is not None and (model := given_model(call, file)) is not None
+    ]
     shared = shared_options(block, file)
 
     def build(updated: cst.BaseCompoundStatement, code: Code) -> Sequence[Statement]:
         statement = cst.ensure_type(updated, cst.With)
-        first: list[Statement] = []
+        lines = [f"{name} = {model}" for name, model in named if name != model]
         if shared:
-            line = f"{shared_name(block, file)} = {shared.removeprefix('options=')}"
-            first.append(cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine))
+            lines.append(f"{shared_name(block, file)} = {shared.removeprefix('options=')}")
+        first: list[Statement] = [cst.ensure_type(cst.parse_statement(one), cst.SimpleStatementLine) for one in lines]
         kept = [item for old, item in zip(block.items, statement.items, strict=True) if old not in gone]
         if kept:
             kept[-1] = kept[-1].with_changes(comma=statement.items[-1].comma)

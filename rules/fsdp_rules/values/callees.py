@@ -57,8 +57,20 @@ class Callees:
         held = self._held(called)
         if any(one.kind is Kind.EXTERN and one.data.rpartition(".")[2] in table("configured") for one in held):
             return True
-        return all(one.kind is Kind.OPEN for one in held) and any(
-            map(self._is_open, self._sources(called, is_whole=False))
+        sources = [*self._sources(called, is_whole=False)]
+        if any(one.kind is Kind.OPEN for one in held) and any(map(self._is_named_by_argument, sources)):
+            return True
+        return all(one.kind is Kind.OPEN for one in held) and any(map(self._is_open, sources))
+
+    def _is_named_by_argument(self, each: _Value) -> bool:
+        """Whether the value is found by a name that comes from an argument, whose default is one name of many."""
+        return any(
+            one.is_argument
+            for call in self._of(each)
+            if type(call) is Call and any(map(self._is_finder, self._held((each[0], call.of))))
+            for given in call.args
+            for source in self._sources((each[0], given), is_whole=False)
+            for one in self._held(source)
         )
 
     def _is_open(self, each: _Value) -> bool:
@@ -77,6 +89,9 @@ class Callees:
         """Whether ``function`` finds what it gives by a name, or in a container that nothing fills."""
         if function.kind is Kind.METHOD:
             return self._is_unfilled(function.data[0])
+        return self._is_finder(function)
+
+    def _is_finder(self, function: Obj) -> bool:
         return function.kind is Kind.EXTERN and table("functions").get(function.data) in ("read_attribute", "module")
 
     def _is_unfilled(self, one: Obj) -> bool:

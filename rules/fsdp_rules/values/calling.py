@@ -201,13 +201,14 @@ class Calls:
             self._machine.items.unpack(given, self._rest(frame))
 
     def _by_name(self, given: Obj, names: set[str], frame: Frame) -> None:
-        if given.kind is not Kind.CONTAINER:
-            return
-        for place, name in enumerate(frame.body.parameters):
-            if name not in names:
-                self._machine.items.of(given, self._machine.objects.constant(name), frame.base + place)
-        if frame.body.keywords:
+        if given.kind is Kind.CONTAINER:
+            for place, name in enumerate(frame.body.parameters):
+                if name not in names:
+                    self._machine.items.of(given, self._machine.objects.constant(name), frame.base + place)
+        if frame.body.keywords and given.kind in (Kind.CONTAINER, Kind.ATTRIBUTES):
             self._machine.items.unpack(given, self._packed(frame))
+        elif frame.body.keywords:
+            self._store.put(self._machine.items.cell(self._packed(frame), ops.ANY), self._machine.objects.open)
 
     def run_alone(self, function: Obj) -> None:
         """Run a function that nothing of the tree calls: ``self`` is any object of its class, all else is open."""
@@ -223,7 +224,9 @@ class Calls:
             else:
                 self._store.put(cell, self._machine.objects.unknown((definition.body, place)))
         pairs = tuple(zip(definition.body.parameters, cells, strict=True))
-        self._function(definition, Arguments((), pairs), self._store.cells(), "alone")
+        packed = self._store.cells()
+        self._store.put(packed, self._machine.objects.unknown((definition.body, len(cells))))
+        self._function(definition, Arguments((), pairs, (), (packed,)), self._store.cells(), "alone")
 
     # Classes
 

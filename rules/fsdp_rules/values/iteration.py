@@ -114,6 +114,17 @@ class Iteration:
             self._store.watch(cell, lambda one: items.unpack(one, made))
             self._store.watch(self._elements(cell), pair)
 
+    def _field(self, given: Arguments, to: int, key: Hashable) -> None:
+        """What a field has in an object that is made without it."""
+        default = given.at(0, "default")
+        factory = given.keyword("default_factory") or given.keyword("factory")
+        if default is not None:
+            self._store.edge(default, to)
+        elif factory is not None:
+            self._store.watch(factory, lambda one: self._machine.calls.call(one, Arguments(), to, (key, "factory")))
+        else:
+            self._store.put(to, self._objects.open)
+
     def _default_dictionary(self, given: Arguments, to: int, key: Hashable) -> None:
         self._dictionary(given._replace(positional=given.positional[1:]), to, key)
         value = self._machine.items.cell(self._made(key, to), ANY)

@@ -132,6 +132,20 @@ def test_callers_in_another_file_pass_the_options_and_the_function_sets_nothing(
     assert emptied in after["tools.py"] and "FSDP" not in after["tools.py"]
 
 
+@pytest.mark.parametrize("model", ["sharded", "self.model"])
+def test_the_model_that_a_block_has_another_name_for(model: str) -> None:
+    imported = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nimport tools\n"
+    user = f"{imported}\nclass Run:\n    def save(self, net):\n        {model} = FSDP(net)\n"
+    block = f"        with tools.full_state({model}) as whole:\n            return whole.state_dict()\n"
+    after, left = outcome({"train.py": user + block, "tools.py": f"{IMPORTS}\n{CONFIGURED}"})
+    assert left == set()
+    assert f"        whole = {model}\n        return get_model_state_dict(\n            whole,\n" in after["train.py"]
+    other, left = outcome(
+        {"train.py": user + block, "tools.py": f"{IMPORTS}\n{CONFIGURED.replace('yield model', 'yield')}"}
+    )
+    assert ("train.py", "FSDP301") in left and "as whole" in other["train.py"]
+
+
 ELSEWHERE = {
     "imported for others": "from tools import full_state\n",
     "under another name": "from tools import full_state as whole\n\ndef load(m, s):\n    with whole(m):\n"

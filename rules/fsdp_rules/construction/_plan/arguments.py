@@ -9,6 +9,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_partial, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import dotted
+from fsdp_rules.fsdp1.constructor import PARAMETERS
+from fsdp_rules.project.value_facts import NONE
 
 #: Functions whose result is the same whenever they are asked.
 STEADY = frozenset({"torch.cuda.current_device", "torch.device"})
@@ -16,20 +18,25 @@ STEADY = frozenset({"torch.cuda.current_device", "torch.device"})
 
 @dataclass
 class Gathered:
-    """The arguments by name; ``reasons`` say why some of them are only known at run time."""
+    """The arguments by name; ``reasons`` say why some of them are only known at run time.
+
+    ``assumptions`` are about what other code may add to them.
+    """
 
     arguments: dict[str, cst.BaseExpression] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
     consumed: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
 
 
 def gather(call: cst.Call, parameters: tuple[str, ...], file: File) -> Gathered:
     """The arguments of an FSDP1 constructor call."""
     found = Gathered()
+    unread: list[str] = []
     position = 0
     for argument in call.args:
         if argument.star == "**":
-            _expand(argument.value, call, file, found)
+            unread += _expand(argument.value, file, found)
         elif argument.star == "*":
             found.reasons.append("positional arguments are unpacked from a sequence")
         elif argument.keyword is not None:
@@ -37,10 +44,25 @@ def gather(call: cst.Call, parameters: tuple[str, ...], file: File) -> Gathered:
         elif position < len(parameters):
             found.arguments[parameters[position]] = argument.value
             position += 1
+    if unread and _adds_nothing(call, found, file):
+        found.assumptions += [f"assumes no other code gives **{text} an argument" for text in unread]
+    else:
+        found.reasons += [f"the content of **{text} is only known at run time" for text in unread]
     return found
 
 
-def _expand(value: cst.BaseExpression, call: cst.Call, file: File, found: Gathered) -> None:
+def _adds_nothing(call: cst.Call, found: Gathered, file: File) -> bool:
+    """Whether no program of the tree gives the wrap ``call`` an argument besides those that it is written with."""
+    values = file.project.values
+    if not file.layout.has(call) or values.is_bounded:
+        return False
+    given = values.wraps.get((file.path, file.span(call).line), {})
+    others = [texts for name, texts in given.items() if name in PARAMETERS and name not in found.arguments]
+    return bool(others) and all(texts == {NONE} for texts in others)
+
+
+def _expand(value: cst.BaseExpression, file: File, found: Gathered) -> list[str]:
+    """Add the entries of ``value``, or why they are not taken; the text of ``value`` where they cannot be told."""
     text = file.code(value)
     entries = dict_entries(value)
     binding = None
@@ -48,14 +70,14 @@ def _expand(value: cst.BaseExpression, call: cst.Call, file: File, found: Gather
         binding = file.binding(value)
         entries = dict_entries(file.value(value))
     if entries is None:
-        found.reasons.append(f"the content of **{text} is only known at run time")
-        return
+        return [text]
     if binding is not None and not all(is_steady(entry, file) for entry in entries.values()):
         found.reasons.append(f"**{text} has values that are computed where it is built")
-        return
+        return []
     found.arguments.update(entries)
     if binding is not None:
         found.consumed.append((binding.statement, text))
+    return []
 
 
 def dict_entries(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | None:

@@ -12,7 +12,7 @@ from fsdp_rules.file.expressions import is_none, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.flowing import is_other
+from fsdp_rules.model.flowing import is_no_optimizer, is_other
 from fsdp_rules.model.wrapping import assignments, is_comprehended, is_factory, model_of_parameters, wrapped_module
 from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 
@@ -115,8 +115,10 @@ def given_optimizers(call: cst.Call, file: File) -> list[cst.Param]:
     root = (dotted(wrapped_module(call) or call) or "").partition(".")[0]
     if root not in {parameter.name.value for parameter in parameters}:
         return []
-    called = {dotted(entry.func) for entry in file.inside(function, cst.Call)}
-    return [entry for entry in parameters if holds_optimizer(entry.name.value) and entry.name.value not in called]
+    others = {dotted(entry.func) for entry in file.inside(function, cst.Call)}
+    named = [entry for entry in parameters if holds_optimizer(entry.name.value)]
+    others |= {one.value for one in file.inside(function.body, cst.Name) if is_no_optimizer(one, file)}
+    return [entry for entry in named if entry.name.value not in others]
 
 
 def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst.CSTNode]], file: File) -> bool:

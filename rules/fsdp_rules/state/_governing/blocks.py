@@ -17,7 +17,7 @@ from fsdp_rules.project.optimizers import holds_optimizer
 from fsdp_rules.state import local_state_dict
 from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.calls import calls_in, state_call
-from fsdp_rules.state._governing.entering import context_items, read_entered, yields
+from fsdp_rules.state._governing.entering import context_items, name_of_model, read_entered, yields
 from fsdp_rules.state._governing.nested import calls_of, escaping
 from fsdp_rules.state._governing.site import StateSite, state_site
 from fsdp_rules.state._governing.state_settings import Context, Kind
@@ -77,7 +77,7 @@ def _problems(block: cst.With, file: File) -> Iterator[Problem]:
     contexts: list[Context] = []
     for item, call in context_items(block, file):
         context = read_entered(call, file)
-        if context is None or item.asname is not None:
+        if context is None or (item.asname is not None and name_of_model(call, file) is None):
             yield UNCLEAR
         elif context.kind in UNFIT:
             # Without a state of the model in it, as around an optimizer's own, the kind does not matter.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
@@ -9,7 +11,7 @@ from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.state._governing.context import is_context_call, means_the_same, read_context
-from fsdp_rules.state._governing.returned import entered_function, returned_context
+from fsdp_rules.state._governing.returned import entered_function, returned_context, yields_model
 from fsdp_rules.state._governing.state_settings import Context
 
 
@@ -32,7 +34,24 @@ def context_items(node: cst.With, file: File) -> tuple[tuple[cst.WithItem, cst.C
 def read_entered(call: cst.Call, file: File) -> Context | None:
     """What the context manager ``call`` of a ``with`` sets; None where its arguments cannot be told."""
     found = None if is_context_call(call, file) else entered_function(call, file)
-    return read_context(call, file) if found is None else returned_context(call, found, file)
+    if found is None:
+        return read_context(call, file)
+    context, name = returned_context(call, found, file), name_of_model(call, file)
+    return replace(context, subject=name) if context is not None and name is not None else context
+
+
+def name_of_model(call: cst.Call, file: File) -> cst.Name | None:
+    """The name that a ``with`` gives the model that ``call``, of a function of the program, gets: ``... as name``."""
+    item, found = file.parent(call), entered_function(call, file)
+    name = item.asname.name if isinstance(item, cst.WithItem) and item.asname is not None else None
+    return name if isinstance(name, cst.Name) and found is not None and yields_model(found) else None
+
+
+def given_model(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """The model that ``call``, of a function of the program, is given."""
+    found = entered_function(call, file)
+    context = returned_context(call, found, file) if found is not None else None
+    return context.subject if context is not None else None
 
 
 def _manager(node: cst.BaseExpression, file: File) -> cst.BaseExpression:

@@ -86,6 +86,13 @@ def returned_context(call: cst.Call, found: Returned, file: File) -> Context | N
     return None
 
 
+def yields_model(found: Returned) -> bool:
+    """Whether what a ``with`` calls it is the model that it sets the kind of state of."""
+    context = read_context(found.call, found.file)
+    given = [one.value for one in found.file.inside(found.function, cst.Yield) if one.value is not None]
+    return context is not None and context.subject is not None and [*map(dotted, given)] == [dotted(context.subject)]
+
+
 def uses(found: Returned, file: File) -> list[cst.CSTNode]:
     """Every place of ``file`` that names ``found``, text that may be a name for ``getattr`` among them."""
     name = found.function.name.value
