@@ -29,6 +29,7 @@ STEPS = 3
 #: Rich's own, without the fonts that it would load from the network.
 _FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 _TEXT = re.compile(r"<text [^>]*>(.*?)</text>", re.DOTALL)
+_NORMS = re.compile(r"within 1e-5|(?<=gradient norm )[\d ]+|,? \d+ gradient norms")
 _COST = re.compile(r"\d+(\.\d+)? [KMG]iB|\b\d+\.\d{3}\b")
 
 
@@ -42,9 +43,13 @@ def picture(verdict: Verdict) -> str:
 
 
 def words(svg: str) -> list[str]:
-    """What a picture says, without what a machine measures: seconds and bytes."""
+    """What a picture says, without what a machine measures, seconds and bytes, and how it rounds gradient norms.
+
+    Squares are added up in an order that depends on the width of the processor's vectors.
+    """
     shown = " ".join(_TEXT.findall(svg)).replace("&#160;", " ")
-    return re.sub(r"[─━┃│┏┓┗┛┡┩├┤└┘┴┬╇┳╋┼]+", " ", _COST.sub("N", shown)).split()
+    said = " ".join(re.sub(r"[─━┃│┏┓┗┛┡┩├┤└┘┴┬╇┳╋┼]+", " ", _COST.sub("N", shown)).split())
+    return _NORMS.sub("", said).replace(" ,", ",").split()
 
 
 def compared(directory: Path) -> Verdict:

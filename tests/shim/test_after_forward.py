@@ -317,6 +317,22 @@ def recomputed(make: Make, rank: int) -> tuple[list[float], list[nn.Module]]:
     return losses, [model]
 
 
+def summoned_before_backward(make: Make, rank: int) -> tuple[list[float], list[nn.Module]]:
+    torch.manual_seed(0)
+    model = make(build())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(STEPS):
+        loss = loss_of(model, rank, step)
+        with make.keywords["face"].summon_full_params(model, writeback=False):
+            losses += [param.detach().sum().item() for param in model.parameters()]
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [model]
+
+
 PROGRAMS: dict[str, Program] = {
     **{f"{zero} after {mode}": after_evaluation(mode, zero) for mode in WITHOUT_BACKWARD for zero in ZERO},
     **{f"{zero} between": between(zero) for zero in ZERO},
@@ -334,6 +350,7 @@ PROGRAMS: dict[str, Program] = {
             steps_without_optimizer,
             averages_swapped_in,
             recomputed,
+            summoned_before_backward,
         )
     },
 }
