@@ -59,6 +59,11 @@ def runs_modules(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.entering, node, file)
 
 
+def is_ungraphed(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` may be a model that runs without a graph each time, so that no backward reshards it."""
+    return not file.project.values.ungraphed.isdisjoint(value_of(node, file).origins)
+
+
 def is_read_again(node: cst.BaseExpression, file: File) -> bool:
     """Whether the call of ``node`` loads an optimizer's state that may be loaded or saved again after more steps."""
     return _is_in(file.project.values.counted, node, file)

@@ -70,7 +70,8 @@ class ValueFacts:
     where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
-    models of which each forward uses all parameters. ``is_bounded``: the tree is so large that some of it was left out.
+    models of which each forward uses all parameters, ``ungraphed`` those of models that run without a graph each time.
+    ``is_bounded``: the tree is so large that some of it was left out.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
@@ -94,6 +95,7 @@ class ValueFacts:
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()
+    ungraphed: Set[Place] = frozenset()
     is_bounded: bool = False
 
     @cached_property

@@ -26,6 +26,7 @@ from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
+from fsdp_rules.values.ungraphed import ungraphed
 from fsdp_rules.values.unit_methods import unit_methods
 from fsdp_rules.values.whole_models import whole_models
 
@@ -139,6 +140,7 @@ def facts_of(
         raw=raw,
         wraps=machine.wraps.texts(),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
+        ungraphed=ungraphed(machine),
         is_bounded=machine.is_bounded,
         # The last of all, since it runs more.
         whole=whole_models(machine),

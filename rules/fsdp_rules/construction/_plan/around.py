@@ -70,9 +70,14 @@ def marked(module: cst.BaseExpression, root: str, value: bool, file: File) -> li
     return [f"for {param} in {root}.parameters():", f"    {param}.{REPLACED} = {value}"]
 
 
-def may_have_units(module: cst.BaseExpression, file: File) -> bool:
-    """Whether parts of ``module`` may be sharded by then, by another wrap or an earlier turn of this one."""
+def may_have_units(plan: ShardPlan, file: File) -> bool:
+    """Whether parts of the model may be sharded by then, by another wrap or an earlier turn of this one."""
+    module = plan.module
     if file.project.nesting.may_be_at(file.path, file.scope(module)):
+        return True
+    place = (file.path, file.span(plan.call).line)
+    if sum(where[:2] == place and len(where) > len(place) for where in file.project.values.wraps) > 1:
+        # Several calls run the one that wraps.
         return True
     if any(isinstance(node, cst.For | cst.While) for node in file.ancestors(module)):
         return True
@@ -100,7 +105,7 @@ def sync_lines(
     lines = [
         f"for {tensor} in {tensors}:",
         *([f"    if {tensor} in {ignored}:", "        continue"] if ignored is not None else []),
-        *(_skipping_shards(tensor, file) if not plan.on_meta and may_have_units(plan.module, file) else []),
+        *(_skipping_shards(tensor, file) if not plan.on_meta and may_have_units(plan, file) else []),
         f"    {source} = {tensor}.detach().to({place})",
     ]
     group = plan.mesh_value

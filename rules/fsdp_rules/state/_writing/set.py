@@ -9,9 +9,11 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
+from fsdp_rules.model.flowing import is_ungraphed
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.passes import may_follow_forward
 from fsdp_rules.model.resharding import reshard_before
+from fsdp_rules.model.root_parameters import runs_without_graph
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.loading import result_is_read
@@ -100,6 +102,8 @@ class Putting(Writer):
         call, model = self.state.call, self.site.model
         if not is_repeatable(model) or not isinstance(self.file.statement(call), cst.BaseSmallStatement):
             return False
+        if is_ungraphed(model, self.file) or runs_without_graph(model, self.file):
+            return True
         return may_follow_forward(call, self.file, sharded(model, self.file).is_made_here)
 
     def _full_load(self) -> Build:
