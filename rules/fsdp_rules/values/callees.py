@@ -128,7 +128,12 @@ class Callees:
 
     def _held(self, value: _Value) -> set[Obj]:
         body, number = value
-        return {one for frame in self._frames[body] for one in self._machine.store.of(frame.base + number)}
+        return {one for frame in self._frames[body] for one in self._inside(frame.base + number)}
+
+    def _inside(self, cell: int) -> Iterator[Obj]:
+        """What is in ``cell``, and what a partial there is of."""
+        for one in self._machine.store.of(cell):
+            yield from self._inside(one.data[0]) if one.kind is Kind.PARTIAL else (one,)
 
 
 def _path(one: Obj) -> str:

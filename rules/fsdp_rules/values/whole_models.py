@@ -116,7 +116,9 @@ class _Search:
 
     def _uses_all(self, one: Obj) -> bool:
         if one.kind is Kind.MODEL:
-            return self._are_whole(self._machine.attributes.field(one, "(inner)"))
+            # A name that is bound to its own wrap alone says nothing of what is wrapped.
+            inner = [each for each in self._inside(self._machine.attributes.field(one, "(inner)")) if each is not one]
+            return bool(inner) and all(map(self.is_whole, inner))
         if one in self._machine.items.modules:
             return self._are_whole(self._machine.items.all(one))
         if one.kind is Kind.INSTANCE and isinstance(one.data[0], Class):

@@ -206,3 +206,9 @@ def test_what_nothing_reads(more: str, expected: str) -> None:
 @pytest.mark.parametrize("call", ["model.head(batch).sum()", "model.begin(batch).sum()"])
 def test_what_is_entered_elsewhere(call: str) -> None:
     assert level(PLAIN, call=call) == "review"
+
+
+@pytest.mark.parametrize("wrapped", ["model", "build()", "models[0]"])
+def test_a_model_of_which_nothing_is_known(wrapped: str) -> None:
+    source = f"from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP({wrapped})\n"
+    assert [one.level.value for one in findings(source) if one.rule == "FSDP121"] == ["review"]
