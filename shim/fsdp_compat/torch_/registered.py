@@ -88,7 +88,7 @@ def kept_gathered(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
         for param in group.fsdp_params:
             if (value := values.get(id(param.sharded_param))) is not None:
                 # As FSDP2's own gather writes it: a backward may still come that has saved it.
-                with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(param._unsharded_param):
+                with torch.no_grad(), torch.autograd.grad_mode._unsafe_preserve_version_counter(param._unsharded_param):
                     param._unsharded_param.copy_(value)
         _hide(group)
 
