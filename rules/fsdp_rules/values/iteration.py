@@ -36,8 +36,14 @@ class Iteration:
     def _range(self, given: Arguments, to: int, key: Hashable) -> None:
         elements = self._machine.items.cell(self._made(key, to), ANY)
         self._store.put(elements, self._objects.open)
-        for cell in given.positional[:1] if len(given.positional) > 1 else ():
-            self._store.edge(cell, elements)
+        if len(given.positional) < 2:
+            return
+        first = given.positional[0]
+        self._store.edge(first, elements)
+        # What is computed is a beginning of its own, and not 0 as in a range of all ranks.
+        begin = self._objects.unknown((key, "begin"))
+        self._machine.items.later(first, lambda: self._store.put(elements, begin))
+        self._store.watch(first, lambda one: self._store.put(elements, begin) if one.kind is Kind.OPEN else None)
 
     def _group(self, given: Arguments, to: int, key: Hashable) -> None:
         ranks = given.at(0, "ranks")

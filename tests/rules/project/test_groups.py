@@ -109,6 +109,12 @@ def test_a_subgroup_is_found_where_it_is_made(form: str) -> None:
     assert not is_sent(form, "[0, 1]")
 
 
+@pytest.mark.parametrize("ranks", ["list(range(2, 4))", "list(range(2 * SIZE, 3 * SIZE))", "range(START, START + 2)"])
+def test_a_range_that_begins_elsewhere(ranks: str) -> None:
+    assert not is_sent("one of several", ranks)
+    assert is_sent("one of several", "range(4)") and is_sent("one of several", "range(0, SIZE)")
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_group_of_all_ranks_contradicts_nothing(form: str) -> None:
     assert is_sent(form, "")
