@@ -43,6 +43,8 @@ NOTHING = Fact()
 NONE, UNKNOWN = "None", "?"
 #: That of a process group of some of the ranks.
 SUBGROUP = "subgroup"
+#: Stands for what a call gets by ``**``: NONE where that adds to its arguments only what these say.
+SPREAD = "**"
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ LASTING = ASKED | {Kind.OPTIMIZER, Kind.OTHER_WRAPPER}
 COPY = "copy"
 #: Models that stay in FSDP1's class.
 KEPT = "kept"
+#: What a ``**`` parameter is, beside the frame of its function.
+PACKED = "packed"
 
 
 class Site(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.operations import Body
-from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.abstract import PACKED, Kind, Obj
 from fsdp_rules.values.effects import Effects
 from fsdp_rules.values.frames import Arguments, Class, Definition, Frame
 from fsdp_rules.values.machine import Machine
@@ -152,6 +152,8 @@ class Calls:
                 self._machine.items.put(self._packed(frame), self._machine.objects.constant(name), cell)
         for start, cell in given.starred:
             self._store.watch(cell, lambda one, start=start: self._starred(one, start, frame))  # type: ignore[misc]
+        if given.packed and body.keywords:
+            self._machine.items.handed_on.add(self._packed(frame))
         for cell in given.packed:
             self._store.watch(cell, lambda one: self._by_name(one, names, frame))
         for name, cell in definition.defaults.items():
@@ -189,7 +191,7 @@ class Calls:
         return self._machine.objects.get(Kind.CONTAINER, (frame, "rest"))
 
     def _packed(self, frame: Frame) -> Obj:
-        made = self._machine.objects.get(Kind.CONTAINER, (frame, "packed"))
+        made = self._machine.objects.get(Kind.CONTAINER, (frame, PACKED))
         self._machine.items.dictionaries.add(made)
         return made
 
@@ -205,10 +207,13 @@ class Calls:
             for place, name in enumerate(frame.body.parameters):
                 if name not in names:
                     self._machine.items.of(given, self._machine.objects.constant(name), frame.base + place)
-        if frame.body.keywords and given.kind in (Kind.CONTAINER, Kind.ATTRIBUTES):
-            self._machine.items.unpack(given, self._packed(frame))
-        elif frame.body.keywords:
-            self._store.put(self._machine.items.cell(self._packed(frame), ops.ANY), self._machine.objects.open)
+        if not frame.body.keywords:
+            return
+        packed = self._packed(frame)
+        if given.kind in (Kind.CONTAINER, Kind.ATTRIBUTES):
+            self._machine.items.unpack(given, packed)
+        else:
+            self._store.put(self._machine.items.cell(packed, ops.ANY), self._machine.objects.open)
 
     def run_alone(self, function: Obj) -> None:
         """Run a function that nothing of the tree calls: ``self`` is any object of its class, all else is open."""

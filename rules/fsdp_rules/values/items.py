@@ -21,6 +21,8 @@ class Items:
         self._keys: dict[Obj, list[Hashable]] = {}
         #: The containers whose elements are under keys, so that a loop over one gives these.
         self.dictionaries: set[Obj] = set()
+        #: Those of ``**`` parameters whose callers give some of it as ``**``, too, or are not known.
+        self.handed_on: set[Obj] = set()
         #: Those that are modules themselves.
         self.modules: set[Obj] = set()
         self._into: dict[Obj, list[Obj]] = {}

@@ -32,6 +32,7 @@ class ItemAccess(Protocol):
     """Reads and writes of ``x[key]``."""
 
     dictionaries: set[Obj]
+    handed_on: set[Obj]
     modules: set[Obj]
 
     def cell(self, owner: Obj, key: Hashable) -> int: ...

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from fsdp_rules.fsdp1.constructor import FIELDS, PARAMETERS
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.ir.operations import At, Call
-from fsdp_rules.project.value_facts import NONE, SUBGROUP, UNKNOWN, Place
-from fsdp_rules.values.abstract import KEPT, Kind, Obj, Site
+from fsdp_rules.project.value_facts import NONE, SPREAD, SUBGROUP, UNKNOWN, Place
+from fsdp_rules.values.abstract import KEPT, PACKED, Kind, Obj, Site
 from fsdp_rules.values.frames import Arguments, Class, Frame
 from fsdp_rules.values.groups import is_part
 from fsdp_rules.values.machine import Machine
@@ -100,8 +100,24 @@ class Wraps:
                     for field, texts in self._argument(place, name, given, cells[name]):
                         joined[site][field] |= texts
                         joined[site.place][field] |= texts
+                joined[site][SPREAD] |= self._spread_texts(given)
+                joined[site.place][SPREAD] |= self._spread_texts(given)
         every = {where: {name: frozenset(texts) for name, texts in each.items()} for where, each in joined.items()}
         return {**every, **dict.fromkeys(self._open, _ALL_UNKNOWN)}
+
+    def _spread_texts(self, given: Arguments) -> set[str]:
+        """What ``**`` adds: NONE for the parameter of a function that reads it there alone and gets none unpacked."""
+        held = [(cell, one) for cell in given.packed for one in self._store.of(cell)]
+        are_known = bool(held) and not given.starred and all(self._is_written_out(*each) for each in held)
+        return {NONE} if are_known else {UNKNOWN}
+
+    def _is_written_out(self, cell: int, one: Obj) -> bool:
+        if one.kind is not Kind.CONTAINER or one.data[1] != PACKED or one in self._machine.items.handed_on:
+            return False
+        frame: Frame = one.data[0]
+        body = frame.body
+        number = len(body.parameters) + bool(body.rest)
+        return cell == frame.base + number and sum(value == number for _, value in body.uses) == 1
 
     def _argument(self, place: int, name: str, given: Arguments, cell: int) -> Iterator[tuple[str, set[str]]]:
         own = self._texts(cell)

@@ -9,6 +9,7 @@ from tests.rules.helpers import findings
 HEAD = """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 import other
+import json
 
 def wrap(model, **kwargs):
     return FSDP(model, **kwargs)
@@ -16,21 +17,36 @@ def wrap(model, **kwargs):
 """
 OUTER = "def outer(net, **kwargs):\n    {}\n    return wrap(net, **kwargs)\n\nouter(net)\n"
 EMPTY = {
-    "called without": "model = wrap(net)\n",
-    "called through another": OUTER.format("print(kwargs)"),
-    "an empty dictionary": "more = {}\nmodel = wrap(net, **more)\n",
+    "one caller": "model = wrap(net)\n",
+    "two callers": "model = wrap(net)\nsecond = wrap(model=other.net)\n",
+    "a caller in a function": "def outer(net):\n    return wrap(net)\n\nouter(net)\n",
 }
 GIVEN = {
     "nothing calls it": "",
-    "handed to code that is not seen": "other.register(wrap)\n",
+    "handed to other code": "other.register(wrap)\n",
     "a dictionary of another place": "model = wrap(net, **other.CONFIG)\n",
+    "options of a parser": "model = wrap(net, **vars(other.parser.parse_args()))\n",
+    "attributes of an object": "model = wrap(net, **other.args().__dict__)\n",
+    "what a file has": "model = wrap(net, **json.load(open(path)))\n",
+    "copied": "model = wrap(net, **dict(other.pairs))\n",
+    "filled by other code": "MORE = {}\nother.fill(MORE)\nmodel = wrap(net, **MORE)\n",
+    "made at run time": "def outer(net, more=None):\n    return wrap(net, **(more or {}))\n\nouter(net)\n",
     "bound before": "import functools\nmake = functools.partial(wrap, use_orig_params=True)\nmodel = make(net)\n",
     "one caller of two": "model = wrap(net)\nsecond = wrap(other.net, use_orig_params=True)\n",
     "an entry that is added": OUTER.format("kwargs['use_orig_params'] = True"),
     "entries that are not known": OUTER.format("kwargs.update(other.more())"),
+    "merged in place": OUTER.format("kwargs |= other.more()"),
+    "merged": OUTER.format("kwargs = {**kwargs, **other.more()}"),
     "from a table": "TABLE = {'a': wrap}\nTABLE[other.NAME](net, **other.CONFIG)\n",
     "a method": "class Make:\n    make = staticmethod(wrap)\n\nMake.make(net, forward_prefetch=True)\n",
 }
+#: What the function does with the dictionary before it wraps.
+CHANGED = [
+    "kwargs |= other.more",
+    "other.fill(kwargs)",
+    "kwargs.setdefault('forward_prefetch', True)",
+    "kwargs = other.more",
+]
 
 
 def said(source: str) -> str:
@@ -47,6 +63,13 @@ def test_a_dictionary_that_no_caller_puts_anything_in(source: str) -> None:
 @pytest.mark.parametrize("source", GIVEN.values(), ids=GIVEN)
 def test_a_dictionary_that_something_may_be_in(source: str) -> None:
     assert "the content of **kwargs is only known at run time" in said(source)
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_dictionary_that_the_function_itself_may_change(change: str) -> None:
+    source = HEAD.replace("    return FSDP", f"    {change}\n    return FSDP")
+    (wrap,) = (one for one in findings(f"{source}model = wrap(net)\n") if one.rule == "FSDP101")
+    assert "sharded in place" not in wrap.message
 
 
 FIELDS = """\
@@ -68,8 +91,8 @@ model = wrap(net, opts)
 @pytest.mark.parametrize(
     ("made", "given", "is_native"),
     [
-        ("dict", "", True),
-        ("lambda: {}", "", True),
+        ("dict", "", False),
+        ("lambda: {}", "", False),
         ("lambda: {'forward_prefetch': True}", "", False),
         ("dict", "extra={'forward_prefetch': True}", False),
         ("dict", "extra=load()", False),

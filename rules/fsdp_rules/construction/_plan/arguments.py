@@ -10,7 +10,7 @@ from fsdp_rules.file.expressions import is_partial, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import dotted
 from fsdp_rules.fsdp1.constructor import PARAMETERS
-from fsdp_rules.project.value_facts import NONE
+from fsdp_rules.project.value_facts import NONE, SPREAD
 
 #: Functions whose result is the same whenever they are asked.
 STEADY = frozenset({"torch.cuda.current_device", "torch.device"})
@@ -58,7 +58,7 @@ def _adds_nothing(call: cst.Call, found: Gathered, file: File) -> bool:
         return False
     given = values.wraps.get((file.path, file.span(call).line), {})
     others = [texts for name, texts in given.items() if name in PARAMETERS and name not in found.arguments]
-    return bool(others) and all(texts == {NONE} for texts in others)
+    return given.get(SPREAD) == frozenset({NONE}) and all(texts == {NONE} for texts in others)
 
 
 def _expand(value: cst.BaseExpression, file: File, found: Gathered) -> list[str]:
