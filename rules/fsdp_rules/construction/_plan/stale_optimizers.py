@@ -37,6 +37,7 @@ def stale_model(call: cst.Call, handled: list[EarlyOptimizer], file: File) -> st
             return model
         held = file.project.holds(file.path, file.scope(call), model)
         elsewhere = file.project.is_wrapped_elsewhere(file.path, file.scope(call), model)
+        elsewhere = elsewhere or _is_given_below(model, call, file)
         if held is Certainty.NO and elsewhere and not _is_wrapped_above(model, call, file):
             return model
     return None
@@ -111,6 +112,17 @@ def _own_function(call: cst.Call, file: File) -> cst.FunctionDef | None:
 def _is(module: cst.BaseExpression, model: str, file: File) -> bool:
     text = file.code(module)
     return text == model or text.startswith((f"{model}.", f"{model}["))
+
+
+def _is_given_below(model: str, call: cst.Call, file: File) -> bool:
+    """Whether the same function gives ``model`` further down to a function that wraps, maybe parts of it."""
+    wrapping = {scope.rpartition(".")[2] for _, scope in file.project.origins if scope}
+    return any(
+        (dotted(other.func) or "").rpartition(".")[2] in wrapping
+        and any(file.code(argument.value) == model for argument in other.args)
+        for other in _calls(call, file)
+        if file.span(other).line > file.span(call).line
+    )
 
 
 def _is_wrapped_above(model: str, call: cst.Call, file: File) -> bool:
