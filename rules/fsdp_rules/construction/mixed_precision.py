@@ -170,7 +170,9 @@ def build(model):
         if found.nodes == (value,) or not every:
             return None
         inside = any(value in file.ancestors(node) for node in found.nodes)
-        if not isinstance(value, cst.Name | cst.Subscript) or inside:
+        if inside:
+            return "the MixedPrecision is made in a part of a larger expression"
+        if not isinstance(value, cst.Name | cst.Subscript):
             return "the MixedPrecision is passed through several variables"
         for use in readers(found, file):
             parent = file.parent(use)

@@ -12,6 +12,7 @@ CURES = (
     ("built before sharding", "build the optimizer below the sharding"),
     ("used in other places", "give this call a value that nothing else reads"),
     ("several variables", "give this call a value that nothing else reads"),
+    ("a larger expression", "give the MixedPrecision a name of its own above the call"),
     ("BatchNorm", "shard the model without mp_policy where it has BatchNorm"),
     ("buffer_dtype", "cast the buffers by hand, and give the MixedPrecision one buffer_dtype"),
     ("one group or two", "make the mesh with init_device_mesh, and pass it as device_mesh"),
