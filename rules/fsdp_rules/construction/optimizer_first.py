@@ -11,14 +11,13 @@ from fsdp_rules.construction._plan.early_optimizers import (
     EarlyOptimizer,
     early_optimizers,
     given_optimizers,
-    parameters_of,
     wrapping_calls,
     wraps,
 )
-from fsdp_rules.construction._plan.stale_optimizers import stale_model
 from fsdp_rules.construction.call import is_left
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.flowing import built_early
 from fsdp_rules.model.run_evidence import is_seen_late
 from fsdp_rules.model.wrapping import wrapped_module
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertAfter, InsertBefore, remove
@@ -79,13 +78,12 @@ def build(model):
 
     def _stale(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
         """The verdict about an optimizer whose model something else wraps afterwards."""
-        if parameters_of(node, file) is None or is_seen_late(node, file):
+        model = built_early(node, file)
+        if model is None or is_seen_late(node, file):
             return
         owner = file.function(node) or file.module
-        calls = wrapping_calls(owner, file)
-        handled = [early for call in calls for early in early_optimizers(call, file)]
-        model = stale_model(node, handled, file)
-        if model is not None:
+        handled = [early for call in wrapping_calls(owner, file) for early in early_optimizers(call, file)]
+        if not any(node in set(file.inside(early.built, cst.Call)) for early in handled):
             yield Diagnosis(
                 node,
                 Level.MANUAL,

@@ -17,13 +17,13 @@ def optimizer_calls(operations: Iterable[ops.Operation]) -> frozenset[int]:
     used = _used(every)
     if not used:
         return frozenset()
-    made_of: dict[int, list[int]] = defaultdict(list)
+    makers: dict[int, list[int]] = defaultdict(list)
     for one in every:
-        for to, of in _made_of(one):
-            made_of[to].append(of)
+        for to, of in made_of(one):
+            makers[to].append(of)
     given = {one.to for one in every if isinstance(one, ops.GetAttribute) and one.name in _PARAMETERS}
     calls = (one for one in every if isinstance(one, ops.Call) and one.to in used)
-    return frozenset(one.to for one in calls if any(_leads(first, given, made_of) for first in _first(one)))
+    return frozenset(one.to for one in calls if any(_leads(first, given, makers) for first in _first(one)))
 
 
 def _used(every: list[ops.Operation]) -> set[int]:
@@ -45,7 +45,8 @@ def _used(every: list[ops.Operation]) -> set[int]:
     return {value for value, names in uses.items() if _GROUPS in names or names >= {_STEP, _CLEAR}}
 
 
-def _made_of(one: ops.Operation) -> Iterator[tuple[int, int]]:
+def made_of(one: ops.Operation) -> Iterator[tuple[int, int]]:
+    """The values that ``one`` makes, or adds to, each with a value that it makes it of."""
     match one:
         case ops.Copy() | ops.Narrowed() | ops.Element() | ops.GetItem() | ops.GetAttribute():
             yield one.to, one.of
@@ -62,13 +63,13 @@ def _first(call: ops.Call) -> list[int]:
     return [*call.args[:1], *(value for name, value in call.keywords if name == "params")]
 
 
-def _leads(value: int, given: set[int], made_of: dict[int, list[int]]) -> bool:
+def _leads(value: int, given: set[int], makers: dict[int, list[int]]) -> bool:
     pending, seen = [value], {value}
     while pending:
         one = pending.pop()
         if one in given:
             return True
-        for inner in made_of.get(one, ()):
+        for inner in makers.get(one, ()):
             if inner not in seen:
                 seen.add(inner)
                 pending.append(inner)

@@ -34,6 +34,12 @@ def is_raw(node: cst.BaseExpression, file: File) -> bool:
     return found is not None and file.layout.has(node) and file.span(node) in found
 
 
+def built_early(node: cst.BaseExpression, file: File) -> str | None:
+    """Of a call that builds an optimizer of a module which something wraps later that module, as it is written."""
+    found = file.project.values.built_early.get(file.path)
+    return found.get(file.span(node)) if found is not None and file.layout.has(node) else None
+
+
 def is_excluded(node: cst.BaseExpression, file: File) -> bool:
     """Whether the settings that are tested around ``node`` are those of runs that wrap no model which reaches it."""
     return _is_in(file.project.values.excluded, node, file)

@@ -73,6 +73,8 @@ class ValueFacts:
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
     models of which each forward uses all parameters, ``ungraphed`` those of models that run without a graph each time.
+    ``built_early`` are the positions of calls that build optimizers, each with the text of a module which is
+    wrapped later.
     ``is_bounded``: the tree is so large that some of it was left out.
     """
 
@@ -94,6 +96,7 @@ class ValueFacts:
     reached: frozenset[str] = frozenset()
     unseen: Mapping[str, Set[Position]] = field(default_factory=dict)
     raw: Mapping[str, Set[Position]] = field(default_factory=dict)
+    built_early: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()

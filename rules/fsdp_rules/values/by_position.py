@@ -16,6 +16,7 @@ from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.counted_states import counted_states
+from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.gathering import gathering
@@ -109,6 +110,10 @@ def facts_of(
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
+    built_early = {
+        path: {_position(at, lines[path]): _text(model, lines[where]) for at, (where, model) in by_place.items()}
+        for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
+    }
     kept_in, writing, gathered_in, entering, counted, unseen = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (
@@ -128,6 +133,7 @@ def facts_of(
         excluded,
         own,
         changed=changed,
+        built_early=built_early,
         kept=kept_in,
         gathering=gathered_in,
         entering=entering,
@@ -253,6 +259,12 @@ def _position(at: At, lines: list[bytes]) -> Position:
         at.end_line,
         _characters(lines, at.end_line, at.end_column),
     )
+
+
+def _text(at: At, lines: list[bytes]) -> str:
+    """What stands at ``at``, of several lines the first."""
+    end = at.end_column if at.end_line == at.line else None
+    return lines[at.line - 1][at.column : end].decode("utf-8", "replace")
 
 
 def _characters(lines: list[bytes], line: int, column: int) -> int:

@@ -1,0 +1,125 @@
+"""Optimizers that are built of modules which a wrap, run later, is given: they hold parameters from before."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Set
+from functools import cache
+
+from fsdp_rules.ir.operations import At, Body, Call, GetAttribute, Operation
+from fsdp_rules.ir.optimizer_calls import made_of
+from fsdp_rules.project.optimizers import BUILDER
+from fsdp_rules.values.abstract import Kind, Obj, Site
+from fsdp_rules.values.frames import Class, Frame
+from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.object_classes import is_optimizer
+from fsdp_rules.values.wrap_order import WrapOrder
+
+_GIVES = frozenset({"parameters", "named_parameters", "children", "modules", "named_children", "named_modules"})
+
+
+def early_parameters(machine: Interpreter, is_other: Callable[[Obj], bool]) -> dict[str, dict[At, tuple[str, At]]]:
+    """The places of the calls that build an optimizer before a wrap, by files, each with the place of its module.
+
+    What a function builds that says so in its name counts where that is called. ``is_other`` says that an object is
+    surely no module.
+    """
+    modules = _Modules(machine, is_other)
+    if not modules.wrapped:
+        return {}
+    order = WrapOrder(machine)
+    found: dict[str, dict[At, tuple[str, At]]] = defaultdict(dict)
+    for frame in machine.frames:
+        for place, one in enumerate(frame.body.operations):
+            if not isinstance(one, Call) or not _builds(one, frame, machine):
+                continue
+            for caller, outer, later in order.after(frame.body, place):
+                own = modules.first(one, frame, later)
+                if own is None:
+                    continue
+                if caller is not frame.body and BUILDER.fullmatch(frame.body.name):
+                    found[caller.path].setdefault(outer.at, (frame.body.path, own))
+                else:
+                    found[frame.body.path].setdefault(one.at, (frame.body.path, own))
+    return found
+
+
+def _builds(call: Call, frame: Frame, machine: Interpreter) -> bool:
+    """Whether ``call`` makes an optimizer."""
+    held = machine.store.of(frame.base + call.of)
+    return call.to in frame.body.optimizers or any(_is_optimizer(one, machine) for one in held)
+
+
+def _is_optimizer(one: Obj, machine: Interpreter) -> bool:
+    if one.kind is Kind.EXTERN:
+        return is_optimizer(one.data)
+    family = (one.data, *one.data.above) if one.kind is Kind.CLASS and isinstance(one.data, Class) else ()
+    bases = (base for each in family for cell in each.bases for base in machine.store.of(cell))
+    return any(base.kind is Kind.EXTERN and is_optimizer(base.data) for base in bases)
+
+
+class _Modules:
+    """``wrapped`` are the modules that each wrap is given."""
+
+    def __init__(self, machine: Interpreter, is_other: Callable[[Obj], bool]) -> None:
+        self._machine = machine
+        self._is_other = is_other
+        self.wrapped: dict[Site, set[Obj]] = {}
+        for model in machine.objects.models():
+            if model.since is not None:
+                held = machine.store.of(machine.attributes.field(model, "(inner)"))
+                self.wrapped[model.since] = {one for one in held if self._is_known(one)}
+        self._parts = cache(self._parts_of)
+
+    def _is_known(self, one: Obj) -> bool:
+        return one is not self._machine.objects.open and one.kind in (Kind.INSTANCE, Kind.OPEN, Kind.CONTAINER)
+
+    def first(self, call: Call, frame: Frame, later: Set[Site]) -> At | None:
+        """Where ``call`` gets something of a module that one of the wraps ``later`` is given, or a part of one."""
+        places = {value: at for at, value in frame.body.uses}
+        inner = set().union(*(self.wrapped.get(site, set()) for site in later))
+        for value in _read(call, frame.body):
+            held = [one for one in self._machine.store.of(frame.base + value) if self._is_known(one)]
+            if any(self._shares(one, inner) for one in held if not self._is_other(one)):
+                return places.get(value)
+        return None
+
+    def _shares(self, one: Obj, inner: set[Obj]) -> bool:
+        return not inner.isdisjoint(self._parts(one)) or any(one in self._parts(each) for each in inner)
+
+    def _parts_of(self, one: Obj) -> set[Obj]:
+        """``one`` and all that it has in attributes and entries."""
+        found, pending = set[Obj](), [one]
+        while pending:
+            each = pending.pop()
+            if each in found or not self._is_known(each):
+                continue
+            found.add(each)
+            names = self._machine.attributes.names(each)
+            cells = [self._machine.attributes.field(each, name) for name in names]
+            if each.kind is Kind.CONTAINER or each in self._machine.items.modules:
+                cells.append(self._machine.items.all(each))
+            pending += [part for cell in cells for part in self._machine.store.of(cell)]
+        return found
+
+
+def _read(call: Call, body: Body) -> Iterator[int]:
+    """The values of ``body`` that may be modules of which ``call`` gets the parameters, nearest first."""
+    makers: dict[int, list[Operation]] = defaultdict(list)
+    for one in body.operations:
+        for to, _ in made_of(one):
+            makers[to].append(one)
+    pending, seen = [*call.args, *(value for _, value in call.keywords)], set[int]()
+    while pending:
+        value = pending.pop(0)
+        if value in seen:
+            continue
+        seen.add(value)
+        yield value
+        for one in makers.get(value, ()):
+            if isinstance(one, GetAttribute) and one.name not in _GIVES:
+                continue
+            called = {one.of} if isinstance(one, Call) else set()
+            for of in [of for to, of in made_of(one) if to == value]:
+                methods = [each.of for each in makers.get(of, ()) if isinstance(each, GetAttribute)]
+                pending += methods if of in called else [of]

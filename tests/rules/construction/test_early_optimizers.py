@@ -1,0 +1,109 @@
+"""FSDP117: optimizers of models that other functions and files wrap afterwards, by the order of the calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.helpers import findings
+
+PARALLEL = """
+from functools import partial
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def shard_parts(net):
+    for name, child in net.named_children():
+        setattr(net, name, FSDP(child, use_orig_params=True))
+
+def shard_blocks(net):
+    for index, block in enumerate(net.blocks):
+        net.blocks[index] = FSDP(block, use_orig_params=True)
+
+def shard(net):
+    return FSDP(net, use_orig_params=True)
+
+only_blocks = partial(shard_blocks)
+"""
+MAIN = """
+import torch
+from parallel import only_blocks, shard, shard_blocks, shard_parts
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+        self.head = torch.nn.Linear(2, 2)
+
+    def groups(self):
+        return [{{"params": p}} for p in self.parameters()]
+
+def groups_of(model):
+    return [{{"params": list(model.parameters())}}]
+
+class Run:
+    def __init__(self, net):
+        self.net = net
+        self.critic = torch.nn.Linear(2, 2)
+        self.build()
+        self.finish()
+
+    def build(self):
+        {method}
+
+    def finish(self):
+        {finish}
+
+def main():
+    net = Net()
+    critic = Net()
+    {body}
+    return net, critic
+"""
+
+
+def said(body: str = "pass", method: str = "pass", finish: str = "pass") -> list[str]:
+    source = MAIN.format(body=body.replace("\n", "\n    "), method=method, finish=finish)
+    return [one.message for one in findings(source, parallel=PARALLEL) if one.rule == "FSDP117"]
+
+
+BUILT = (
+    "torch.optim.SGD(net.parameters())",
+    "torch.optim.SGD(net.head.parameters())",
+    "torch.optim.SGD(groups_of(net))",
+    "torch.optim.SGD(net.groups())",
+    "torch.optim.SGD([p for p in net.parameters() if p.requires_grad])",
+    "torch.optim.SGD([{'params': [p for n, p in net.named_parameters()]}], lr=0.1)",
+)
+
+
+@pytest.mark.parametrize("wrap", ["shard_parts(net)", "net = shard(net)", "wrap = shard\nnet = wrap(net)"])
+@pytest.mark.parametrize("built", BUILT)
+def test_it_is_built_before_a_function_of_another_file_wraps(built: str, wrap: str) -> None:
+    assert len(said(f"optimizer = {built}\n{wrap}")) == 1
+    assert said(f"{wrap}\noptimizer = {built}") == []
+
+
+@pytest.mark.parametrize("wrap", ["shard_blocks(net)", "only_blocks(net)"])
+def test_it_holds_the_parts_that_are_wrapped(wrap: str) -> None:
+    assert len(said(f"optimizer = torch.optim.SGD(net.parameters())\n{wrap}")) == 1
+    assert len(said(f"optimizer = torch.optim.SGD(net.blocks.parameters())\n{wrap}")) == 1
+    assert said(f"optimizer = torch.optim.SGD(net.head.parameters())\n{wrap}") == []
+
+
+def test_another_model_is_wrapped() -> None:
+    assert said("optimizer = torch.optim.SGD(critic.parameters())\nnet = shard(net)") == []
+    assert said("run = Run(net)", "self.optimizer = torch.optim.SGD(self.critic.parameters())") == []
+
+
+def test_one_of_two_ways_wraps() -> None:
+    way = "if critic:\n    optimizer = torch.optim.SGD(net.parameters())\nelse:\n    shard_parts(net)"
+    assert said(way) == []
+
+
+def test_methods_run_one_after_the_other() -> None:
+    built, wrap = "self.optimizer = torch.optim.SGD(self.net.parameters())", "self.net = shard(self.net)"
+    assert len(said("run = Run(net)", built, wrap)) == 1
+    assert said("run = Run(net)", wrap, built) == []
+    other = "self.optimizer = torch.optim.SGD(self.critic.parameters())"
+    assert said("run = Run(net)", other, wrap) == []
+    assert len(said("run = Run(net)\nnet = shard(net)", built)) == 1
