@@ -13,7 +13,7 @@ from fsdp_rules.values.tensor_reads import are_apart, is_in
 
 
 class WrapOrder:
-    """Loops are followed once: what a loop makes anew each time is wrapped and trained in the order of its body."""
+    """Loops are followed once: what a loop makes in each round is wrapped and trained in the order of its body."""
 
     def __init__(self, machine: Interpreter) -> None:
         self._machine = machine
