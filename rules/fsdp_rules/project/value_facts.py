@@ -12,8 +12,8 @@ from fsdp_rules.project.flow import Certainty
 
 #: Lines from 1 and columns from 0, of the first character and behind the last.
 Position = tuple[int, int, int, int]
-#: A file and a line where something is wrapped, alone or with a number for one of the frames that run it.
-Place = tuple[str, int] | tuple[str, int, int]
+#: A file and a line where something is wrapped, alone or with a number for one of the frames that run it and a column.
+Place = tuple[str, int] | tuple[str, int, int, int]
 
 
 class Fact(NamedTuple):

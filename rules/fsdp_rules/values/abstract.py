@@ -57,11 +57,12 @@ PACKED = "packed"
 
 
 class Site(NamedTuple):
-    """A file and a line of it, and a number for the frame that runs it."""
+    """A file and a place of it, and a number for the frame that runs it."""
 
     path: str
     line: int
     frame: int = 0
+    column: int = 0
 
     @property
     def place(self) -> tuple[str, int]:

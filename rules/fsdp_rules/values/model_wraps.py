@@ -36,7 +36,8 @@ class Wraps:
         site = Site("", 0)
         match key:
             case (str() as path, At() as at, *frames):
-                site = Site(path, at.line, next((one.base for one in frames if isinstance(one, Frame)), 0))
+                base = next((one.base for one in frames if isinstance(one, Frame)), 0)
+                site = Site(path, at.line, base, at.column)
         if site.place in self._machine.kept:
             self._store.put(to, self._machine.objects.unknown((KEPT, site)))
             return
@@ -84,7 +85,7 @@ class Wraps:
             if isinstance(one, Call) and one.keywords and self._may_wrap(frame, one):
                 keywords = tuple((name, frame.base + value) for name, value in one.keywords if name is not None)
                 packed = tuple(frame.base + value for name, value in one.keywords if name is None)
-                self._note(Site(frame.body.path, one.at.line), Arguments((), keywords, (), packed))
+                self._note(Site(frame.body.path, one.at.line, 0, one.at.column), Arguments((), keywords, (), packed))
 
     def _may_wrap(self, frame: Frame, call: Call) -> bool:
         cells = [frame.base + value for value in (*call.args, *(value for _, value in call.keywords))]

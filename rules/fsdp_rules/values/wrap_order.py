@@ -47,7 +47,7 @@ class WrapOrder:
         for place, one in enumerate(body.operations):
             if not isinstance(one, Call):
                 continue
-            self._wraps[body][place].update(site for site in sites if site.line == one.at.line)
+            self._wraps[body][place].update(site for site in sites if (site.line, site.column) == one.at[:2])
             for callee in self._machine.store.of(frame.base + one.of):
                 for run in self._run_by(callee):
                     self._runs[body][place].add(run)

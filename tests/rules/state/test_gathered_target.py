@@ -40,16 +40,22 @@ FREED = {
 }
 
 
-def written(run: str) -> str:
-    result = rewrite(HEAD.format(run=run).encode())
+ONE_LINE = HEAD.replace(
+    "    online = FSDP(make())\n    target = FSDP(make())\n", "    online, target = FSDP(make()), FSDP(make())\n"
+)
+
+
+def written(run: str, head: str = HEAD) -> str:
+    result = rewrite(head.format(run=run).encode())
     assert isinstance(result, Changed)
     return result.source.decode()
 
 
+@pytest.mark.parametrize("head", [HEAD, ONE_LINE], ids=["two lines", "one line"])
 @pytest.mark.parametrize("run", GATHERED.values(), ids=GATHERED)
-def test_it_is_resharded_first(run: str) -> None:
+def test_it_is_resharded_first(run: str, head: str) -> None:
     loop = "    for unit in dst.modules():\n        if isinstance(unit, FSDPModule):\n            unit.reshard()\n"
-    assert f"{loop}    set_model_state_dict(\n" in written(run)
+    assert f"{loop}    set_model_state_dict(\n" in written(run, head)
 
 
 @pytest.mark.parametrize("run", FREED.values(), ids=FREED)
