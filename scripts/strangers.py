@@ -65,11 +65,16 @@ class Program:
     devices_per_node: int = 0
     clips: bool = False
     noise: list[str] = field(default_factory=list)
+    unaligned: list[str] = field(default_factory=list)
 
     @property
     def tree(self) -> Path:
         """The folder."""
         return PROGRAMS / self.name
+
+    def explains(self, difference: Difference) -> bool:
+        """Whether rounding that the program is known for explains ``difference``."""
+        return difference.rounding(self.clips, self.noise, self.unaligned)
 
 
 @dataclass
@@ -196,7 +201,7 @@ def judged(program: Program, options: argparse.Namespace) -> list[Result]:
                     unfit = edited(tree, by_hand, base / "by_hand" / "tree")
                     hand = ranks.run(program, arguments, base / "by_hand" / "tree", base / "by_hand" / setting)
                     rest = [] if hand.failed else compared(before.out, hand.out)
-                    if not hand.failed and not unfit and all(d.rounding(program.clips, program.noise) for d in rest):
+                    if not hand.failed and not unfit and all(program.explains(d) for d in rest):
                         result.verdict = "equal after manual"
                     else:
                         result.note += f"; by hand: {unfit or hand.failed or rest[0]}"
@@ -209,7 +214,7 @@ def verdict_of(
     program: Program, setting: str, mode: str, rewrite: Rewrite, failed: str, left: list[Difference]
 ) -> Result:
     """Judge one run after a rewrite."""
-    hard = [d for d in left if not d.rounding(program.clips, program.noise)]
+    hard = [d for d in left if not program.explains(d)]
     result = Result(program.name, setting, mode, "", failed, rewrite.code, rewrite.levels, rewrite.manual)
     result.differences = [str(d) for d in hard or left]
     if rewrite.code not in (0, 1):
@@ -219,7 +224,7 @@ def verdict_of(
     else:
         result.verdict = "equal" if rewrite.code == 0 else "false alarm"
     if left and not hard:
-        result.note += f" ({len(left)} within the rounding of a norm)"
+        result.note += f" ({len(left)} within rounding)"
     return result
 
 

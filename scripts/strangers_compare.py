@@ -15,6 +15,7 @@ NORM = re.compile(r"norm(?!al)", re.IGNORECASE)
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
 NOISE = 1e-2
 TOLERANCE = 1e-5
+UNALIGNED = 1e-6
 _NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|nan|inf", re.IGNORECASE)
 
 
@@ -27,11 +28,15 @@ class Difference:
     relative: float = math.inf
     norm: bool = False
 
-    def rounding(self, clips: bool, noise: Collection[str] = ()) -> bool:
+    def rounding(self, clips: bool, noise: Collection[str] = (), unaligned: Collection[str] = ()) -> bool:
         """Whether the rounding of a norm explains it: of a norm itself, or of what active clipping scales by it.
 
-        ``noise`` are parts of names of parameters whose gradients are rounding alone, which Adam makes whole steps of.
+        ``noise`` are parts of names of parameters whose gradients are rounding alone, which Adam makes whole steps of,
+        and of differences of nearly equal numbers. ``unaligned`` are parts of names of what comes of matrices that are
+        not aligned in FSDP1's flat parameters: some processors round their products in another way.
         """
+        if self.relative <= UNALIGNED and any(name in self.place for name in unaligned):
+            return True
         if clips and self.relative <= NOISE and any(name in self.place for name in noise):
             return True
         return self.relative <= TOLERANCE and (clips or self.norm)
