@@ -48,6 +48,7 @@ HALVES = (
     "winter_held",
     "spring",
     "spring_held",
+    "summer",
 )
 
 
