@@ -49,6 +49,7 @@ HALVES = (
     "spring",
     "spring_held",
     "summer",
+    "harvest",
 )
 
 
