@@ -33,8 +33,8 @@ def early_parameters(machine: Interpreter, is_other: Callable[[Obj], bool]) -> d
         for place, one in enumerate(frame.body.operations):
             if not isinstance(one, Call) or not _builds(one, frame, machine):
                 continue
-            for caller, outer, later in order.after(frame.body, place):
-                own = modules.first(one, frame, later)
+            for caller, outer, later, before in order.after(frame.body, place):
+                own = modules.first(one, frame, later, before)
                 if own is None:
                     continue
                 if caller is not frame.body and BUILDER.fullmatch(frame.body.name):
@@ -74,13 +74,20 @@ class _Modules:
     def _is_known(self, one: Obj) -> bool:
         return one is not self._machine.objects.open and one.kind in (Kind.INSTANCE, Kind.OPEN, Kind.CONTAINER)
 
-    def first(self, call: Call, frame: Frame, later: Set[Site]) -> At | None:
-        """Where ``call`` gets something of a module that one of the wraps ``later`` is given, or a part of one."""
+    def first(self, call: Call, frame: Frame, later: Set[Site], before: Set[Site]) -> At | None:
+        """Where ``call`` gets something of a module that one of the wraps ``later`` is given, or a part of one.
+
+        A wrap ``before`` the call that has made its model already is run later for another one.
+        """
         places = {value: at for at, value in frame.body.uses}
-        inner = set().union(*(self.wrapped.get(site, set()) for site in later))
-        for value in _read(call, frame.body):
-            held = [one for one in self._machine.store.of(frame.base + value) if self._is_known(one)]
-            if any(self._shares(one, inner) for one in held if not self._is_other(one)):
+        wraps = dict[int, Set[Site]]()
+        for value, of in _read(call, frame.body):
+            held = self._machine.store.of(frame.base + value)
+            made = {one.since for one in held if one.kind is Kind.MODEL}
+            done = {(site.place, site.column) for site in before & made}
+            left = wraps[value] = {site for site in wraps.get(of, later) if (site.place, site.column) not in done}
+            inner = set().union(*(self.wrapped.get(site, set()) for site in left))
+            if any(self._shares(one, inner) for one in held if self._is_known(one) and not self._is_other(one)):
                 return places.get(value)
         return None
 
@@ -103,23 +110,26 @@ class _Modules:
         return found
 
 
-def _read(call: Call, body: Body) -> Iterator[int]:
-    """The values of ``body`` that may be modules of which ``call`` gets the parameters, nearest first."""
+def _read(call: Call, body: Body) -> Iterator[tuple[int, int]]:
+    """The values of ``body`` that may be modules of which ``call`` gets the parameters, nearest first.
+
+    Each with the value that is made of it.
+    """
     makers: dict[int, list[Operation]] = defaultdict(list)
     for one in body.operations:
         for to, _ in made_of(one):
             makers[to].append(one)
-    pending, seen = [*call.args, *(value for _, value in call.keywords)], set[int]()
+    pending, seen = [(value, call.to) for value in (*call.args, *(v for _, v in call.keywords))], set[int]()
     while pending:
-        value = pending.pop(0)
+        value, made = pending.pop(0)
         if value in seen:
             continue
         seen.add(value)
-        yield value
+        yield value, made
         for one in makers.get(value, ()):
             if isinstance(one, GetAttribute) and one.name not in _GIVES:
                 continue
             called = {one.of} if isinstance(one, Call) else set()
             for of in [of for to, of in made_of(one) if to == value]:
                 methods = [each.of for each in makers.get(of, ()) if isinstance(each, GetAttribute)]
-                pending += methods if of in called else [of]
+                pending += [(each, value) for each in (methods if of in called else [of])]

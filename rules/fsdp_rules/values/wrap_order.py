@@ -27,20 +27,24 @@ class WrapOrder:
             self._note(frame, [one for one in sites if (one.path, one.frame) == (frame.body.path, frame.base)])
         self._join()
 
-    def after(self, body: Body, place: int) -> Iterator[tuple[Body, Call, set[Site]]]:
+    def after(self, body: Body, place: int) -> Iterator[tuple[Body, Call, set[Site], set[Site]]]:
         """The wraps that may run after the operation ``place`` of ``body``: in it, or after it in what calls it.
 
-        Each with the body that has both below each other, and the call there that is, or runs, the earlier one.
+        Each with the body that has both below each other, and the call there that is, or runs, the earlier one. The
+        last are the wraps that may have run before it.
         """
-        pending, seen = [(body, place)], set[tuple[Body, int]]()
+        pending, seen = [(body, place, set[Site]())], set[tuple[Body, int]]()
         while pending:
-            around, at = pending.pop()
+            around, at, before = pending.pop()
             if (around, at) not in seen:
                 seen.add((around, at))
                 call = around.operations[at]
-                if isinstance(call, Call) and (found := self._below(around, at)):
-                    yield around, call, found
-                pending += self._callers[around]
+                before = before | self._beside(around, at, range(at))
+                if isinstance(call, Call) and (
+                    found := self._beside(around, at, range(at + 1, len(around.operations)))
+                ):
+                    yield around, call, found, before
+                pending += [(caller, where, before) for caller, where in self._callers[around]]
 
     def _note(self, frame: Frame, sites: Iterable[Site]) -> None:
         body = frame.body
@@ -76,9 +80,6 @@ class WrapOrder:
                     self._wraps[caller][place] |= held
                     pending.append(caller)
 
-    def _below(self, body: Body, place: int) -> set[Site]:
-        found: set[Site] = set()
-        for at, sites in self._wraps[body].items():
-            if at > place and not are_apart(body, place, 0, at, 0):
-                found |= sites
-        return found
+    def _beside(self, body: Body, place: int, places: range) -> set[Site]:
+        calls = self._wraps[body].items()
+        return set().union(*(found for at, found in calls if at in places and not are_apart(body, place, 0, at, 0)))

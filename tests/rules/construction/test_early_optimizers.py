@@ -107,3 +107,52 @@ def test_methods_run_one_after_the_other() -> None:
     other = "self.optimizer = torch.optim.SGD(self.critic.parameters())"
     assert said("run = Run(net)", other, wrap) == []
     assert len(said("run = Run(net)\nnet = shard(net)", built)) == 1
+
+
+BUILD = """
+from functools import partial
+import torch
+from parallel import shard, shard_parts
+
+def build(width):
+    net = torch.nn.Sequential(torch.nn.Linear(width, 2), torch.nn.Linear(2, 2))
+    {wrap}
+    return net, torch.optim.SGD(groups_of(net))
+
+def groups_of(model):
+    return [p for p in model.parameters() if p.requires_grad]
+
+def main():
+    first = build(2)
+    second = build(2)
+    return first, second
+"""
+
+
+@pytest.mark.parametrize("wrap", ["net = shard(net)", "shard_parts(net)", "net = partial(shard)(net)"])
+def test_its_function_runs_again_for_another_model(wrap: str) -> None:
+    found = findings(BUILD.format(wrap=wrap), parallel=PARALLEL)
+    assert [one.message for one in found if one.rule == "FSDP117"] == []
+
+
+def test_one_wrapper_is_asked_for_the_model_and_for_the_optimizer() -> None:
+    prepare = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Engine:
+    def prepare(self, thing):
+        return FSDP(thing, use_orig_params=True) if isinstance(thing, torch.nn.Module) else thing
+
+def main(engine: Engine):
+    engine = Engine()
+    net = engine.prepare(torch.nn.Linear(2, 2))
+    return net, engine.prepare(torch.optim.SGD(net.parameters()))
+"""
+    assert [one.message for one in findings(prepare) if one.rule == "FSDP117"] == []
+
+
+def test_another_model_was_wrapped_by_the_same_function() -> None:
+    assert len(said("net = shard(net)\noptimizer = torch.optim.SGD(critic.parameters())\ncritic = shard(critic)")) == 1
+    both = "optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()])"
+    assert len(said(f"net = shard(net)\n{both}\ncritic = shard(critic)")) == 1
