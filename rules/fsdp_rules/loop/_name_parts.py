@@ -9,12 +9,10 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._names import is_of_prefix, named_model
+from fsdp_rules.loop._names import is_of_prefix
 from fsdp_rules.model.flattened import flattened
-from fsdp_rules.model.sharded import sharded_names
-from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.member_names import Named, prefixed
 from fsdp_rules.model.wrap_given import wrap_given
-from fsdp_rules.model.wrapping import is_own_name
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.project.value_facts import NONE
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -39,13 +37,13 @@ def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
     func = node.func
     if last_name(func) in GLOBS and len(node.args) == 2:
         name, glob = (argument.value for argument in node.args)
-        named = _of_model(name, file)
+        named = prefixed(name, file)
         if named is not None and isinstance(glob, cst.SimpleString) and glob.raw_value[:1] not in OPEN:
             yield _diagnosis(glob, named, NEVER, CURE)
     if not isinstance(func, cst.Attribute):
         return
     if func.attr.value in ("count", "partition", "split") and _is_dot(node):
-        held = _of_model(func.value, file)
+        held = prefixed(func.value, file)
         if held is not None and (func.attr.value != "split" or _counts(node, file)):
             message = "the parts of FSDP1 names were others: a prefix before each unit was one of them"
             yield _diagnosis(node, held, message, "count the parts of names without prefixes here")
@@ -53,7 +51,7 @@ def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
         texts = [*node.args[:1], *_compiled(func.value, file)]
         pattern = next((one.value for one in texts if isinstance(one.value, cst.SimpleString)), None)
         for argument in node.args[-1:] if pattern is None else node.args:
-            found = _of_model(argument.value, file)
+            found = prefixed(argument.value, file)
             if pattern is None or found is None:
                 continue
             if is_of_prefix(pattern):
@@ -67,7 +65,7 @@ def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
 def about_text(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
     """The verdict about ``text`` where it is looked for in names of a sharded model's parameters, or at their end."""
     found = _looked_for_in(text, file)
-    held = _of_model(found, file) if found is not None else None
+    held = prefixed(found, file) if found is not None else None
     if held is not None and is_of_prefix(text):
         yield _diagnosis(text, held, HAD, CURE)
     elif held is not None and _is_across(text, held, file):
@@ -80,31 +78,22 @@ def _is_anchored(method: str, pattern: cst.SimpleString) -> bool:
     return (method in ANCHORED or text.startswith("^")) and BEGINS.match(text) is not None
 
 
-def _across(text: cst.SimpleString, model: tuple[cst.BaseExpression, Certainty]) -> Diagnosis:
+def _across(text: cst.SimpleString, named: Named) -> Diagnosis:
     message = f"where a unit begins inside of {text.value}, FSDP1 names had a prefix, and did not match"
-    return _diagnosis(text, model, message, CURE)
+    return _diagnosis(text, named, message, CURE)
 
 
-def _diagnosis(node: cst.CSTNode, model: tuple[cst.BaseExpression, Certainty], message: str, advice: str) -> Diagnosis:
-    if model[1] is Certainty.YES:
+def _diagnosis(node: cst.CSTNode, named: Named, message: str, advice: str) -> Diagnosis:
+    if named.held is Certainty.YES:
         return Diagnosis(node, Level.MANUAL, message, advice)
     return Diagnosis(node, Level.REVIEW, f"if this model is sharded, {message}", advice)
 
 
-def _of_model(name: cst.BaseExpression, file: File) -> tuple[cst.BaseExpression, Certainty] | None:
-    """The model, and how surely it is sharded, whose parameters or modules ``name`` is a name of."""
-    model = named_model(name, file)
-    held = sharded_names(model, file) if model is not None else Certainty.NO
-    if model is None or held is Certainty.NO or is_summoned(name, file) or is_own_name(name, file):
-        return None
-    return model, held
-
-
-def _is_across(text: cst.SimpleString, model: tuple[cst.BaseExpression, Certainty], file: File) -> bool:
+def _is_across(text: cst.SimpleString, named: Named, file: File) -> bool:
     """Whether ``text`` may have the begin of a unit inside; what has flat parameters is FSDP233's."""
-    if ACROSS.search(text.raw_value) is None or flattened(model[0], file) is Certainty.YES:
+    if ACROSS.search(text.raw_value) is None or flattened(named.model, file) is Certainty.YES:
         return False
-    return wrap_given(model[0], file).texts("auto_wrap_policy") != {NONE}
+    return wrap_given(named.model, file).texts("auto_wrap_policy") != {NONE}
 
 
 def _is_dot(call: cst.Call) -> bool:

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._name_tables import model_of_name
-from fsdp_rules.model.sharded import sharded_names
-from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.wrapping import is_own_name, model_of_parameter
+from fsdp_rules.model.member_names import prefixed
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -22,12 +19,10 @@ def about_comparison(text: cst.SimpleString, file: File) -> Iterator[Diagnosis]:
     """The verdict about ``text``, where the name of a sharded model's parameter or module is compared with it."""
     # The model itself is called "" in both.
     name = _compared(text, file) if text.raw_value else None
-    model = named_model(name, file) if name is not None else None
-    held = sharded_names(model, file) if model is not None else Certainty.NO
-    # A module's own names are the same in both, and without use_orig_params FSDP233 is about them.
-    if name is None or held is Certainty.NO or is_summoned(text, file) or is_own_name(name, file):
+    named = prefixed(name, file) if name is not None else None
+    if named is None:
         return
-    sure = held is Certainty.YES
+    sure = named.held is Certainty.YES
     turned = _is_negated(text, file) != is_of_prefix(text)
     before, now = ("true", "false") if turned else ("false", "true")
     yield Diagnosis(
@@ -43,12 +38,6 @@ def is_of_prefix(text: cst.SimpleString) -> bool:
     """Whether ``text`` is a piece of what FSDP1 put into names, and long enough to have been meant."""
     piece = text.raw_value
     return len(piece) > 3 and any(piece in prefix for prefix in PREFIXES)
-
-
-def named_model(name: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
-    """The model whose parameters, buffers or modules ``name`` runs over the names of."""
-    model = model_of_parameter(name, file)
-    return model_of_name(name, file) if model is None and isinstance(name, cst.Name) else model
 
 
 def _is_negated(text: cst.SimpleString, file: File) -> bool:
@@ -98,4 +87,4 @@ def _looked_up(constant: cst.Assign | cst.AnnAssign, file: File) -> cst.BaseExpr
         func = call.func
         if isinstance(func, cst.Attribute) and func.attr.value == "get" and file.code(func.value) == text:
             looked_up += [argument.value for argument in call.args[:1]]
-    return next((name for name in looked_up if named_model(name, file) is not None), None)
+    return next((name for name in looked_up if prefixed(name, file) is not None), None)

@@ -38,6 +38,14 @@ class Fact(NamedTuple):
     origins: tuple[Place, ...] = ()
 
 
+class NameSource(NamedTuple):
+    """A call as ``model.named_parameters()``, and whether it is one of a model that is wrapped, or of a part of one."""
+
+    path: str
+    position: Position
+    is_sharded: bool
+
+
 NOTHING = Fact()
 #: Texts of an argument that is not given, or None, and of one that only the running program knows.
 NONE, UNKNOWN = "None", "?"
@@ -75,6 +83,8 @@ class ValueFacts:
     models of which each forward uses all parameters, ``ungraphed`` those of models that run without a graph each time.
     ``built_early`` are the positions of calls that build optimizers, each with the text of a module which is
     wrapped later.
+    ``names`` are the calls of which each expression may be a name that they give, and ``tables`` those of which it may
+    have such names, as elements or as keys.
     ``is_bounded``: the tree is so large that some of it was left out.
     """
 
@@ -101,6 +111,8 @@ class ValueFacts:
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()
     ungraphed: Set[Place] = frozenset()
+    names: Mapping[str, Mapping[Position, tuple[NameSource, ...]]] = field(default_factory=dict)
+    tables: Mapping[str, Mapping[Position, tuple[NameSource, ...]]] = field(default_factory=dict)
     is_bounded: bool = False
 
     @cached_property

@@ -28,6 +28,7 @@ class Kind(enum.Enum):
     LOADED = "what torch.load gives, or an entry of it"
     CONSTANT = "a text or a number"
     NONE = "None"
+    NAME = "a name by which a module gives one of its parameters or modules"
     TEXT = "a text of which some is only known at run time"
     MODULE = "a module of the tree"
     EXTERN = "a name outside of the tree"

@@ -9,7 +9,7 @@ from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.model_attributes import ModelAttributes
-from fsdp_rules.values.module_members import of_parameter
+from fsdp_rules.values.module_members import NAMES, of_parameter
 from fsdp_rules.values.setters import Setters
 
 
@@ -128,7 +128,8 @@ class Attributes:
     def _of_unknown(self, owner: Obj, name: str, to: int) -> None:
         """What is written to the object is there; all else may be anything."""
         self._store.put(to, self._objects.open)
-        if name in table("unknown") or (owner.is_itself and (name in table("container") or name in table("named"))):
+        is_known = owner.is_itself and (name in table("container") or name in table("named"))
+        if is_known or name in table("unknown") or name in NAMES:
             self._store.put(to, self._objects.method(owner, name))
         if owner.is_itself:
             self._store.edge(self.field(owner, name), to)

@@ -9,7 +9,7 @@ from fsdp_rules.fsdp1.methods import COMMON
 from fsdp_rules.ir.operations import At, Call
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.value_facts import NOTHING, Fact, Position, ValueFacts
+from fsdp_rules.project.value_facts import NOTHING, Fact, NameSource, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
@@ -22,6 +22,7 @@ from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.gathering import gathering
 from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.member_names import MemberNames
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
@@ -42,6 +43,9 @@ _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
 _OWN = "its own"
+_NO_MODULES = frozenset(
+    {Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.NAME, Kind.TEXT, Kind.LOADED, Kind.GROUP}
+)
 
 
 def facts_of(
@@ -83,7 +87,9 @@ def facts_of(
     inner = _inside_of(machine.objects.models(), machine)
     excluded: dict[str, set[Position]] = defaultdict(set)
     exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
-    gives = Gives(machine)
+    gives, names = Gives(machine), MemberNames(machine)
+    by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
+    tables: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     values, left_out = held_by_place(machine)
     for path, by_place in values.items():
         for at, held in by_place.items():
@@ -94,6 +100,10 @@ def facts_of(
                 known[path][_position(at, lines[path])] = fact
             elif at in left_out[path]:
                 excluded[path].add(_position(at, lines[path]))
+            for given, table in ((names.among(held), by_name), (names.inside(held), tables)):
+                if given:
+                    calls = (NameSource(where, _position(one, lines[where]), sure) for where, one, sure in given)
+                    table[path][_position(at, lines[path])] = tuple(calls)
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(_position(at, lines[path]))
             if held and held <= inner:
@@ -147,6 +157,8 @@ def facts_of(
         wraps=machine.wraps.texts(),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         ungraphed=ungraphed(machine),
+        names=by_name,
+        tables=tables,
         is_bounded=machine.is_bounded,
         # The last of all, since it runs more.
         whole=whole_models(machine),
@@ -203,7 +215,7 @@ def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
         return one not in machine.items.modules and not gives.some(_MODULES, one)
     if one.kind is Kind.METHOD:
         return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine, gives)
-    return one.kind in (Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.TEXT, Kind.LOADED, Kind.GROUP)
+    return one.kind in _NO_MODULES
 
 
 def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:

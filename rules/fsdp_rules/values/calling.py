@@ -120,7 +120,7 @@ class Calls:
             else:
                 self._effects.function(data, given, to, key)
         elif kind is Kind.METHOD:
-            self._methods.call(data[0], data[1], given, to)
+            self._methods.call(data[0], data[1], given, to, key)
         elif kind is Kind.INSTANCE:
             for name in ("__call__", "forward"):
                 found = store.cells()

@@ -21,6 +21,7 @@ class Items:
         self._keys: dict[Obj, list[Hashable]] = {}
         #: The containers whose elements are under keys, so that a loop over one gives these.
         self.dictionaries: set[Obj] = set()
+        self._names: dict[Obj, int] = {}
         #: Those of ``**`` parameters whose callers give some of it as ``**``, too, or are not known.
         self.handed_on: set[Obj] = set()
         #: Those that are modules themselves.
@@ -53,6 +54,12 @@ class Items:
             if not self._store.of(key):
                 action()
 
+    def names(self, owner: Obj) -> int:
+        """The cell of the keys that are names of parameters or modules."""
+        if owner not in self._names:
+            self._names[owner] = self._store.cells()
+        return self._names[owner]
+
     def all(self, owner: Obj) -> int:
         """The cell of all elements."""
         return self.cell(owner, _ALL)
@@ -73,6 +80,8 @@ class Items:
             self._into[given].append(into)
             for key in tuple(self._keys.get(given, ())):
                 self._store.edge(self.cell(given, key), self.cell(into, key if isinstance(key, str) else ANY))
+            if given in self.dictionaries:
+                self._store.edge(self.names(given), self.names(into))
         else:
             self.of(given, None, self.cell(into, ANY))
 
@@ -109,6 +118,8 @@ class Items:
             self._store.edge(value, self.all(owner))
             self._machine.calls.method(owner, "__setitem__", (self._store.cells(), value), self._store.cells())
         elif owner.kind in (Kind.CONTAINER, Kind.EXTERN) or owner.is_itself:
+            if key is not None and key.kind is Kind.NAME:
+                self._store.put(self.names(owner), key)
             self._store.edge(value, self.cell(owner, ANY if known is None else known))
 
     def elements(self, of: int, to: int) -> None:
@@ -122,8 +133,9 @@ class Items:
             self._store.watch(made, lambda one: self.of(one, None, to) if one is not owner else None)
             self._machine.calls.method(owner, "__next__", (), to)
         if owner in self.dictionaries:
-            return
-        self.of(owner, None, to)
+            self._store.edge(self.names(owner), to)
+        else:
+            self.of(owner, None, to)
 
     def entered(self, of: int, to: int) -> None:
         """``to`` is what ``with of as to`` gives."""

@@ -102,7 +102,9 @@ class Iteration:
             cell = self._store.cells()
             self._store.put(cell, one)
             self._machine.items.elements(cell, self._machine.items.cell(made, ANY))
-        elif one.kind in (Kind.CONTAINER, Kind.ATTRIBUTES) and one not in self._machine.items.dictionaries:
+        elif one in self._machine.items.dictionaries:
+            self._store.edge(self._machine.items.names(one), self._machine.items.cell(made, ANY))
+        elif one.kind in (Kind.CONTAINER, Kind.ATTRIBUTES):
             self._machine.items.unpack(one, made)
 
     def _dictionary(self, given: Arguments, to: int, key: Hashable) -> None:
@@ -110,15 +112,30 @@ class Iteration:
         items.dictionaries.add(made)
         for name, cell in given.keywords:
             items.put(made, self._objects.constant(name), cell)
-        values = items.cell(made, ANY)
+        values, keys = items.cell(made, ANY), self._store.cells()
 
         def pair(one: Obj) -> None:
             if one.kind is Kind.CONTAINER:
                 items.of(one, self._objects.constant(1), values)
+                items.of(one, self._objects.constant(0), keys)
+
+        self._name_keys(made, keys)
 
         for cell in (*given.positional, *given.packed):
             self._store.watch(cell, lambda one: items.unpack(one, made))
             self._store.watch(self._elements(cell), pair)
+
+    def _keyed(self, given: Arguments, to: int, key: Hashable) -> None:
+        made = self._made(key, to)
+        self._machine.items.dictionaries.add(made)
+        for cell in given.positional[:1]:
+            self._name_keys(made, self._elements(cell))
+        for cell in given.positional[1:]:
+            self._store.edge(cell, self._machine.items.cell(made, ANY))
+
+    def _name_keys(self, made: Obj, keys: int) -> None:
+        names = self._machine.items.names(made)
+        self._store.watch(keys, lambda one: self._store.put(names, one) if one.kind is Kind.NAME else None)
 
     def _field(self, given: Arguments, to: int, key: Hashable) -> None:
         """What a field has in an object that is made without it."""

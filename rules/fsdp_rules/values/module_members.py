@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from fsdp_rules.ir.operations import At
 from fsdp_rules.values.abstract import Kind, Obj, Objects, Site
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
@@ -10,6 +14,8 @@ from fsdp_rules.values.machine import Machine
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
 #: What modules of torch call their parameters.
 WEIGHTS = frozenset({"weight", "bias"})
+#: Methods that give names which have those of units in them.
+NAMES = frozenset({"named_parameters", "named_modules", "named_buffers"})
 #: What torch's optimizers call the tensors that they keep for each parameter.
 STATES = frozenset({"exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "square_avg"})
 #: Attributes of a tensor that give one of the same values.
@@ -35,6 +41,14 @@ def of_parameter(owner: Obj, name: str, objects: Objects) -> Obj:
     return objects.method(owner, name)
 
 
+class Call(NamedTuple):
+    """Where a module is asked for its members, and the cell of what says whether with those of its own modules."""
+
+    path: str
+    at: At | None
+    recurse: int | None
+
+
 class Parts:
     """The containers that a model gives its parameters and modules in."""
 
@@ -46,24 +60,31 @@ class Parts:
         """What ``parameters()`` gives."""
         return self._several("parameters", since, self._objects.of_model(Kind.PARAMETER, since))
 
-    def named_parameters(self, since: Site | None) -> Obj:
-        """What ``named_parameters()`` gives."""
-        return self._several("named parameters", since, self._pair(Kind.PARAMETER, since))
-
     def modules(self, since: Site | None) -> Obj:
         """What ``modules()`` and ``children()`` give."""
         return self._several("modules", since, self._objects.of_model(Kind.PART, since))
 
-    def named_modules(self, since: Site | None) -> Obj:
-        """What ``named_modules()`` and ``named_children()`` give."""
-        return self._several("named modules", since, self._pair(Kind.PART, since))
+    def named(self, one: Obj, since: Site | None, call: Call | None) -> Obj:
+        """What gives ``one`` with its name, as ``named_parameters()``.
 
-    def _pair(self, kind: Kind, since: Site | None) -> Obj:
-        pair = self._objects.get(Kind.CONTAINER, ("pair", kind, since))
-        self._machine.store.put(self._machine.items.cell(pair, 1), self._objects.of_model(kind, since))
-        return pair
+        Without a ``call`` that name has no name of a unit in it.
+        """
+        store, items = self._machine.store, self._machine.items
+        pair = self._objects.get(Kind.CONTAINER, ("pair", one.kind, since, call))
+        store.put(items.cell(pair, 1), one)
+        if call is not None:
+            self._name(call, since, items.cell(pair, 0))
+        return self._several("named", (one.kind, since, call), pair)
 
-    def _several(self, name: str, since: Site | None, element: Obj) -> Obj:
-        several = self._objects.get(Kind.CONTAINER, (name, since))
+    def _name(self, call: Call, since: Site | None, to: int) -> None:
+        store, is_own = self._machine.store, self._objects.constant(False)
+        name = self._objects.get(Kind.NAME, (call.path, call.at, since), since=since)
+        if call.recurse is None:
+            store.put(to, name)
+        else:
+            store.watch(call.recurse, lambda held: store.put(to, name) if held is not is_own else None)
+
+    def _several(self, name: str, key: Hashable, element: Obj) -> Obj:
+        several = self._objects.get(Kind.CONTAINER, (name, key))
         self._machine.store.put(self._machine.items.cell(several, "*"), element)
         return several

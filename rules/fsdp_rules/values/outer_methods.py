@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
-from fsdp_rules.ir.operations import ANY
+from fsdp_rules.ir.operations import ANY, At
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.held_parameters import initialise
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
-from fsdp_rules.values.module_members import Parts
+from fsdp_rules.values.module_members import NAMES, Call, Parts
 from fsdp_rules.values.setters import SETTER
 from fsdp_rules.values.state_types import note_state_type
 
@@ -31,6 +31,13 @@ _GIVE_CHILDREN = frozenset({"children", "named_children"})
 _CHILDREN = frozenset({Kind.MODEL, Kind.PART, Kind.OTHER_WRAPPER, Kind.INSTANCE, Kind.OPEN})
 
 
+def _call(given: Arguments, key: Hashable) -> Call:
+    match key:
+        case (str() as path, At() as at, *_):
+            return Call(path, at, given.keyword("recurse"))
+    return Call("", None, given.keyword("recurse"))
+
+
 class Methods:
     """One method for each effect; ``to`` is the cell of what the call gives."""
 
@@ -40,12 +47,12 @@ class Methods:
         self._objects = machine.objects
         self._parts = Parts(machine)
 
-    def call(self, owner: Obj, name: str, given: Arguments, to: int) -> None:
+    def call(self, owner: Obj, name: str, given: Arguments, to: int, key: Hashable) -> None:
         """What the method ``name`` of ``owner`` gives."""
         if table("unknown").get(name) == "state_type":
             note_state_type(self._machine, given)
         if owner.kind is Kind.INSTANCE:
-            self._of_instance(owner, name, given, to)
+            self._of_instance(owner, name, given, to, key)
             return
         if owner.kind is Kind.LOADED:
             self._store.put(to, owner)
@@ -56,13 +63,15 @@ class Methods:
             self._store.put(to, owner)
             return
         if owner in self._machine.items.modules and table("model").get(name) in _GIVE_PARTS:
-            self._of_inner(table("model")[name], self._machine.items.all(owner), to)
+            self._of_inner(table("model")[name], self._machine.items.all(owner), to, _call(given, key))
         if owner.kind is Kind.OPEN:
             self._store.put(to, self._objects.open)
             if table("unknown").get(name) == "called":
                 self._called(given, to)
             if owner.is_itself and name in table("named"):
                 self._name(owner, given)
+            if name in NAMES:
+                self._store.put(to, self._parts.named(self._objects.open, None, _call(given, key)))
             if not owner.is_itself:
                 return
         section = _SECTIONS.get(owner.kind)
@@ -75,13 +84,15 @@ class Methods:
             is_computed = owner.kind is not Kind.PARAMETER
             self._store.put(to, self._objects.of_model(Kind.NUMBER, owner.since) if is_computed else self._objects.open)
         elif section == "model":
-            self._of_module(effect, owner, to)
+            self._of_module(effect, owner, to, _call(given, key))
         else:
             run: Callable[[Obj, Arguments, int], None] = getattr(self, f"_of_container_{effect}")
             run(owner, given, to)
 
-    def _of_instance(self, owner: Obj, name: str, given: Arguments, to: int) -> None:
+    def _of_instance(self, owner: Obj, name: str, given: Arguments, to: int, key: Hashable) -> None:
         attributes = self._machine.attributes
+        if name in NAMES:
+            self._store.put(to, self._parts.named(self._objects.open, None, _call(given, key)))
         if name in table("named"):
             self._name(owner, given)
         elif name == "__init__":
@@ -98,7 +109,7 @@ class Methods:
         elif (effect := table("model").get(name, "")) in _GIVE_PARTS:
             held = self._store.cells()
             attributes.every(owner, held)
-            self._of_inner(effect, held, to)
+            self._of_inner(effect, held, to, _call(given, key))
         elif effect in _GIVE_CHILDREN:
             self._give_children(owner, effect, to)
         elif effect == "first":
@@ -134,22 +145,20 @@ class Methods:
         for cell in given.positional[:1]:
             self._store.watch(cell, lambda one: self._machine.calls.call(one, called, to, (called, "called")))
 
-    def _of_inner(self, effect: str, held: int, to: int) -> None:
+    def _of_inner(self, effect: str, held: int, to: int, call: Call) -> None:
         """What a module gives of the sharded ones among those in it."""
-        self._store.watch(held, lambda one: self._of_module(effect, one, to) if one.kind is Kind.MODEL else None)
+        self._store.watch(held, lambda one: self._of_module(effect, one, to, call) if one.kind is Kind.MODEL else None)
 
-    def _of_module(self, effect: str, owner: Obj, to: int) -> None:
+    def _of_module(self, effect: str, owner: Obj, to: int, call: Call) -> None:
         since, parts = owner.since, self._parts
-        made = {
-            "parameters": parts.parameters,
-            "named_parameters": parts.named_parameters,
-            "modules": parts.modules,
-            "named_modules": parts.named_modules,
-            "children": parts.modules,
-            "named_children": parts.named_modules,
-        }.get(effect)
-        kind = Kind.PARAMETER if effect == "parameter" else Kind.PART
-        self._store.put(to, made(since) if made is not None else self._objects.of_model(kind, since))
+        one = self._objects.of_model(Kind.PARAMETER if "parameter" in effect else Kind.PART, since)
+        if effect in NAMES or effect == "named_children":
+            one = self._objects.open if effect == "named_buffers" else one
+            self._store.put(to, parts.named(one, since, call if effect in NAMES else None))
+        elif effect in ("parameters", "modules", "children"):
+            self._store.put(to, parts.parameters(since) if effect == "parameters" else parts.modules(since))
+        else:
+            self._store.put(to, one)
 
     def _of_container_add(self, owner: Obj, given: Arguments, to: int) -> None:
         for cell in given.positional[:1]:
@@ -189,7 +198,13 @@ class Methods:
     def _of_container_items(self, owner: Obj, given: Arguments, to: int) -> None:
         pair, several = (self._objects.get(Kind.CONTAINER, ("items", name, owner)) for name in ("pair", "several"))
         self._machine.items.of(owner, None, self._machine.items.cell(pair, 1))
+        self._store.edge(self._machine.items.names(owner), self._machine.items.cell(pair, 0))
         self._store.put(self._machine.items.cell(several, ANY), pair)
+        self._store.put(to, several)
+
+    def _of_container_keys(self, owner: Obj, given: Arguments, to: int) -> None:
+        several = self._objects.get(Kind.CONTAINER, ("keys", owner))
+        self._store.edge(self._machine.items.names(owner), self._machine.items.cell(several, ANY))
         self._store.put(to, several)
 
     def _of_container_values(self, owner: Obj, given: Arguments, to: int) -> None:

@@ -1,0 +1,76 @@
+"""Names by which models give their parameters and modules, and the tables that have some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.file.once import once
+from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.sharded import sharded_names
+from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.value_facts import NameSource, Position
+
+
+class Named(NamedTuple):
+    """What a name was given by: ``model``, None in another file, and how sure it is that FSDP1's have prefixes.
+
+    ``is_gathered``: while full parameters were gathered, which takes the prefixes of the wrapper itself off.
+    """
+
+    model: cst.BaseExpression | None
+    held: Certainty
+    is_gathered: bool
+
+
+def prefixed(node: cst.BaseExpression, file: File) -> Named | None:
+    """The model that ``node`` is a name of where FSDP1's had prefixes; None for any other expression."""
+    return _joined([one for one in names_of(node, file) if not one.is_gathered])
+
+
+def prefixed_in(node: cst.BaseExpression, file: File) -> Named | None:
+    """As :func:`prefixed`, of the names that ``node`` has as elements or keys."""
+    return _joined([one for one in names_in(node, file) if not one.is_gathered])
+
+
+def names_of(node: cst.BaseExpression, file: File) -> list[Named]:
+    """What ``node`` may be a name of."""
+    return list(_named(file.project.values.names, node, file))
+
+
+def names_in(node: cst.BaseExpression, file: File) -> list[Named]:
+    """What ``node`` may have names of, as elements or as keys."""
+    return list(_named(file.project.values.tables, node, file))
+
+
+def _joined(found: list[Named]) -> Named | None:
+    best = max(found, key=lambda one: one.held, default=None)
+    if best is None or best.held is Certainty.NO:
+        return None
+    return best if all(one.held is best.held for one in found) else best._replace(held=Certainty.MAYBE)
+
+
+def _named(
+    known: Mapping[str, Mapping[Position, tuple[NameSource, ...]]], node: cst.BaseExpression, file: File
+) -> Iterator[Named]:
+    sources = known.get(file.path, {}).get(file.span(node), ()) if file.layout.has(node) else ()
+    for source in sources:
+        call = _calls(file.module, file).get(source.position) if source.path == file.path else None
+        model = call.func.value if call is not None and isinstance(call.func, cst.Attribute) else None
+        yield Named(model, _held(model, source.is_sharded, file), is_summoned(call or node, file))
+
+
+def _held(model: cst.BaseExpression | None, is_sharded: bool, file: File) -> Certainty:
+    """How sure it is that a name of ``model`` had a prefix; ``is_sharded``: that model is known to be sharded there."""
+    if model is None or (not is_sharded and value_of(model, file).model is not Certainty.NO):
+        return Certainty.YES if is_sharded else Certainty.NO
+    return sharded_names(model, file)
+
+
+@once
+def _calls(module: cst.Module, file: File) -> dict[Position, cst.Call]:
+    return {file.span(call): call for call in file.nodes(cst.Call)}

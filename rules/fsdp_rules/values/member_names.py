@@ -1,0 +1,47 @@
+"""Which expressions are names of parameters or modules, and which have some."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cache
+
+from fsdp_rules.ir.operations import At
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.interpreter import Interpreter
+
+#: How deep a table may be: a list of pairs, of which the first is a name.
+_DEPTH = 2
+#: The file and the place of a call that gives names, and whether of something that is wrapped.
+Source = tuple[str, At, bool]
+
+
+class MemberNames:
+    """``model.named_parameters()`` and its like give names; those of a module's own parameters alone are none here."""
+
+    def __init__(self, machine: Interpreter) -> None:
+        self._machine = machine
+        self._in = cache(self._names_in)
+
+    def among(self, held: Collection[Obj]) -> list[Source]:
+        """The calls of which a value that is one of ``held`` may be a name."""
+        return _sources((*one.data[:2], one.since is not None) for one in held if one.kind is Kind.NAME)
+
+    def inside(self, held: Collection[Obj]) -> list[Source]:
+        """The calls of which a value that is one of ``held`` may have names, as elements or as keys."""
+        tables = (one for one in held if one.kind is Kind.CONTAINER)
+        return _sources(source for one in tables for source in self._in(one, _DEPTH))
+
+    def _names_in(self, table: Obj, depth: int) -> list[Source]:
+        items, store = self._machine.items, self._machine.store
+        held = [*store.of(items.names(table)), *store.of(items.all(table))]
+        found = self.among(held)
+        if depth:
+            inner = (one for one in held if one.kind is Kind.CONTAINER and one is not table)
+            found += [source for one in inner for source in self._in(one, depth - 1)]
+        return found
+
+
+def _sources(found: Iterable[Source]) -> list[Source]:
+    """Those that ``found`` has; a run that wraps nothing says no more than one that does."""
+    every = set(found)
+    return sorted(one for one in every if one[2] or (*one[:2], True) not in every)
