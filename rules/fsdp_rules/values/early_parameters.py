@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cache
 
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute, Operation
@@ -70,6 +70,7 @@ class _Modules:
                 held = machine.store.of(machine.attributes.field(model, "(inner)"))
                 self.wrapped[model.since] = {one for one in held if self._is_known(one)}
         self._parts = cache(self._parts_of)
+        self._makers = cache(_makers)
 
     def _is_known(self, one: Obj) -> bool:
         return one is not self._machine.objects.open and one.kind in (Kind.INSTANCE, Kind.OPEN, Kind.CONTAINER)
@@ -81,7 +82,7 @@ class _Modules:
         """
         places = {value: at for at, value in frame.body.uses}
         wraps = dict[int, Set[Site]]()
-        for value, of in _read(call, frame.body):
+        for value, of in _read(call, self._makers(frame.body)):
             held = self._machine.store.of(frame.base + value)
             made = {one.since for one in held if one.kind is Kind.MODEL}
             done = {(site.place, site.column) for site in before & made}
@@ -110,15 +111,20 @@ class _Modules:
         return found
 
 
-def _read(call: Call, body: Body) -> Iterator[tuple[int, int]]:
-    """The values of ``body`` that may be modules of which ``call`` gets the parameters, nearest first.
+def _makers(body: Body) -> Mapping[int, list[Operation]]:
+    """The operations that make each value."""
+    found: dict[int, list[Operation]] = defaultdict(list)
+    for one in body.operations:
+        for to, _ in made_of(one):
+            found[to].append(one)
+    return found
+
+
+def _read(call: Call, makers: Mapping[int, list[Operation]]) -> Iterator[tuple[int, int]]:
+    """The values that may be modules of which ``call`` gets the parameters, nearest first.
 
     Each with the value that is made of it.
     """
-    makers: dict[int, list[Operation]] = defaultdict(list)
-    for one in body.operations:
-        for to, _ in made_of(one):
-            makers[to].append(one)
     pending, seen = [(value, call.to) for value in (*call.args, *(v for _, v in call.keywords))], set[int]()
     while pending:
         value, made = pending.pop(0)

@@ -19,7 +19,7 @@ _KEEPS = frozenset({"requires_grad_", "detach_", "retain_grad_"})
 def writing_calls(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of what is called there that leads to such a function."""
     calls = [(frame, one) for frame in machine.frames for one in frame.body.operations if isinstance(one, Call)]
-    whole = {(frame.body, value) for frame, _ in calls for value in _whole(frame.body)}
+    whole = {(body, value) for body in {frame.body for frame, _ in calls} for value in _whole(body)}
     plain = [(frame, one) for frame, one in calls if whole.isdisjoint((frame.body, it) for it in (one.to, *one.args))]
     writers = {frame.body for frame, one in plain if _changes(frame, one, machine)}
     runs = [(frame, one, set(run_by(frame, one, machine))) for frame, one in calls]
