@@ -17,7 +17,9 @@ from fsdp_rules.verdict.rule import Rule
 
 #: What tensors have by themselves, and what DTensors, FSDP, DeepSpeed and quantizing libraries put on parameters.
 OWN = re.compile(
-    r"_.*|ds_.*|data|device|device_mesh|dtype|full_tensor|grad|grad_fn|is_cuda|is_leaf|is_meta|main_grad|name|ndim"
+    r"__\w+__|_(?:ddp|ds|dtensor|dynamo|fsdp|fp|full|is|local|mp|op|post|saved|shard|sharded|unpadded|view)_\w+"
+    r"|_(?:backward_hooks|base|cdata|grad|grad_fn|handle|in_backward_optimizers|params|spec|version)"
+    r"|ds_.*|data|device|device_mesh|dtype|full_tensor|grad|grad_fn|is_cuda|is_leaf|is_meta|main_grad|name|ndim"
     r"|placements|quant_state|quantized|requires_grad|shape|size|to_local|SCB|CB"
 )
 

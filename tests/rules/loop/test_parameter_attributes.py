@@ -19,6 +19,10 @@ def names(source: str, settings: Settings | None = None) -> list[str]:
     [
         ('[p for p in model.parameters() if getattr(p, "no_decay", False)]', ["no_decay"]),
         ('[n for n, p in model.named_parameters() if hasattr(p, "is_model_parallel")]', ["is_model_parallel"]),
+        ('[p for p in model.parameters() if getattr(p, "_no_weight_decay", False)]', ["_no_weight_decay"]),
+        ('[getattr(p, "_lr_scale", 1.0) for p in model.parameters()]', ["_lr_scale"]),
+        ('[p for p in model.parameters() if hasattr(p, "_in_backward_optimizers")]', []),
+        ('[p for p in model.parameters() if getattr(p, "_is_hf_initialized", False)]', []),
         ('[p for p in model.parameters() if getattr(p, "grad", None) is not None]', []),
         ('[p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]', []),
         ('[p for p in model.parameters() if hasattr(p, "ds_id")]', []),
