@@ -433,3 +433,35 @@ def test_a_state_that_is_loaded_elsewhere_is_made_by_the_helper(body: str, after
     assert after in output(source)
     assert levels(source) == [("FSDP306", "safe")]
     assert [found.level.value for found in findings(FSDP1 + source, Settings(helpers="never"))] == ["manual"]
+
+
+FILLED = """\
+    for group in optim.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    set_optimizer_state_dict(
+"""
+SCHEDULED = """
+import torch
+
+def resume(model, optim, other, osd):
+    {before}
+    optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, osd))
+    {after}
+    return optim, scheduler
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "filled"),
+    [
+        ("scheduler = None", "scheduler = torch.optim.lr_scheduler.LambdaLR(optim, abs)", True),
+        ("scheduler = torch.optim.lr_scheduler.LambdaLR(optim, abs)", "pass", False),
+        ("scheduler = None", "scheduler = torch.optim.lr_scheduler.StepLR(other, 3)", False),
+        ("scheduler = None", "pass", False),
+    ],
+)
+def test_a_scheduler_that_is_built_after_the_load_has_its_entry_in_the_groups(
+    before: str, after: str, filled: bool
+) -> None:
+    body = SCHEDULED.format(before=before, after=after)
+    assert (FILLED in output("model = FSDP(model, use_orig_params=True)\n" + body)) == filled
