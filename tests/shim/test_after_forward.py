@@ -243,6 +243,11 @@ def state_of_a_holder(face: Any, model: nn.Module) -> list[torch.Tensor]:
     return list(nn.ModuleDict({"held": model}).state_dict().values())
 
 
+def after_an_optimizers_state(face: Any, model: nn.Module) -> list[torch.Tensor]:
+    face.optim_state_dict(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    return whole_state(face, model)
+
+
 def summoned(face: Any, model: nn.Module) -> list[torch.Tensor]:
     with face.summon_full_params(model, writeback=False):
         return [param.detach().clone() for param in model.parameters()]
@@ -261,7 +266,15 @@ def summoned_to_write(face: Any, model: nn.Module) -> list[torch.Tensor]:
 
 READS: dict[str, Callable[[Any, nn.Module], list[torch.Tensor]]] = {
     function.__name__: function
-    for function in (whole_state, sharded_state, state_of_a_holder, summoned, summoned_to_drop, summoned_to_write)
+    for function in (
+        whole_state,
+        sharded_state,
+        state_of_a_holder,
+        after_an_optimizers_state,
+        summoned,
+        summoned_to_drop,
+        summoned_to_write,
+    )
 }
 
 

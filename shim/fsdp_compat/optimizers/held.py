@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
+from fsdp_compat.torch_.registered import show_sharded
 from fsdp_compat.units import clean_name, fsdp_modules, saved_name
 
 # What an optimizer is built from: parameters, or groups of them.
@@ -45,12 +45,13 @@ def held_parameters(model: nn.Module, optim: Optimizer | None, optim_input: Opti
     """What ``optim`` holds, or with ``optim_input`` what an optimizer built from it would hold.
 
     With neither it is all parameters of ``model``, as in FSDP1. Puts the sharded parameters back in place first.
+    What FSDP1 keeps gathered for the next forward, stays so.
+
     Raises ValueError for a parameter that is not in ``model`` or for no parameters, TypeError for an ``optim_input``
     that is neither parameters nor groups.
     """
     for unit in fsdp_modules(model):
-        assert isinstance(unit, FSDPModule)
-        unit.reshard()
+        show_sharded(unit)
     if optim_input is not None:
         warnings.warn(
             "The `optim_input` argument is deprecated. You may remove it from your code without changing its "

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from fsdp_compat.torch_.gathering import is_group_left_alone
 from fsdp_compat.torch_.param_groups import fsdp_state, groups_of, param_groups
@@ -100,6 +101,16 @@ def _register_state_hooks(group: Any, register: Callable[[], None]) -> None:
     for module, handle in handles.items():
         handle.remove()
         handles[module] = module.register_state_dict_pre_hook(functools.partial(_before_saving, group))
+
+
+def show_sharded(module: nn.Module) -> None:
+    """Make a unit register its sharded parameters. What it has gathered stays so if the shim made it, as in FSDP1."""
+    if not all(hasattr(group, _STAYS) for group in param_groups(module)):
+        assert isinstance(module, FSDPModule)
+        module.reshard()
+        return
+    for group in param_groups(module):
+        _before_saving(group)
 
 
 def _before_saving(group: Any, *_: Any) -> None:
