@@ -84,7 +84,7 @@ class _Modules:
         wraps = dict[int, Set[Site]]()
         for value, of in _read(call, self._makers(frame.body)):
             held = self._machine.store.of(frame.base + value)
-            made = {one.since for one in held if one.kind is Kind.MODEL}
+            made = {part.since for one in held if one.kind is Kind.MODEL for part in self._parts(one)}
             done = {(site.place, site.column) for site in before & made}
             left = wraps[value] = {site for site in wraps.get(of, later) if (site.place, site.column) not in done}
             inner = set().union(*(self.wrapped.get(site, set()) for site in left))
@@ -96,11 +96,11 @@ class _Modules:
         return not inner.isdisjoint(self._parts(one)) or any(one in self._parts(each) for each in inner)
 
     def _parts_of(self, one: Obj) -> set[Obj]:
-        """``one`` and all that it has in attributes and entries."""
+        """``one`` and all that it has in attributes and entries, and that what wraps these has."""
         found, pending = set[Obj](), [one]
         while pending:
             each = pending.pop()
-            if each in found or not self._is_known(each):
+            if each in found or not (self._is_known(each) or each.kind is Kind.MODEL):
                 continue
             found.add(each)
             names = self._machine.attributes.names(each)

@@ -129,7 +129,16 @@ def main():
 """
 
 
-@pytest.mark.parametrize("wrap", ["net = shard(net)", "shard_parts(net)", "net = partial(shard)(net)"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "net = shard(net)",
+        "shard_parts(net)",
+        "net = partial(shard)(net)",
+        "for at in range(2):\n        net[at] = shard(net[at])\n    net = shard(net)",
+        "shard_parts(net)\n    net = shard(net)",
+    ],
+)
 def test_its_function_runs_again_for_another_model(wrap: str) -> None:
     found = findings(BUILD.format(wrap=wrap), parallel=PARALLEL)
     assert [one.message for one in found if one.rule == "FSDP117"] == []
