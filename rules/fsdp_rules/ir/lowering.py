@@ -114,6 +114,8 @@ class Statements(Expressions):
                 self.block(node.body)
                 if any(_names(item.context_expr, *NO_GRADIENT) for item in node.items):
                     self.body.detached.append(Span(begin, len(self.body.operations)))
+                if self.gathers:
+                    self.body.gathered.append(Span(begin, len(self.body.operations)))
                 self.gathers = gathered
             case ast.Try():
                 self._try(node)

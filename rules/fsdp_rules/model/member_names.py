@@ -61,7 +61,8 @@ def _named(
     for source in sources:
         call = _calls(file.module, file).get(source.position) if source.path == file.path else None
         model = call.func.value if call is not None and isinstance(call.func, cst.Attribute) else None
-        yield Named(model, _held(model, source.is_sharded, file), is_summoned(call or node, file))
+        is_gathered = source.is_gathered or (call is not None and is_summoned(call, file))
+        yield Named(model, _held(model, source.is_sharded, file), is_gathered)
 
 
 def _held(model: cst.BaseExpression | None, is_sharded: bool, file: File) -> Certainty:

@@ -39,11 +39,15 @@ class Fact(NamedTuple):
 
 
 class NameSource(NamedTuple):
-    """A call as ``model.named_parameters()``, and whether it is one of a model that is wrapped, or of a part of one."""
+    """A call as ``model.named_parameters()``, and whether it is one of a model that is wrapped, or of a part of one.
+
+    ``is_gathered``: it always finds full parameters.
+    """
 
     path: str
     position: Position
     is_sharded: bool
+    is_gathered: bool
 
 
 NOTHING = Fact()

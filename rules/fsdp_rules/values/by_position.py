@@ -102,7 +102,7 @@ def facts_of(
                 excluded[path].add(_position(at, lines[path]))
             for given, table in ((names.among(held), by_name), (names.inside(held), tables)):
                 if given:
-                    calls = (NameSource(where, _position(one, lines[where]), sure) for where, one, sure in given)
+                    calls = (NameSource(where, _position(one, lines[where]), *how) for where, one, *how in given)
                     table[path][_position(at, lines[path])] = tuple(calls)
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(_position(at, lines[path]))

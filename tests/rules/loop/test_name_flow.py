@@ -64,3 +64,21 @@ def test_names_from_before_are_told_apart_in_one_function() -> None:
 def test_a_module_s_own_names_have_no_prefix(recurse: str) -> None:
     use = f'return [n for m in model.modules() for n, p in m.named_parameters({recurse}) if n == "bias"]'
     assert bool(said(use)) == ("flag" in recurse)
+
+
+GATHERED = {
+    "in the block": "with FSDP.summon_full_params(model):\n        kept = names(model)",
+    "in a function that is called there": "def take():\n        kept.extend(names(model))\n    kept = []\n"
+    "    with FSDP.summon_full_params(model):\n        take()",
+}
+
+
+@pytest.mark.parametrize("taken", GATHERED.values(), ids=GATHERED)
+def test_names_have_no_prefix_while_parameters_are_gathered(taken: str) -> None:
+    use = taken + '\n    json.dump(kept, open("kept", "w"))'
+    assert said(use) == []
+    assert said(use.replace("with FSDP.summon_full_params(model)", "if True")) == ["manual"]
+    other = HEAD.format(use=taken + "\n    write(kept)").replace("import json", "from store import write")
+    store = "import json\n\ndef write(kept):\n    json.dump({'names': kept}, open('kept', 'w'))\n"
+    where = {"other": other}
+    assert [one for one in findings(store, **where) if one.rule == "FSDP207"] == []
