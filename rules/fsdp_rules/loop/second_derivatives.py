@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -10,9 +11,10 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable, last_name, literal_bool
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
-from fsdp_rules.model.passes import backwards_after, forwards_before
+from fsdp_rules.model.passes import backwards_after, forwards_before, may_run_between
 from fsdp_rules.model.resharding import reshard_loop
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.project.entered import Pass, is_backward
 from fsdp_rules.project.flags import BUILDS_GRAPH
 from fsdp_rules.project.project import Certainty
@@ -31,6 +33,10 @@ FSDP1_DID = (
     "compare with one process: where no other forward ran between the two, FSDP1 raised, and with NO_SHARD reduced "
     "none of these gradients"
 )
+UNREDUCED = (
+    "with NO_SHARD FSDP1 reduced none of these gradients, and each rank trained on its own: FSDP2 takes their mean"
+)
+EXPECT = "expect other losses than FSDP1's, and compare with one process"
 
 
 class Twice(NamedTuple):
@@ -51,14 +57,15 @@ class SecondDerivatives(Rule):
     both it is left to a human, and so is `loss.backward(create_graph=True)`, which FSDP1 refuses.
 
     The gradients are those of an unsharded model. FSDP1's are the same where another forward runs between the two.
-    Where none does it raises, and with NO_SHARD trains each rank on its own gradients, or with
-    use_orig_params=True not at all.
+    Where none does it raises, and with NO_SHARD trains each rank on its own gradients (a `manual` finding, with the
+    shim too), or with use_orig_params=True not at all.
     """
 
     id = "FSDP237"
     name = "second-derivatives"
     what_to_test = "Compare the losses with those of one process that has no FSDP."
     visits = (cst.Module,)
+    shim = True
     before = """
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -93,6 +100,10 @@ def train(net, batches, optimizer):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Every call that builds a graph, or leads to one that does, and the backward through that graph."""
+        every = self._every(file)
+        yield from (one for one in every if file.settings.to != "shim" or one.message == UNREDUCED)
+
+    def _every(self, file: File) -> Iterator[Diagnosis]:
         done: set[cst.Call] = set()
         for call in file.nodes(cst.Call):
             builds = _builds_graph(call, file)
@@ -102,6 +113,8 @@ def train(net, batches, optimizer):
                 yield from _of_grads(call, file)
                 continue
             backward = (call,) if file.resolved(call.func) in TWICE else tuple(backwards_after(call, file))
+            if not builds and last_name(call.func) in _repeated(file.module, file):
+                backward = backward or (call,)
             models = _models(call, file)
             if not backward:
                 left = [model for model in models if builds and not _has_backward_in_callers(call, model, file)]
@@ -116,7 +129,16 @@ def train(net, batches, optimizer):
         written = any(KEEP in file.code(entry) for entry in file.block(first))
         plain = all(isinstance(entry, cst.BaseSmallStatement) for entry in (first, *last))
         plain = plain and not any(isinstance(entry, cst.Return) for entry in last)
-        for model in () if written else models:
+        for model in models:
+            apart = may_run_between(found.first, found.backward[0], file)
+            if (
+                wrap_given(model, file).strategies == {"NO_SHARD"}
+                and found.backward[0] is not found.first
+                and not apart
+            ):
+                yield Diagnosis(found.backward[0], Level.MANUAL, UNREDUCED, EXPECT)
+            if written:
+                continue
             name = file.code(model)
             if not plain or not is_repeatable(model) or sharded(model, file).certainty is not Certainty.YES:
                 yield from _left(found.first, [model], file)
@@ -174,6 +196,13 @@ def _builders(module: cst.Module, file: File) -> frozenset[str]:
     """The last names of the functions that build a graph, or call one that does and run no backward themselves."""
     names = {flag.removeprefix(BUILDS_GRAPH) for flag in file.project.flags if flag.startswith(BUILDS_GRAPH)}
     return frozenset(names | {name for name, runs in _callers_of(names, file) if not runs})
+
+
+@once
+def _repeated(module: cst.Module, file: File) -> frozenset[str]:
+    """The last names of the functions that build more than one graph, of which one may go through another."""
+    built = Counter(name for name, runs in _callers_of(_builders(module, file), file) if not runs)
+    return frozenset(name for name, times in built.items() if times > 1)
 
 
 def _callers_of(names: Iterable[str], file: File) -> Iterator[tuple[str, bool]]:

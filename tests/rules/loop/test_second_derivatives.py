@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import check_noop, findings, rewrite
 
@@ -73,6 +74,57 @@ def test_the_model_stays_gathered_between_the_two(body: str) -> None:
     )
     assert "reshard" not in after[: after.index("def train")]
     assert levels(source, w=WRAP) == ["review"]
+
+
+RESIDUAL = """
+import torch
+
+def slope(of, x):
+    return torch.autograd.grad(of, x, torch.ones_like(of), create_graph=True)[0]
+
+def residual(net, x):
+    once = slope(net(x), x)
+    return {again}
+
+def train(model, x):
+    size = residual(model, x).detach().abs()
+    return size
+"""
+
+
+def test_a_function_that_differentiates_twice_itself_needs_no_backward() -> None:
+    result = rewrite(RESIDUAL.format(again="slope(once, x)"), w=WRAP)
+    assert isinstance(result, Changed)
+    train = result.source.decode().partition("def train")[2]
+    kept, released = (train.index(f"model.set_reshard_after_backward({flag})") for flag in (False, True))
+    assert kept < train.index("residual(") < released < train.index("unit.reshard()") < train.index("return size")
+    assert levels(RESIDUAL.format(again="slope(once, x)"), w=WRAP) == ["review"]
+    assert levels(RESIDUAL.format(again="once"), w=WRAP) == []
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    ("strategy", "between", "found"),
+    [
+        ("NO_SHARD", "loss = slope.sum()", True),
+        ("NO_SHARD", "loss = model(x).sum() + slope.sum()", False),
+        ("SHARD_GRAD_OP", "loss = slope.sum()", False),
+    ],
+)
+def test_no_shard_reduces_none_of_these_gradients(strategy: str, between: str, found: bool, to: str) -> None:
+    source = f"""
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+    def train(net, x):
+        model = FSDP(net, sharding_strategy=ShardingStrategy.{strategy})
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        {between}
+        loss.backward()
+    """
+    every = [one for one in findings(source, Settings(to=to)) if one.rule == "FSDP237"]
+    assert [one.level.value for one in every if "NO_SHARD FSDP1" in one.message] == ["manual"] * found
+    assert to == "native" or len(every) == found
 
 
 def test_a_backward_that_nobody_sees_is_left_to_a_human() -> None:
