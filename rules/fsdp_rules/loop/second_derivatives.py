@@ -33,9 +33,7 @@ FSDP1_DID = (
     "compare with one process: where no other forward ran between the two, FSDP1 raised, and with NO_SHARD reduced "
     "none of these gradients"
 )
-UNREDUCED = (
-    "with NO_SHARD FSDP1 reduced none of these gradients, and each rank trained on its own: FSDP2 takes their mean"
-)
+UNREDUCED = "FSDP1 reduced none of these gradients under NO_SHARD, and FSDP2 takes their mean"
 EXPECT = "expect other losses than FSDP1's, and compare with one process"
 
 
