@@ -10,6 +10,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._parameter_writes import whole_of, writes
 from fsdp_rules.loop.gathered import changes_gathered
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.parameter_reads import changes_in_place, parameter_reads
 from fsdp_rules.model.passes import Event, Pass, end_of, forwards_before, last_passes, passes_in
 from fsdp_rules.model.root_parameters import runs_without_graph, stay_gathered
@@ -43,6 +44,7 @@ class StaleParameters(Rule):
     frees has the values of its first forward in all that it computes and saves. FSDP2 is resharded before the
     change and computes with the new values at once. fsdp_compat computes, saves and summons as FSDP1 does. An object
     that has kept the parameters, as averages do, changes them in the same way: its methods are found by what they do.
+    So does an optimizer that steps after an evaluation which ran behind the backward.
     """
 
     id = "FSDP239"
@@ -120,12 +122,14 @@ def _held_elsewhere(reads: Sequence[tuple[cst.CSTNode, cst.BaseExpression, bool]
     """
     places = file.project.values.writing.get(file.path, frozenset())
     spoken = {place for place, _, _ in reads}
-    for call in file.nodes(cst.Call) if places else ():
-        if call in spoken or file.span(call.func) not in places or is_summoned(call, file):
+    for call in file.nodes(cst.Call):
+        steps = _steps(call, file)
+        if call in spoken or not (steps or file.span(call.func) in places) or is_summoned(call, file):
             continue
         # What a caller ran before is for its own call, and what is given the model for its own body.
         given = any(sharded(one.value, file).certainty is not Certainty.NO for one in call.args)
-        if given or Pass.FORWARD not in last_passes(call, file, made_here=True) or _ran_with(call, places, file):
+        last = last_passes(call, file, made_here=True)
+        if given or Pass.FORWARD not in last or (Pass.BACKWARD in last and steps) or _ran_with(call, places, file):
             continue
         if _is_read_after(call, file) or _is_resharded(call, reads, file):
             forwards = forwards_before(call, file)
@@ -133,6 +137,13 @@ def _held_elsewhere(reads: Sequence[tuple[cst.CSTNode, cst.BaseExpression, bool]
             if sure is not Certainty.NO:
                 unsure = "" if sure is Certainty.YES else UNSURE
                 yield Diagnosis(call, Level.MANUAL, unsure + NATIVE, MOVE)
+
+
+def _steps(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` is the step of an optimizer, which follows a backward unless an evaluation runs between."""
+    func = call.func
+    of = func.value if isinstance(func, cst.Attribute) and func.attr.value == "step" and not call.args else None
+    return of is not None and value_of(of, file).optimizer is Certainty.YES
 
 
 def _ran_with(call: cst.Call, places: Set[Position], file: File) -> bool:

@@ -153,7 +153,7 @@ def test_a_frozen_teacher_whose_forward_builds_no_graph(freeze: str) -> None:
 
 
 def test_the_shim_computes_and_saves_alike() -> None:
-    saved = CHANGE.replace("model(batch).sum().backward()", "torch.save(model.state_dict(), 'x')\nmodel(batch).sum()")
+    saved = CHANGE.replace("model(batch).sum()", "torch.save(model.state_dict(), 'x')\nmodel(batch).sum()")
     assert (loop(saved), loop(saved, to="shim")) == (["manual"], [])
 
 
@@ -267,3 +267,28 @@ def test_averages_that_change_nothing_gathered_are_silent(body: str) -> None:
 def test_a_state_that_is_read_in_the_block_of_a_context() -> None:
     saved = "with average.applied():\n    torch.save(model.state_dict(), 'averaged.pt')"
     assert averaged(SAVED.partition("average.swap_in()")[0] + saved) == ["manual"]
+
+
+STEPPED = """
+model(batch).sum().backward()
+{between}
+optimizer.step()
+{after}
+"""
+EVALUATED = "with torch.no_grad():\n    model(batches[0])"
+SAVES = "torch.save(model.state_dict(), 'last.pt')"
+
+
+@pytest.mark.parametrize(
+    ("between", "after", "expected"),
+    [
+        (EVALUATED, SAVES, ["manual"]),
+        (EVALUATED, "with FSDP.summon_full_params(model):\n    other(model)", ["manual"]),
+        (EVALUATED, "", []),
+        ("", SAVES, []),
+        ("if other:\n    model(batches[0])", SAVES, []),
+    ],
+)
+def test_an_optimizer_steps_after_an_evaluation(between: str, after: str, expected: list[str]) -> None:
+    assert loop(STEPPED.format(between=between, after=after), "FSDP(Headed())") == expected
+    assert loop(STEPPED.format(between=between, after=after), "FSDP(Headed())", "shim") == []
