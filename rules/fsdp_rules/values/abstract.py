@@ -129,7 +129,11 @@ class Objects:
 
     def models(self) -> list[Obj]:
         """All models in FSDP1's class."""
-        return [one for one in self._known.values() if one.kind is Kind.MODEL]
+        return self.of_kind(Kind.MODEL)
+
+    def of_kind(self, kind: Kind) -> list[Obj]:
+        """All objects of this kind."""
+        return [one for one in self._known.values() if one.kind is kind]
 
     def constant(self, value: Hashable) -> Obj:
         """A text, a number or None."""

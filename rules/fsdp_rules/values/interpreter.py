@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from fsdp_rules.ir.operations import Body
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.values.abstract import Obj
+from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.attributes import Attributes
 from fsdp_rules.values.by_name import ByName
 from fsdp_rules.values.calling import Calls
@@ -66,16 +66,17 @@ class Interpreter:
             else:
                 self.modules.run(path)
         self._carry_on()
-        seen = 0
+        seen, left = 0, list[Obj]()
         # Once at least: what a module does with keys that nothing fills is settled where it defines no function, too.
-        is_first = True
-        while self.is_complete and (is_first or seen < len(self.defined)):
-            is_first = False
-            # What runs may define functions in turn.
-            new, seen = self.defined[seen:], len(self.defined)
+        new: list[Obj] | None = None
+        while self.is_complete and (new != [] or seen < len(self.defined)):
+            # What runs may define functions in turn, and make objects.
+            left, seen = [*left, *self.defined[seen:]], len(self.defined)
             # What no scope reads has no caller here; what it calls in turn is no longer open to anything.
             places = {path: place for place, path in enumerate(alone)}
-            new = [one for one in new if self._is_open(one, places)]
+            made = {one.data[0] for one in self.objects.of_kind(Kind.INSTANCE)}
+            new = [one for one in left if self._is_open(one, places, made)]
+            left = [one for one in left if not self._is_open(one, places, made)]
             for one in sorted(new, key=lambda function: self._rank(function, places)):
                 if self.is_complete and not self.calls.is_called(one):
                     self._run_alone(one)
@@ -106,11 +107,16 @@ class Interpreter:
         else:
             self.is_bounded = True
 
-    def _is_open(self, function: Obj, alone: Mapping[str, int]) -> bool:
-        """Whether code that this tool cannot see may call ``function``, by its name or for a class below its own."""
+    def _is_open(self, function: Obj, alone: Mapping[str, int], made: Set[object]) -> bool:
+        """Whether code that this tool cannot see may call ``function``.
+
+        By its name, for a class below its own, or, of a class of which something is ``made``, as a module's forward.
+        """
         around = function.data.frame
-        below = around.owner.data.below if around.body.kind == "class" else ()
-        return function.data.body.path in alone or any(one.body.path in alone for one in below)
+        owner = around.owner.data if around.body.kind == "class" else None
+        below = owner.below if owner is not None else ()
+        is_forward = function.data.body.name == "forward" and not made.isdisjoint((owner, *below))
+        return is_forward or function.data.body.path in alone or any(one.body.path in alone for one in below)
 
     def _rank(self, function: Obj, alone: Mapping[str, int]) -> tuple[bool, int]:
         """In which order functions that nothing calls are run: what no scope reads first, then by their files."""

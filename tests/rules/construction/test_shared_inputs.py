@@ -157,3 +157,24 @@ def test_the_helper_where_an_input_is_read_again_after_a_unit(forward: str) -> N
 @pytest.mark.parametrize("forward", APART.values(), ids=APART)
 def test_no_helper_where_the_order_is_the_same(forward: str) -> None:
     assert "fsdp_compat" not in written(forward)
+
+
+BUILD = ("def build():\n    return FSDP(", "class Run:\n    def start(self):\n        return FSDP(")
+
+
+@pytest.mark.parametrize("build", BUILD)
+@pytest.mark.parametrize("forward", [SHARED["experts"], APART["in a row"]])
+def test_the_model_is_in_a_file_that_does_not_wrap(forward: str, build: str) -> None:
+    indented = forward if forward.startswith("\n") else f"        {forward}"
+    nets, _ = MODEL.format(forward=indented).split("def build")
+    source = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from nets import Gated, Net, Plain
+
+{build}Net(), auto_wrap_policy=ModuleWrapPolicy({{Gated, Plain}}))
+"""
+    lines = [line for line in nets.splitlines() if "fsdp" not in line]
+    result = rewrite(source, nets="\n".join(lines))
+    assert isinstance(result, Changed)
+    assert ("fsdp_compat.shard(" in result.source.decode()) == (forward == SHARED["experts"])
